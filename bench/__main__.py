@@ -17,13 +17,11 @@ from pathlib import Path
 
 from bench import machine
 from bench.brokers import PROJECT, NotStarted
-from bench.checkout import compiled_package, package_at
-from bench.choices import choices
-from bench.page import page_at
+from bench.checkout import choices, compiled_package, package_at
 from bench.picture import NoPicture, draw_all
 from bench.run import RESULTS, Run, leave, new_path
 from bench.stage import COMPILED, INTERPRETED, Stage, tell
-from bench.suites import NAMES, Suite, suite_of
+from bench.suites import NAMES, Suite, page_at, suite_of
 from tools import compiled_build
 
 _INTERRUPTED = 130

@@ -16,12 +16,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import which
+from typing import Final
 
-from bench.certificate import Certificate
 from bench.service import START_LIMIT_S, NotStarted, Service
+from broker.perf import conductor
 from broker.perf.faults import Refusal
 from broker.perf.machine import ProcessTree
 from broker.perf.peer import Address, PeerConnection
+
+_OPENSSL: Final = "openssl"
+_REQUEST: Final = (
+    "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
+    "-subj /CN=slotmq-bench -addext subjectAltName=IP:127.0.0.1"
+)  # ECDSA on P-256, as public authorities issue them
 
 __all__ = [
     "PROJECT",
@@ -34,7 +41,6 @@ __all__ = [
     "slotmq",
     "with_tenants",
 ]
-
 PROJECT = Path(__file__).resolve().parent.parent
 _OPEN_FILES = 65_536  # epmd and the Erlang VM iterate over the whole range of descriptors at their start
 _READY = re.compile(r"amqps?://(?:[^\s@/]*@)?([\w.\-]+|\[[0-9a-f:]+\]):(\d+)")
@@ -43,8 +49,44 @@ _RABBITMQ_SCRIPTS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "/opt/rabbitmq/sbi
 VHOST, OTHER_VHOST = "bench", "bench-other"
 RIGHTS = r"^(bench|slotmq-perf-|amq\.default$)"
 """The names that either user may configure, write and read: those that the load declares, and the default exchange."""
-
 _PASSWORDS = {VHOST: "bench-password", OTHER_VHOST: "other-password"}
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A self-signed certificate for 127.0.0.1 and its key, in PEM."""
+
+    file: Path
+    key_file: Path
+
+    @classmethod
+    def issue(cls, folder: Path) -> Certificate | None:
+        """Return a new certificate, None without the program openssl."""
+        if not shutil.which(_OPENSSL):
+            return None
+        made = cls(folder / "certificate.pem", folder / "key.pem")
+        command = [_OPENSSL, *_REQUEST.split(), "-keyout", str(made.key_file), "-out", str(made.file)]
+        done = subprocess.run(command, capture_output=True, check=False)
+        return None if done.returncode else made
+
+    def address(self, plain: Address, port: int) -> Address:
+        """Return the address of a broker's port with TLS."""
+        return replace(plain, port=port, tls=True, ca_file=str(self.file))
+
+    def settings(self, port: int) -> dict[str, str]:
+        """Return the settings of SlotMQ for a port with TLS."""
+        return {
+            "SLOTMQ_TLS__PORT": str(port),
+            "SLOTMQ_TLS__CERTFILE": str(self.file),
+            "SLOTMQ_TLS__KEYFILE": str(self.key_file),
+        }
+
+    def rabbitmq_lines(self, port: int) -> str:
+        """Return the lines of rabbitmq.conf for a port with TLS."""
+        files = {"cacertfile": self.file, "certfile": self.file, "keyfile": self.key_file}
+        lines = [f"listeners.ssl.1 = 127.0.0.1:{port}", "ssl_options.verify = verify_none"]
+        lines += ["ssl_options.fail_if_no_peer_cert = false"]
+        return "\n".join([*lines, *(f"ssl_options.{name} = {path}" for name, path in files.items())]) + "\n"
 
 
 def write_definitions(path: Path) -> Path:
@@ -227,22 +269,10 @@ def _accepts(address: Address) -> bool:
 
 @contextmanager
 def relay() -> Iterator[Broker]:
-    """Run the bare relay, the generator's own ceiling.
-
-    Raises: NotStarted.
-    """
-    command = [sys.executable, "-m", "broker.perf.relay"]
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
-        try:
-            line = process.stdout.readline().decode() if process.stdout else ""
-            if not line:
-                raise NotStarted("the bare relay did not start")
-            processes = ProcessTree(process.pid)
-            idle_bytes = processes.usage().rss_bytes
-            yield Broker("relay", Address.parse(line.strip()), processes, relay=True, idle_bytes=idle_bytes)
-        finally:
-            process.terminate()
+    """Run the bare relay, the generator's own ceiling. Raises: RunFailed."""
+    with conductor.relay() as (address, pid):
+        processes = ProcessTree(pid)
+        yield Broker("relay", address, processes, relay=True, idle_bytes=processes.usage().rss_bytes)
 
 
 def rabbitmq_script() -> str | None:

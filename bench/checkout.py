@@ -1,10 +1,11 @@
-"""A source tree whose broker is measured, compiled by its own build program or interpreted."""
+"""Parses what a command line names: source trees whose broker is measured, compiled or interpreted, and lists."""
 
 from __future__ import annotations
 
 import argparse
 import subprocess
 import sys
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -71,3 +72,19 @@ def package_at(text: str) -> Path:
     if not any(folder.glob(f"broker/**/*{EXTENSION_SUFFIXES[0]}")):
         raise argparse.ArgumentTypeError(f"{text} holds no compiled broker")
     return folder
+
+
+def choices(known: Collection[str], *, empty: bool = False) -> Callable[[str], tuple[str, ...]]:
+    """Return a parser of "a,b" into names, for argparse's `type`; it refuses unknown names.
+
+    An empty text is refused, too, unless it may be `empty`.
+    """
+
+    def names_of(text: str) -> tuple[str, ...]:
+        names = tuple(text.split(",")) if text or not empty else ()
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known are {', '.join(known)}")
+        return names
+
+    return names_of

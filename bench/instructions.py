@@ -22,8 +22,7 @@ from shutil import which
 from typing import Final
 
 from bench import brokers
-from bench.checkout import HERE, Checkout
-from bench.choices import choices
+from bench.checkout import HERE, Checkout, choices
 from bench.perf_run import perf
 from bench.run import Figures, leave
 from bench.tables import number

@@ -1,15 +1,19 @@
-"""The light client: sends one message now and then, and measures its latency."""
+"""The light client: sends one message now and then, and measures its latency; and a second user with such a load."""
 
 from __future__ import annotations
 
 import select
+import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
+from bench.brokers import Broker
 from broker.perf import wire
-from broker.perf.faults import Refusal, Stalled
+from broker.perf.faults import Fault, Refusal, RunFailed, Stalled
 from broker.perf.histogram import Histogram
 from broker.perf.peer import Address, PeerConnection
 from broker.perf.scanner import Scanner
@@ -21,6 +25,8 @@ _STALL_S = 20.0
 _READ_BYTES = 4096
 _PROBE_S = 0.05
 _QUIET_S = 0.5
+_COMPANION_EVERY_S = 0.05
+_EXCHANGE = "bench-light"  # of the companion
 
 
 def await_route(publisher: PeerConnection, consumer: PeerConnection, message: bytes) -> None:
@@ -133,3 +139,52 @@ class LightClient:
                 times.record(int((moved_at - begun - counted * self._every_s) * 1e9))
                 counted += 1
         return times
+
+
+class Companion:
+    """Publishes and consumes a few messages a second, each of which must arrive; does nothing for a broker without a
+    second user.
+
+    Raises: RunFailed at the end, when a message was lost or the broker refused.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self.delivered = 0
+        self._address = broker.other
+        self._stopped = threading.Event()
+        self._connected = threading.Event()
+        self._fault: Exception | None = None
+        self._thread = threading.Thread(target=self._run, args=(broker.other,), daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._address:
+            self._thread.start()
+            self._connected.wait()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._address:
+            return
+        self._stopped.set()
+        self._thread.join()
+        if error is None and self._fault:
+            raise RunFailed(f"the second user: {self._fault}")
+
+    def _run(self, address: Address) -> None:
+        try:
+            control = PeerConnection(address, 1)
+            control.delete(QUEUE, _EXCHANGE)  # left by an earlier run; its consumer ended with its connection
+            control.declare_exchange(_EXCHANGE, durable=False)
+            control.close()
+            client = LightClient(address, _EXCHANGE, every_s=_COMPANION_EVERY_S)
+            self._connected.set()
+            try:
+                self.delivered = client.exchange(sys.maxsize, self._stopped.is_set).count
+            finally:
+                client.close()
+        except (Fault, OSError) as error:
+            self._fault = error
+        finally:
+            self._connected.set()

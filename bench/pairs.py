@@ -18,9 +18,8 @@ from statistics import median, quantiles
 from typing import Final
 
 from bench import brokers, machine
-from bench.certificate import Certificate
-from bench.checkout import HERE, Checkout
-from bench.choices import choices
+from bench.brokers import Certificate
+from bench.checkout import HERE, Checkout, choices
 from bench.messages.limits import QUICK, Limits
 from bench.messages.rows import known_names, measure_of, rows
 from bench.run import leave

@@ -8,7 +8,7 @@ import sys
 from urllib.parse import quote, urlencode
 
 from bench.brokers import PROJECT, Broker
-from bench.messages.companion import Companion
+from bench.light import Companion
 from bench.meter import calls
 from bench.run import Figures
 from bench.stage import NotOffered

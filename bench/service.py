@@ -77,10 +77,7 @@ class Service:
         return self._log.read_text(errors="replace")
 
     def await_handshake(self, address: Address) -> None:
-        """Wait until the process accepts a client.
-
-        Raises: NotStarted.
-        """
+        """Wait until the process accepts a client. Raises: NotStarted."""
         deadline = time.monotonic() + START_LIMIT_S
         while time.monotonic() < deadline and self.alive:
             try:

@@ -4,7 +4,7 @@ Run it against a broker of an overlay in which the exchange `stocks` takes part:
 
     python examples/quiet_publisher.py amqp://guest:guest@localhost/%2F
 
-Then bind a queue to `stocks`, at this broker or at any other one: `slotmq bind stocks q --key "stock.nyse.*"`.
+Then bind a queue to `stocks`, at this broker or at any other one: `slotmq bind stocks q "stock.nyse.*"`.
 """
 
 from __future__ import annotations

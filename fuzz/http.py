@@ -24,7 +24,7 @@ from broker.manage.app import application
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.client_protocol import ClientProtocol
 from broker.manage.request_target import integer
-from broker.manage.v1.slot_routes import asked_bytes, is_known
+from broker.manage.slot_routes import asked_bytes, is_known
 from broker.settings import Settings
 from fuzz.campaign import main
 from fuzz.mutation import pieces

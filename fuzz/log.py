@@ -19,6 +19,7 @@ from broker.store.recovery import Recovered
 from broker.store.segment import OFFSET_MASK
 from broker.store.store import VhostStore
 from fuzz.campaign import main
+from tests.stored_record import read_slot
 
 FOLDER = Path("/store")
 QUEUES = (1, 2)
@@ -145,7 +146,7 @@ def read(store: VhostStore, recovered: Recovered) -> set[Place]:
     found: set[Place] = set()
     for queue, state in recovered.queues.items():
         for slot in state.slots:
-            for index, message in enumerate(store.read_slot(queue, slot.first, slot.end, unsettled(slot))):
+            for index, message in enumerate(read_slot(store, queue, slot.first, slot.end, unsettled(slot))):
                 if message is not None:
                     assert repr((queue, slot.first + index)).encode() in message.body
                     found.add((queue, slot.first + index))

@@ -53,7 +53,11 @@ def pytest_configure(config: pytest.Config) -> None:
             continue
 
 
-SELECTION: Final = ("tests/integration/pika/", "tests/integration/test_restart.py", "tests/unit/test_compiled.py")
+SELECTION: Final = (
+    *(f"tests/integration/pika/test_{name}.py" for name in "consume delayed publish queue restart routing".split()),
+    "tests/integration/test_restart.py",
+    "tests/unit/test_compiled.py",
+)
 """What `make test` also runs interpreted, to prove that broker too."""
 
 

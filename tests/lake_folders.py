@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from broker.pipeline.lake.lake import Lake
-from broker.pipeline.lake.parquet_file import DayFiles
-from broker.pipeline.lake.slot_copy import Copied
+from broker.pipeline.lake.slot_copy import Copied, DayFiles
 from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.source.schema import ARROW_SCHEMA
 

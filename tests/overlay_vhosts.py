@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.overlay.packets import Data, Element, Space, StreamName
-from broker.overlay_node.vhost.exchange_log import ExchangeLog
-from broker.overlay_node.vhost.vhost_overlay import VhostOverlay
+from broker.overlay_node.exchange_log import ExchangeLog
+from broker.overlay_node.vhost_overlay import VhostOverlay
 from broker.testing import Broker, VirtualClock
 from tests.in_process import timed_broker
 
 if TYPE_CHECKING:
-    from broker.overlay_node.vhost.binding_interest import StartPoint
+    from broker.overlay_node.binding_interest import StartPoint
 
 __all__ = ["ALL", "crashed", "overlay_of", "pass_on", "read", "recover", "told"]
 
@@ -54,9 +54,9 @@ async def read(stream: ExchangeLog, first: int = 1, last: int = ALL, limit_bytes
             await ready.wait()
             ready.clear()
         else:
-            assert all(first <= one.number <= stretch.upto for one in stretch.elements)
+            assert all(first <= one.number <= stretch.last for one in stretch.elements)
             elements += stretch.elements
-            first = stretch.upto + 1
+            first = stretch.last + 1
     return elements
 
 

@@ -48,6 +48,7 @@ EXCEPTIONS: Final = {
     "mqtt/errors.py": "exceptions, as amqp/errors.py",
     "overlay/simulation": "runs in tests and in Spark, never in a broker",
     "store/store.py": "a facade, whose calls tests count and delay",
+    "store/stored_slots.py": "reads whole slots, mostly in threads; tests count and delay its calls",
     "store/damage.py": "exceptions, as amqp/errors.py",
     "store/files.py": "waits for the disk; tests put other files in its place",
     "store/memory_files.py": "the files of tests",

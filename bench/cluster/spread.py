@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from broker.perf.conductor import stage
 from broker.perf.faults import RunFailed
-from broker.perf.load import Load, Share
+from broker.perf.parts import Load, Share
 from broker.perf.peer import Address
-from broker.perf.performance import stage
 from broker.perf.progress import RunProgress
 from broker.perf.result import Latency
 from broker.perf.scenarios.messages import add_throughput, addressed

@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass
 from statistics import median, quantiles
 
 from bench.brokers import Broker
-from bench.messages.companion import Companion
+from bench.light import Companion
 from bench.messages.limits import Limits
 from bench.meter import threads_s
 from bench.run import Figures

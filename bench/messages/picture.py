@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.messages.goals import FLOORS
 from bench.messages.rows import measure_of
 from bench.messages.tables import (
     CEILING,
     COMPILED,
+    FLOORS,
     INTERPRETED,
     PEER,
     brokers,

@@ -11,9 +11,8 @@ from shutil import which
 from typing import Any, Final
 
 from bench import brokers, machine
-from bench.brokers import Broker
-from bench.certificate import Certificate
-from bench.choices import choices
+from bench.brokers import Broker, Certificate
+from bench.checkout import choices
 from bench.messages.limits import QUICK, Limits
 from bench.messages.picture import cost, more
 from bench.messages.rows import Scenario, for_all, known_names, rows, titles

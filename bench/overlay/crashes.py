@@ -7,14 +7,14 @@ the first half; a fourth group, which wants the second half, comes when only one
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 from bench.herd import Herd, Sink
-from bench.overlay.arrivals import BUCKET_NS, Arrivals, Faults, Numbering, longest_dip_s
 from bench.overlay.paced import IDLE_S, PacedSource, paced_source
 from bench.overlay.tree import Logical, Tree
 from bench.stage import Stage
@@ -22,10 +22,11 @@ from broker.perf import wire
 from broker.perf.faults import Stalled
 from broker.perf.peer import Address, PeerConnection
 
+BUCKET_NS = 100_000_000
+_DUE_BYTES = 8
 MIDDLE = ("ib1", "ib2", "ib3")
 EXCHANGES = ("feed-5", "feed-1", "feed-3", "feed-8")
 """By these names ib1, ib2, ib3 and ib1 get the streams; that of the first one goes to ib3 when ib1 is away."""
-
 TOPICS = 100
 _OF_EXCHANGE = TOPICS // len(EXCHANGES)
 _FIRST_LIMIT_S = 30.0
@@ -33,6 +34,96 @@ _DRAIN_LIMIT_S = 15.0
 _QUIET_S = 0.5
 _CPU_EVERY_S = 1.0
 _BUCKETS_PER_S = 1_000_000_000 // BUCKET_NS
+LATE = "fourth"
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """How the messages of a run are numbered: by the time at which each was due, one every `step_ns`.
+
+    Topics are published in turn, so a message's number modulo `topics` is the number of its topic.
+    """
+
+    start_ns: int
+    step_ns: int
+    topics: int
+
+    def of(self, due_ns: int) -> int:
+        """Return the number of a message that was due at a time."""
+        return (due_ns - self.start_ns) // self.step_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """How many messages subscribers lacked after their first one, got twice, or got after a later one."""
+
+    missing: int = 0
+    double: int = 0
+    disordered: int = 0
+
+    def __add__(self, other: Faults) -> Faults:
+        return Faults(self.missing + other.missing, self.double + other.double, self.disordered + other.disordered)
+
+
+class Arrivals:
+    """The deliveries of one connection, whose subscribers have a topic each.
+
+    Units: `buckets` has the number of deliveries in each BUCKET_NS since `start_ns`.
+    """
+
+    def __init__(self, start_ns: int) -> None:
+        self.buckets: dict[int, int] = {}
+        self._start_ns = start_ns
+        self._dues = array("Q")
+
+    def watch(self, buffer: bytes | bytearray, at: int, stride: int, count: int) -> None:
+        """Note deliveries; a scanner calls this with their bodies."""
+        bucket = (time.monotonic_ns() - self._start_ns) // BUCKET_NS
+        self.buckets[bucket] = self.buckets.get(bucket, 0) + count
+        for number in range(count):
+            place = at + number * stride
+            self._dues.append(int.from_bytes(buffer[place : place + _DUE_BYTES], "big"))
+
+    def by_topic(self, numbering: Numbering) -> dict[int, list[int]]:
+        """Return the numbers of the messages of each topic, in the order of their arrival."""
+        found: dict[int, list[int]] = {}
+        for due_ns in self._dues:
+            number = numbering.of(due_ns)
+            found.setdefault(number % numbering.topics, []).append(number)
+        return found
+
+    def faults(self, numbering: Numbering, wanted: Collection[int], ends: Sequence[int]) -> Faults:
+        """Return what is wrong with the deliveries; a wanted topic of which nothing came counts as one missing message.
+
+        Shapes: topic T was published up to, but without, the number `ends[T % len(ends)]`.
+        """
+        topics = self.by_topic(numbering)
+        found = Faults(missing=len(set(wanted) - topics.keys()))
+        for topic, numbers in topics.items():
+            found += faults_of(numbers, numbering.topics, ends[topic % len(ends)])
+        return found
+
+
+def faults_of(numbers: Sequence[int], step: int, end: int) -> Faults:
+    """Return what is wrong with one topic's numbers, which should rise by `step` from the first one to before `end`."""
+    distinct = set(numbers)
+    first = min(distinct)
+    due = len(range(first, end, step))
+    later = 0
+    disordered = 0
+    for number in numbers:
+        disordered += number < later
+        later = max(later, number)
+    return Faults(due - len(distinct), len(numbers) - len(distinct), disordered)
+
+
+def longest_dip_s(counts: Sequence[int], due: float) -> float:
+    """Return for how long at a stretch less than half of the due messages arrived."""
+    longest = current = 0
+    for count in counts:
+        current = current + 1 if count < due / 2 else 0
+        longest = max(longest, current)
+    return longest * BUCKET_NS / 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +142,6 @@ GROUPS = (
     Group("third", "sb2", (0, 1), 5),
     Group("fourth", "sb2", (2, 3), 2),
 )
-LATE = "fourth"
 
 
 def measure(stage: Stage) -> None:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bench.brokers import Broker, slotmq
 from bench.perf_run import perf
-from bench.pipeline.ground import Ground, Work, quiet
-from bench.pipeline.slot_store import EXCHANGE
+from bench.pipeline.ground import EXCHANGE, Ground, Work, quiet
 from bench.stage import WrongResult
 from bench.topics import workload
 from broker.client.address import AmqpAddress

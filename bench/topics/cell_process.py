@@ -17,9 +17,9 @@ from statistics import median
 from typing import Any
 
 from bench.topics import hostile
+from bench.topics.published_engines import make_engine
 from broker.compiled import kind
 from broker.routing.cache import CacheLimits
-from broker.routing.engine_names import make_engine
 from broker.routing.index import TopicIndex
 from broker.routing.topic_exchange import TopicExchange
 

@@ -18,15 +18,14 @@ from typing import Any, Final, Self
 from bench.brokers import PROJECT
 from bench.stage import EXPECTED, Stage
 from bench.topics import hostile, workload
+from bench.topics.published_engines import ENGINES, PUBLISHED
 from broker.perf.faults import RunFailed
-from broker.routing.engine_names import CHOICES, ENGINES, default_engine, engine_name
+from broker.routing.index import AUTO, CHOICES, DEFAULT
 
-AUTO_ENGINE: Final = engine_name(default_engine())
-CHOSEN: Final = (*(name for name in CHOICES if name in ENGINES and name != AUTO_ENGINE), AUTO_ENGINE)
+CHOSEN: Final = (*(name for name in CHOICES if name != AUTO), DEFAULT)
 """The engines that a broker may be configured to use, and its default."""
-_SLOW: Final = ("conventional", "split-once", "topic-words", "pattern-words", "plain-bitmap")
-LARGEST: Final = dict.fromkeys(_SLOW, 100_000)
-"""The most patterns that the slow engines are measured with."""
+LARGEST: Final = dict.fromkeys(PUBLISHED, 100_000)
+"""The most patterns that the published engines, which are slow, are measured with."""
 _CHANGE_BOUND_S: Final = 2.0
 ANSWER_LIMIT_S: Final = 120.0
 

@@ -11,7 +11,7 @@ from bench.run import Row, Run
 from bench.suites import Suite
 from bench.tables import Column, Goal, crossed, goals_table, known, number, rate, table
 from bench.topics import engines
-from bench.topics.engines import AUTO_ENGINE
+from broker.routing.index import DEFAULT
 
 MATCH_US: Final = {1000: 2.0, 10_000: 4.0, 100_000: 8.0, 1_000_000: 15.0}
 BYTES_PER_PATTERN: Final = 500
@@ -81,12 +81,12 @@ def goals(run: Run) -> Iterator[Goal]:
             yield from _goal(f"{verb} at {patterns:,} patterns, us", _sizes(run, patterns), f"{verb}_us", CHANGE_US)
     yield from _goal("cached match, us", run.rows("cache"), "hit_us", HIT_US)
     for family in dict.fromkeys(row["family"] for row in run.rows("hostile")):
-        rows = run.rows("hostile", family=family, engine=AUTO_ENGINE)
+        rows = run.rows("hostile", family=family, engine=DEFAULT)
         yield from _goal(f"p99 of hostile `{family}`, us", rows, "p99_us", HOSTILE_P99_US)
 
 
 def _sizes(run: Run, patterns: int) -> list[Row]:
-    return run.rows("sizes", size=patterns, engine=AUTO_ENGINE)
+    return run.rows("sizes", size=patterns, engine=DEFAULT)
 
 
 def _goal(what: str, rows: list[Row], figure: str, wanted: float) -> list[Goal]:

@@ -237,9 +237,10 @@ class ConnectionOutput:
         for act in after:
             act()
 
-    def send_heartbeat(self) -> None:
-        """Send a heartbeat frame."""
-        self.write(HEARTBEAT)
+    @property
+    def heartbeat(self) -> bytes:
+        """What tells the client that the broker is alive; empty for a client that is told nothing."""
+        return HEARTBEAT
 
     def touch(self) -> None:
         """Tell the taker, once until it takes the output."""

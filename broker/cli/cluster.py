@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+from broker.cli.broker_folder import BadFile
 from broker.cli.broker_url import broker_of
-from broker.cli.control_client import ask_for
-from broker.cli.parser import add_command, add_group, add_switch, add_value, finish
-from broker.cli.table import cell, print_facts, print_json, print_rows
+from broker.cli.control_client import Unanswered, ask_for, request
+from broker.cli.parser import BadUsage, add_command, add_group, add_switch, add_value, finish
+from broker.cli.progress_line import ProgressLine, share_of
+from broker.cli.running import with_settings
+from broker.cli.table import cell, counted, print_facts, print_rows
+
+if TYPE_CHECKING:
+    from broker.settings import Settings
 
 COLUMNS: Final = (
     "node", "state", "epoch", "held", "slots", "clients", "beat_age_ms", "topology_lag", "database_ms", "version",
     "url",
 )  # fmt: skip
+COPY_NODE: Final = "backup"  # what PostgreSQL shows as the name of the connection
+NO_DATABASE: Final = "no cluster is named: give --cluster-file FILE, --cluster URL or --config FILE"
 LEAVE_SILENCE_S: Final = 180.0  # a look at the node's beats takes as long as its lease allows
 
 
@@ -24,7 +33,7 @@ def add_cluster(commands: Any) -> None:
     """Add the commands."""
     kinds = add_group(commands, "cluster", "show the cluster of the running broker; back up and restore a cluster")
     command = add_command(kinds, "status", "show this node, its database and how many nodes there are")
-    finish(command, _status, json=True)
+    finish(command, request("cluster", show=_print_status), json=True)
 
     command = add_command(kinds, "nodes", f"list the nodes; columns: {', '.join(COLUMNS)}")
     finish(command, _nodes, json=True)
@@ -32,18 +41,18 @@ def add_cluster(commands: Any) -> None:
     command = add_command(
         kinds,
         "leave",
-        "stop the running broker, which then leaves; or let the others take over from a dead node at once",
+        "leave the cluster and stop, or declare a node dead whose process has ended",
     )
     add_value(command, "node", "NODE", "a node whose process has ended; default: stop the running broker", nargs="?")
     finish(command, _leave)
 
     command = add_command(kinds, "backup", "write the cluster's schema in PostgreSQL into a file, while the nodes run")
     _add_copy(command, "a new file, which only its owner can read: it has the messages and the hashes of passwords")
-    command.set_defaults(run=partial(_copy, verb="backup"))
+    command.set_defaults(run=partial(with_settings, _backup))
 
     command = add_command(kinds, "restore", "replace the cluster's schema in PostgreSQL by a backup; no node may run")
     _add_copy(command, "the file of a backup")
-    command.set_defaults(run=partial(_copy, verb="restore"))
+    command.set_defaults(run=partial(with_settings, _restore))
 
 
 def _add_copy(command: argparse.ArgumentParser, meaning: str) -> None:
@@ -53,13 +62,6 @@ def _add_copy(command: argparse.ArgumentParser, meaning: str) -> None:
     add_value(command, "--cluster-file", "FILE", "a file that holds the URL")
     add_value(command, "--config", "FILE", "settings file (TOML) of a node, with the URL", type=Path)
     add_switch(command, "--quiet", "show no progress")
-
-
-def _copy(arguments: argparse.Namespace, *, verb: str) -> int:
-    from broker.cli import cluster_copy  # it loads pydantic and the database driver
-    from broker.cli.running import with_settings
-
-    return with_settings(cluster_copy.backup if verb == "backup" else cluster_copy.restore, arguments)
 
 
 def cluster_text(facts: Mapping[str, Any]) -> str:
@@ -78,11 +80,7 @@ def rows_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{**row, "topology_lag": newest - row["topology"]} for row in facts["nodes"]]
 
 
-def _status(arguments: argparse.Namespace) -> int:
-    facts = ask_for(arguments, "cluster")
-    if arguments.json:
-        print_json(facts)
-        return 0
+def _print_status(facts: Mapping[str, Any]) -> None:
     nodes = facts["nodes"]
     database = facts.get("database") or "unknown"
     answers = "does not answer" if facts["database_ms"] is None else f"answers in {_ms(facts['database_ms'])}"
@@ -96,7 +94,6 @@ def _status(arguments: argparse.Namespace) -> int:
         "held": f"{sum(row.get('held') or 0 for row in nodes)} messages by all nodes",
     }
     print_facts({name: cell(text) for name, text in lines.items() if text})
-    return 0
 
 
 def _nodes(arguments: argparse.Namespace) -> int:
@@ -117,3 +114,82 @@ def _leave(arguments: argparse.Namespace) -> int:
 
 def _ms(value: float | None) -> str:
     return "unknown" if value is None else f"{value:g} ms"
+
+
+# -- backup and restore, which load pydantic and the database driver ---------------------------------------------------
+
+
+def _backup(arguments: argparse.Namespace) -> int:
+    """Write a backup and return the exit code. A file that was not finished is removed. Raises: SettingsError."""
+    settings, file = _settings(arguments), arguments.file
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise BadFile(f"{file}: {error.strerror}") from None
+    finished = False
+    try:
+        with os.fdopen(descriptor, "wb") as stream, ProgressLine(quiet=arguments.quiet) as line:
+            from broker.cluster.backup import back_up
+
+            made = _run(settings, back_up, stream, lambda done, total: line.show(f"{share_of(done, total)} bytes"))
+            stream.flush()
+            os.fsync(stream.fileno())
+        finished = True
+    except OSError as error:
+        raise Unanswered(f"{file}: {error.strerror or error}") from None
+    finally:
+        if not finished:
+            file.unlink(missing_ok=True)
+    print(f"{cell(str(file))}: {counted(made['rows'], 'rows')}, {counted(made['bytes'], 'bytes')}")
+    return 0
+
+
+def _restore(arguments: argparse.Namespace) -> int:
+    """Restore a backup and return the exit code. Raises: SettingsError."""
+    settings, file = _settings(arguments), arguments.file
+    try:
+        stream: BinaryIO = file.open("rb")
+    except OSError as error:
+        raise BadFile(f"{file}: {error.strerror}") from None
+    with stream, ProgressLine(quiet=arguments.quiet) as line:
+        from broker.cluster.restore import restore
+
+        total = os.fstat(stream.fileno()).st_size
+        made = _run(settings, restore, stream, lambda done: line.show(f"{share_of(done, total)} bytes"))
+    print(f"{counted(made['rows'], 'rows')} restored: start the nodes")
+    return 0
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    """Return settings that name a database. Raises: SettingsError; BadUsage."""
+    from broker.cli.settings_layers import SettingsError, load, with_cluster_url
+
+    given = {"url": arguments.cluster, "url_file": arguments.cluster_file}
+    layer: dict[str, Any] = {"cluster": {key: value for key, value in given.items() if value is not None}}
+    try:
+        settings = load(arguments.config, {"cluster": {**layer["cluster"], "node": COPY_NODE}})
+    except SettingsError:
+        if not load(arguments.config, layer).cluster.is_on:  # otherwise it says what is wrong
+            raise BadUsage(NO_DATABASE) from None
+        raise
+    return with_cluster_url(settings)
+
+
+def _run(
+    settings: Settings, work: Callable[..., Coroutine[Any, Any, dict[str, int]]], *arguments: Any
+) -> dict[str, int]:
+    """Copy and return the counts. Raises: Unanswered, BadUsage with one line."""
+    import asyncio
+
+    from broker.cluster.backup_file import BackupRefused
+    from broker.cluster.errors import DatabaseRefused, Unreachable
+    from broker.cluster.server_address import ServerAddress
+
+    cluster = settings.cluster
+    target = ServerAddress(cluster.url.get_secret_value(), cluster.node, cluster.schema_name)
+    try:
+        return asyncio.run(work(target, *arguments))
+    except DatabaseRefused as error:
+        raise BadUsage(str(error)) from None
+    except (BackupRefused, Unreachable) as error:
+        raise Unanswered(str(error)) from None

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from broker.cli.broker_folder import shown
 from broker.cli.broker_url import AnyBroker, BrokerUrl, broker_of, called
 from broker.cli.parser import BadUsage, Run
+from broker.cli.table import print_json
 from broker.net.control_address import socket_address
 
 ANSWER_MAX_BYTES: Final = 1 << 28
@@ -47,11 +48,15 @@ def ask_for(command: argparse.Namespace, verb: str, /, *names: str, **more: Any)
     return ask(broker_of(command), verb, **{name: getattr(command, name) for name in names}, **more)
 
 
-def request(verb: str, *names: str) -> Run:
-    """Return what runs a command that asks for a verb, with these arguments of the command line, and prints nothing."""
+def request(verb: str, *names: str, show: Callable[[Any], None] = lambda _answer: None) -> Run:
+    """Return what runs a command that asks for a verb, with these arguments of the command line.
+
+    `show` prints the answer, unless the command was given --json.
+    """
 
     def run(arguments: argparse.Namespace) -> int:
-        ask_for(arguments, verb, *names)
+        answer = ask_for(arguments, verb, *names)
+        (print_json if getattr(arguments, "json", False) else show)(answer)
         return 0
 
     return run

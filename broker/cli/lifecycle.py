@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.cli.broker_url import BrokerUrl, broker_of
-from broker.cli.control_client import ask, ask_for
+from broker.cli.control_client import ask, ask_for, request
 from broker.cli.parser import BadUsage, add_command, add_value, finish, time_s
 from broker.cli.progress_line import ProgressLine
 from broker.cli.table import cell, counted, print_json
@@ -20,26 +20,24 @@ DRAIN_S: Final = 60
 def add_lifecycle(commands: Any) -> None:
     """Add the commands."""
     command = add_command(commands, "reload", "make the running broker read its settings and certificates again")
-    finish(command, _reload, json=True)
+    finish(command, request("reload", show=_print_changes), json=True)
 
     command = add_command(commands, "stop", "stop the running broker cleanly, and wait until its process has ended")
     add_value(
         command, "--timeout", "S", "stop waiting after S seconds, or a time such as 5m (exit code 1)", type=time_s
     )
     _add_drain(
-        command, "let clients first settle what they hold, for at most S seconds", "--drain", nargs="?", const=DRAIN_S
+        command, "let clients settle their messages first, for at most S seconds", "--drain", nargs="?", const=DRAIN_S
     )
     finish(command, _stop)
 
     command = add_command(
-        commands, "drain", "deliver nothing more, wait until clients have settled what they hold, then close them"
+        commands, "drain", "stop deliveries, wait until clients have settled their messages, then disconnect them"
     )
     which = command.add_mutually_exclusive_group()
     which.add_argument("--connection", metavar="NAME", help="only the client of this connection")
     which.add_argument("--queue", metavar="QUEUE", help="only the consumers of this queue: their clients stay")
-    _add_drain(
-        command, "wait for at most S seconds, then what is held goes back to its queues", "--timeout", default=DRAIN_S
-    )
+    _add_drain(command, "wait for at most S seconds, then requeue unsettled messages", "--timeout", default=DRAIN_S)
     finish(command, _drain, json=True, vhost=True)
 
     command = add_command(commands, "backup", "write a consistent copy of the data folder while the broker runs")
@@ -47,17 +45,12 @@ def add_lifecycle(commands: Any) -> None:
     finish(command, _backup)
 
 
-def _reload(arguments: argparse.Namespace) -> int:
-    outcome = ask_for(arguments, "reload")
-    if arguments.json:
-        print_json(outcome)
-        return 0
+def _print_changes(outcome: Mapping[str, Any]) -> None:
     for part, remark in (("changed", ""), ("needs_restart", " (needs a restart)")):
         for change in outcome[part]:
             print(f"{change['key']}: {_value(change['old'])} -> {_value(change['new'])}{remark}")
     if not any(outcome.values()):
         print("no setting has changed")
-    return 0
 
 
 def _add_drain(command: argparse.ArgumentParser, meaning: str, name: str, **more: Any) -> None:

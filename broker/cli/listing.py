@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from broker.cli.cluster import cluster_text
-from broker.cli.control_client import ask_for
+from broker.cli.control_client import ask_for, request
 from broker.cli.parser import BadUsage, add_any_vhost, add_command, add_value, finish
-from broker.cli.table import cell, print_facts, print_json, print_rows
+from broker.cli.table import cell, in_columns, print_facts, print_rows
 from broker.cli.taps import cursor_text
 
 # What rabbitmqctl's list_* give under the same names, the useful ones first. `--columns` and `--json` have the others.
@@ -49,12 +49,12 @@ ZMQ_COLUMNS: Final = (
 def add_listing(commands: Any) -> None:
     """Add the commands."""
     command = add_command(commands, "status", "show the state of the running broker")
-    finish(command, _status, json=True)
+    finish(command, request("status", show=_print_status), json=True)
 
     command = add_command(
         commands, "zmq", f"list the ØMQ endpoints of the running broker; columns: {', '.join(ZMQ_COLUMNS)}"
     )
-    finish(command, _zmq, json=True)
+    finish(command, request("zmq", show=in_columns(ZMQ_COLUMNS)), json=True)
 
     command = add_command(
         commands,
@@ -67,11 +67,6 @@ def add_listing(commands: Any) -> None:
         add_any_vhost(one)
         add_value(one, "--columns", "A,B", "show these columns; --json shows all columns")
         finish(one, _list, json=True, kind=kind)
-
-
-def _zmq(arguments: argparse.Namespace) -> int:
-    print_rows(ask_for(arguments, "zmq"), ZMQ_COLUMNS, as_json=arguments.json)
-    return 0
 
 
 def print_list(arguments: argparse.Namespace, kind: str, **filters: Any) -> int:
@@ -100,13 +95,8 @@ def _list(arguments: argparse.Namespace) -> int:
     return print_list(arguments, arguments.kind, vhost=arguments.vhost)
 
 
-def _status(arguments: argparse.Namespace) -> int:
-    answer = ask_for(arguments, "status")
-    if arguments.json:
-        print_json(answer)
-        return 0
+def _print_status(answer: Mapping[str, Any]) -> None:
     print_facts({name: _shown(name, value) for name, value in answer.items()})
-    return 0
 
 
 def _shown(name: str, value: Any) -> str:

@@ -214,7 +214,8 @@ def _octets(message: Mapping[str, Any]) -> bytes:
 
 def print_messages(messages: Sequence[Mapping[str, Any]]) -> None:
     """Print messages as lines to read."""
-    print("\n\n".join("\n".join(_lines(message)) for message in messages))
+    if messages:
+        print("\n\n".join("\n".join(_lines(message)) for message in messages))
 
 
 def _lines(message: Mapping[str, Any]) -> list[str]:

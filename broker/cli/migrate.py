@@ -32,7 +32,7 @@ COUNTS: Final = ("moved", "returned", "doubtful")
 def add_migrate(commands: Any) -> None:
     """Add the command."""
     command = add_command(
-        commands, "migrate", "take over definitions and messages of RabbitMQ or another AMQP 0-9-1 broker"
+        commands, "migrate", "import the definitions and drain the queues of RabbitMQ or another AMQP 0-9-1 broker"
     )
     add_value(
         command,
@@ -51,7 +51,7 @@ def add_migrate(commands: Any) -> None:
         default="amqp://guest:guest@localhost:5672",
     )
     add_value(command, "--definitions", "FILE", "import this file of `rabbitmqctl export_definitions`")
-    add_value(command, "--from-api", "URL", "import what RabbitMQ's management API has: http://user@host:15672")
+    add_value(command, "--from-api", "URL", "import the definitions of RabbitMQ's HTTP API: http://user@host:15672")
     add_switch(command, "--skip-refused", "skip definitions that are refused, and name them")
     add_value(command, "--queue", "NAME", "drain only this queue; can be repeated", action="append", default=[])
     add_switch(command, "--definitions-only", "import, and drain nothing")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from broker.cli.control_client import ask_for, request
+from broker.cli.control_client import request
 from broker.cli.parser import add_command, add_value, finish
-from broker.cli.table import aligned, cell, counted, print_json, print_rows
+from broker.cli.table import aligned, cell, counted, print_rows
 
 EXPLAIN_COLUMNS = ("exchange", "broker", "to", "goes", "reason", "leaves")
 
@@ -16,31 +15,28 @@ EXPLAIN_COLUMNS = ("exchange", "broker", "to", "goes", "reason", "leaves")
 def add_overlay(commands: Any) -> None:
     """Add the commands."""
     group = add_command(
-        commands, "overlay", "show links, interest, streams and lag of the overlay's brokers in the running process"
+        commands, "overlay", "show the links, interest, streams and lag of the overlay brokers in the running process"
     )
-    finish(group, _show, json=True)
+    finish(group, request("overlay", show=_print_brokers), json=True)
     kinds = group.add_subparsers(title="commands", metavar="COMMAND")
     command = add_command(
         kinds, "explain", f"say where a message would go, and why; columns: {', '.join(EXPLAIN_COLUMNS)}"
     )
     add_value(command, "key", "KEY", "a routing key")
     add_value(command, "--exchange", "E", "only this exchange; default all that take part")
-    finish(command, _explain, json=True, vhost=True)
+    finish(
+        command, request("overlay_explain", "vhost", "exchange", "key", show=_print_explained), json=True, vhost=True
+    )
     command = add_command(kinds, "forget", "stop keeping messages for a leaf that is gone for good", "LEAF")
     finish(command, request("overlay_forget", "leaf"))
 
 
-def _show(arguments: argparse.Namespace) -> int:
-    brokers = ask_for(arguments, "overlay")
-    if arguments.json:
-        print_json(brokers)
-        return 0
+def _print_brokers(brokers: Sequence[Mapping[str, Any]]) -> None:
     for place, broker in enumerate(brokers):
         if place:
             print()
         for line in broker_lines(broker):
             print(line)
-    return 0
 
 
 def broker_lines(broker: Mapping[str, Any]) -> Iterable[str]:
@@ -83,10 +79,6 @@ def _vector(vector: Mapping[str, int]) -> str:
     return ", ".join(f"{leaf}:{time}" for leaf, time in sorted(vector.items()))
 
 
-def _explain(arguments: argparse.Namespace) -> int:
-    asked = {"vhost": arguments.vhost, "exchange": arguments.exchange, "key": arguments.key}
-    rows = ask_for(arguments, "overlay_explain", **asked)
-    if not arguments.json:
-        rows = [{**row, "goes": "yes" if row["goes"] else "no", "leaves": ", ".join(row["leaves"])} for row in rows]
-    print_rows(rows, EXPLAIN_COLUMNS, as_json=arguments.json)
-    return 0
+def _print_explained(rows: Sequence[Mapping[str, Any]]) -> None:
+    shown = [{**row, "goes": "yes" if row["goes"] else "no", "leaves": ", ".join(row["leaves"])} for row in rows]
+    print_rows(shown, EXPLAIN_COLUMNS, as_json=False)

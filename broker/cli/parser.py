@@ -182,12 +182,12 @@ def add_folder(command: argparse.ArgumentParser) -> None:
     command.add_argument("--data-dir", metavar="D", help="data folder (default ./data)")
 
 
-def add_value(command: argparse.ArgumentParser, name: str, metavar: str, meaning: str, **more: Any) -> None:
+def add_value(command: argparse._ActionsContainer, name: str, metavar: str, meaning: str, **more: Any) -> None:
     """Add an argument or an option that takes a value; `more` is for argparse."""
     command.add_argument(name, metavar=metavar, help=meaning, **more)
 
 
-def add_switch(command: argparse.ArgumentParser, name: str, meaning: str) -> None:
+def add_switch(command: argparse._ActionsContainer, name: str, meaning: str) -> None:
     """Add an option without a value."""
     command.add_argument(name, action="store_true", help=meaning)
 

@@ -24,7 +24,7 @@ def add_perf(commands: Any) -> None:
     """Add the commands."""
     from broker.perf.scenarios import SCENARIOS, add
 
-    perf = add_command(commands, "perf", "measure this or any other broker of AMQP 0-9-1 or MQTT")
+    perf = add_command(commands, "perf", "measure any AMQP 0-9-1 or MQTT broker")
     scenarios = perf.add_subparsers(title="scenarios", metavar="SCENARIO", required=True, parser_class=Scenario)
     for name, summary in SCENARIOS.items():
         scenarios.add_parser(name, help=summary, add_help=False).lead_to(name, "slotmq perf", add)

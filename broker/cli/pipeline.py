@@ -10,16 +10,16 @@ from broker.cli.parser import BadUsage, LazyParser, add_command
 
 JOBS: Final = {  # name -> what `slotmq pipeline --help` says; broker.pipeline.jobs.<name> has add_<name>
     "doctor": "check whether the pipeline can run on this machine",
-    "archive": "copy what taps hold into a lake, each message once",
+    "archive": "copy the messages of taps into a lake, each once",
     "compact": "merge a lake's many small files into few large ones",
     "expire": "delete messages from a lake, by age or routing key",
-    "query": "answer SQL over a lake or over live slots",
+    "query": "run SQL on a lake or on live slots",
     "report": "report a lake's traffic as one HTML file",
     "route": "compute which queues would get what under other bindings",
     "replay": "publish a slice of a lake again",
     "deadletters": "show why messages died, and publish them again where they came from",
     "simulate": "simulate overlays of many sizes with the broker's own code",
-    "server": "start, stop or check a Spark that commands use",
+    "server": "start, stop or check a Spark server that commands share",
 }
 NEEDED: Final = ("pyspark", "pyarrow", "pandas", "numpy", "deltalake", "rich")
 WITHOUT_EXTRA: Final = frozenset({"doctor"})  # it reports itself what is missing

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any, Final
 
-from broker.cli.control_client import ask_for
+from broker.cli.control_client import ask_for, request
 from broker.cli.messages import GET_MAX, body_lines, message_count
 from broker.cli.parser import add_command, add_group, add_value, finish
-from broker.cli.table import cell, counted, print_json, print_rows, warn
+from broker.cli.table import cell, print_count, print_json, print_rows, warn
 
 COLUMNS: Final = ("topic", "bytes", "age_ms", "expires_in_ms")
 
@@ -16,10 +17,12 @@ COLUMNS: Final = ("topic", "bytes", "age_ms", "expires_in_ms")
 def add_retained(commands: Any) -> None:
     """Add the commands."""
     verbs = add_group(commands, "retained", "list, show or delete the retained messages of MQTT topics")
+    listed = request("list_retained", "filter", "vhost", "limit", show=_print_topics)
+    deleted = request("delete_retained", "filter", "vhost", show=print_count("deleted"))
     for verb, summary, run in (
-        ("list", f"list the topics that a filter matches; columns: {', '.join(COLUMNS)}", _list),
+        ("list", f"list the topics that a filter matches; columns: {', '.join(COLUMNS)}", listed),
         ("get", "show the messages of the topics that a filter matches", _get),
-        ("delete", "delete the messages of the topics that a filter matches", _delete),
+        ("delete", "delete the messages of the topics that a filter matches", deleted),
     ):
         command = add_command(verbs, verb, summary)
         meaning = "a topic, or a filter such as 'home/+/config' or 'home/#'"
@@ -32,14 +35,9 @@ def add_retained(commands: Any) -> None:
         finish(command, run, json=True, vhost=True)
 
 
-def _list(arguments: argparse.Namespace) -> int:
-    answer = ask_for(arguments, "list_retained", "filter", "vhost", "limit")
-    if arguments.json:
-        print_json(answer)
-    else:
-        print_rows(answer["rows"], COLUMNS, as_json=False)
-        _tell_rest(answer)
-    return 0
+def _print_topics(answer: Mapping[str, Any]) -> None:
+    print_rows(answer["rows"], COLUMNS, as_json=False)
+    _tell_rest(answer)
 
 
 def _get(arguments: argparse.Namespace) -> int:
@@ -60,12 +58,3 @@ def _get(arguments: argparse.Namespace) -> int:
 def _tell_rest(answer: Any) -> None:
     if answer["truncated"]:
         warn(f"{len(answer['rows'])} of more topics are shown (--limit); the vhost retains {answer['messages']}")
-
-
-def _delete(arguments: argparse.Namespace) -> int:
-    answer = ask_for(arguments, "delete_retained", "filter", "vhost")
-    if arguments.json:
-        print_json(answer)
-    else:
-        print(f"{counted(answer['messages'], 'messages')} deleted")
-    return 0

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from broker.cli.control_client import ask_for
+from broker.cli.control_client import request
 from broker.cli.parser import add_command, finish
 from broker.cli.table import aligned
 
@@ -17,13 +15,7 @@ COLUMNS: Final = ("range", "state", "owner", "settled", "bytes", "where")
 def add_slots(commands: Any) -> None:
     """Add the command."""
     command = add_command(commands, "slots", "show the slots of a queue of the running broker", "QUEUE")
-    finish(command, _run, json=True, vhost=True)
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    answer = ask_for(arguments, "slots", "queue", "vhost")
-    print(json.dumps(answer, indent=2) if arguments.json else table(answer))
-    return 0
+    finish(command, request("slots", "queue", "vhost", show=lambda answer: print(table(answer))), json=True, vhost=True)
 
 
 def table(answer: Mapping[str, Any]) -> str:

@@ -7,8 +7,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+
+def in_columns(columns: Sequence[str]) -> Callable[[Sequence[Mapping[str, Any]]], None]:
+    """Return what prints rows in these columns."""
+    return lambda rows: print_rows(rows, columns, as_json=False)
+
+
+def print_count(what: str) -> Callable[[Mapping[str, Any]], None]:
+    """Return what prints how many messages an answer counts, and what became of them."""
+    return lambda answer: print(f"{counted(answer['messages'], 'messages')} {what}")
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:

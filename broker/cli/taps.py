@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from broker.cli.control_client import ask_for, request
 from broker.cli.parser import add_any_vhost, add_command, add_group, add_switch, add_value, finish, size, time_ms
-from broker.cli.table import counted, print_json, print_rows
+from broker.cli.table import counted, in_columns, print_rows
 
 TAP_COLUMNS: Final = (
     "vhost", "name", "exchange", "pattern", "waiting", "slots", "messages", "bytes", "first_seal", "last_seal",
@@ -29,30 +29,35 @@ def add_taps(commands: Any) -> None:
     add_value(command, "exchange", "EXCHANGE", "of any type; '' is the default exchange")
     add_value(command, "pattern", "PATTERN", "such as 'stock.*.nyse' or '#'")
     add_value(command, "--name", "N", "the tap's name; the default is the exchange's")
-    add_value(
-        command, "--cursor", "C", "a reader for which messages are kept; can be repeated", action="append", default=[]
-    )
+    readers: dict[str, Any] = {"action": "append", "default": [], "dest": "cursors"}
+    add_value(command, "--cursor", "C", "a reader for which messages are kept; can be repeated", **readers)
     add_value(command, "--max-bytes", "10GB", "cap on the size of its slot files", type=size)
-    add_value(command, "--max-age", "7d", "cap on the age of its slot files (ms, s, m, h, d, w)", type=time_ms)
-    finish(command, _add, vhost=True)
+    age = "cap on the age of its slot files (ms, s, m, h, d, w)"
+    add_value(command, "--max-age", "7d", age, type=time_ms, dest="max_age_ms")
+    names = ("vhost", "exchange", "pattern", "name", "cursors", "max_bytes", "max_age_ms")
+    finish(command, request("tap_add", *names), vhost=True)
     command = add_command(kinds, "remove", "end a tap; its slot files stay until its cursors have passed them", "NAME")
     add_switch(command, "--drop", "delete its slot files and cursors at once")
     finish(command, _remove, vhost=True)
-    _add_list(kinds, f"list the taps; columns: {', '.join(TAP_COLUMNS)}", _list)
-    command = add_command(kinds, "seal", "write what taps hold into slot files now, and print the last seal")
-    add_value(command, "name", "NAME", "only this tap; default all", nargs="?")
+    _add_list(kinds, f"list the taps; columns: {', '.join(TAP_COLUMNS)}", request("taps", "vhost", show=_print_taps))
+    command = add_command(kinds, "seal", "write waiting messages into slot files now, and print the last seal")
+    add_value(command, "tap", "NAME", "only this tap; default all", nargs="?")
     add_any_vhost(command)
-    finish(command, _seal)
+    finish(command, request("seal", "vhost", "tap", show=lambda answer: print(answer["last_seal"])))
 
     kinds = add_group(commands, "cursor", "set, remove or list cursors, the positions of tap readers")
-    command = add_command(kinds, "set", "set the seal that a reader has passed; creates the cursor if needed", *_CURSOR)
+    command = add_command(kinds, "set", "record the seal that a reader has passed, in a new cursor if needed", *_CURSOR)
     command.add_argument("seal", metavar="SEAL", type=int)
     add_switch(command, "--reset", "allow the cursor to move back")
     add_value(command, "--user", "U", "the reader's user, who needs only the right to read the tap")
     finish(command, request("cursor_set", "name", "vhost", "tap", "seal", "reset", "user"), vhost=True)
-    command = add_command(kinds, "remove", "remove a cursor; nothing is kept for it any more", *_CURSOR)
+    command = add_command(kinds, "remove", "remove a cursor; slot files are no longer kept for it", *_CURSOR)
     finish(command, request("cursor_remove", "name", "vhost", "tap"), vhost=True)
-    _add_list(kinds, f"list the cursors; columns: {', '.join(CURSOR_COLUMNS)}", _list_cursors)
+    _add_list(
+        kinds,
+        f"list the cursors; columns: {', '.join(CURSOR_COLUMNS)}",
+        request("cursors", "vhost", show=in_columns(CURSOR_COLUMNS)),
+    )
 
 
 def cursor_text(cursor: Mapping[str, Any]) -> str:
@@ -68,12 +73,6 @@ def _add_list(kinds: Any, summary: str, run: Any) -> None:
     finish(command, run, json=True)
 
 
-def _add(arguments: argparse.Namespace) -> int:
-    names = ("vhost", "exchange", "pattern", "name", "max_bytes")
-    ask_for(arguments, "tap_add", *names, cursors=arguments.cursor, max_age_ms=arguments.max_age)
-    return 0
-
-
 def _remove(arguments: argparse.Namespace) -> int:
     dropped = ask_for(arguments, "tap_remove", "vhost", "name", "drop")
     if arguments.drop:
@@ -81,22 +80,6 @@ def _remove(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _list(arguments: argparse.Namespace) -> int:
-    rows = ask_for(arguments, "taps", "vhost")
-    if arguments.json:
-        print_json(rows)
-        return 0
+def _print_taps(rows: Sequence[Mapping[str, Any]]) -> None:
     shown = [{**row, "cursors": [cursor_text(one) for one in row["cursors"]]} for row in rows]
     print_rows(shown, TAP_COLUMNS, as_json=False)
-    return 0
-
-
-def _seal(arguments: argparse.Namespace) -> int:
-    print(ask_for(arguments, "seal", "vhost", tap=arguments.name)["last_seal"])
-    return 0
-
-
-def _list_cursors(arguments: argparse.Namespace) -> int:
-    rows = ask_for(arguments, "cursors", "vhost")
-    print_rows(rows, CURSOR_COLUMNS, as_json=arguments.json)
-    return 0

@@ -27,7 +27,7 @@ def add_users(commands: Any) -> None:
             add_switch(command, "--no-tags", "remove all tags")
         add_value(command, "--tag", "T", "administrator, monitoring, ...", action="append", default=[])
         finish(command, _add if name == "add" else _set)
-    command = add_command(kinds, "delete", "delete a user, with its permissions and its connections", "NAME")
+    command = add_command(kinds, "delete", "delete a user and its permissions, and close its connections", "NAME")
     finish(command, request("delete_user", "name"))
     add_limits(kinds, "user", {"connections": COUNTED, "channels": COUNTED})
     command = add_command(kinds, "list", "list the users")
@@ -35,7 +35,7 @@ def add_users(commands: Any) -> None:
 
     kinds = add_group(commands, "permission", "set, delete or list permissions of users in a vhost")
     command = add_command(
-        kinds, "set", "set what a user may do, as regular expressions that are searched in names", "USER"
+        kinds, "set", "set a user's permissions: regular expressions that are searched in names", "USER"
     )
     add_value(command, "configure", "CONFIGURE", "exchanges and queues the user may declare and delete; .* is all")
     add_value(command, "write", "WRITE", "exchanges the user may publish to, and queues to bind")
@@ -69,7 +69,7 @@ def add_limits(kinds: Any, owner: str, limited: Mapping[str, str]) -> None:
         return 0
 
     command = add_command(
-        kinds, "set-limits", f"limit connections and the like of a {owner}; what exists stays", "NAME"
+        kinds, "set-limits", f"limit the connections and other objects of a {owner}; existing ones stay", "NAME"
     )
     for one, told in limited.items():
         add_value(command, f"--max-{one}", "N", told.format(one), type=int)

@@ -21,7 +21,7 @@ from broker.cluster.database_rows import ClusterMember, LeasedRow
 from broker.cluster.errors import ClusterError, DatabaseRefused, NameTaken
 from broker.cluster.hint import DEFINITIONS, LOOK, Hint
 from broker.cluster.keeper import Keeper, SharedDelay
-from broker.cluster.mailbox import Mailbox, Questions, SharedReplies
+from broker.cluster.mailbox import Mailbox, SharedReplies
 from broker.cluster.node import ClusterNode
 from broker.cluster.queue_inquiries import QueueInquiries, UnusedQueues
 from broker.cluster.shared_clients import SharedClients
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from broker.delivery.reader import SlotReader
     from broker.delivery.turn import Turn
     from broker.settings import Settings
-
-__all__ = ["BrokerNode", "NodeClients"]
 
 WATCH_S: Final = 0.1
 HAS_MQTT: Final = "SELECT to_regproc('claim_clients') IS NOT NULL"
@@ -117,14 +115,13 @@ class BrokerNode:
         give_up = self.member.give_up
         data = self.data = DataPath(database, loop, failed=give_up)
         self.topology = SharedTopology(database, flushed=data.drain, fail=give_up)
-        self.inquiries = QueueInquiries(database, data.drain, data.fetch, data.find_levels, give_up)
+        self.inquiries = QueueInquiries(data, give_up)
         self.consumers = ConsumerRegistry(database, self._queue_of, give_up)
         self.claims = ProducerClaims(database, data.drain, give_up)
         self.mqtt_clients = SharedClients(database, give_up)
         self.mailbox = Mailbox(data, database, now_ms=lambda: turn.now_ms, fail=give_up)
         self.unused = UnusedQueues(database, give_up)
         self.queue_parts = QueueParts(data, self.inquiries, self.consumers, self.unused)
-        self.questions = Questions(self.mailbox, give_up)
         data.caller.tell_unused(self.claims.reread)
         self.keeper = Keeper(data, database, read_clock=turn.read_clock, fail=give_up)
         self.definitions = SharedDefinitions(database)
@@ -133,8 +130,8 @@ class BrokerNode:
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes wait to be committed."""
-        return self.data.pending_bytes
+        """How many bytes wait to be committed; publishers are paused when there are too many."""
+        return self.data.caller.pending_bytes
 
     def retained(self, vhost: Vhost, mapping: MessageMapping, most: int, max_bytes: int) -> SharedRetained:
         """Return what keeps the retained messages of a vhost."""
@@ -192,7 +189,6 @@ class BrokerNode:
         await self.consumers.stop()
         await self.keeper.stop()
         await self.mailbox.stop()
-        await self.questions.stop()
         await self.unused.stop()
         await self.claims.stop()
         await self.mqtt_clients.stop()
@@ -317,10 +313,10 @@ class SharedParts:
         return partial(kind, parts=self._node.queue_parts, vhost_name=self._vhost)
 
     def level_of(
-        self, queue: LevelOwner, level: int, number: int, ports: QueuePorts[Level, Queue], persists_all: bool
+        self, queue: LevelOwner, level: int, number: int, ports: QueuePorts[Level, Queue], _persists_all: bool
     ) -> SharedLevel:
-        """Return a level of a new queue."""
-        return self._node.data.level_of(queue, level, number, ports, persists_all)
+        """Return a level of a new queue; no other one ever has its number."""
+        return SharedLevel(queue, level, number, ports, self._node.data.levels)
 
     def committer(self, *_: object) -> SharedCommitter:
         """Return the committer, which confirms publishes and transactions."""

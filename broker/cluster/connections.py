@@ -106,10 +106,6 @@ class _Connection:
             self.warning = one_line(message)
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 class Connections:
     """Open connections, one per lane, to one server.
 
@@ -122,13 +118,13 @@ class Connections:
         self.identity = identity
         self.is_broken = False
         self.reason = ""
-        self._lost = _nothing
+        self._lost: Callable[[], None] = lambda: None
         self._lanes = lanes
         for lane in lanes.values():
             lane.driver.add_termination_listener(self._ended)
             lane.driver.add_log_listener(lane.note_warning)
 
-    def watch(self, lost: Callable[[], None] = _nothing) -> None:
+    def watch(self, lost: Callable[[], None] = lambda: None) -> None:
         """Call a function when the connections are lost; without one, nothing."""
         self._lost = lost
 

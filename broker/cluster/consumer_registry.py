@@ -15,6 +15,7 @@ from broker.cluster.errors import StatementRefused, Unreachable
 from broker.cluster.hint import Hint
 from broker.cluster.link import patiently
 from broker.cluster.shared_level import SharedLevel
+from broker.core.queue.consumer_ring import ConsumerRing
 from broker.core.queue.level import Level
 from broker.tasks import Tasks, WakeUp
 
@@ -28,10 +29,7 @@ class RegisteredQueue(Hashable, Protocol):
     number: int
     deleted: bool
     levels: tuple[Level, ...]
-
-    @property
-    def consumer_count(self) -> int:
-        """How many consumers the queue has on this node."""
+    consumers: ConsumerRing
 
     def wake(self) -> None:
         """Deliver, or ask for messages."""
@@ -134,12 +132,12 @@ class ConsumerRegistry:
             self._registered[queue] = self._registered.get(queue, 0) + 1
             self._note_active(queue, active=active)
         answered(granted)
-        if granted and self._registered[queue] > queue.consumer_count:  # it could not start
+        if granted and self._registered[queue] > len(queue.consumers):  # it could not start
             self._changed[queue] = None
 
     async def _remove(self, queue: RegisteredQueue) -> None:
         known = self._registered.get(queue, 0)
-        count = known - queue.consumer_count
+        count = known - len(queue.consumers)
         if count <= 0:
             return
         rows = await patiently(lambda: self._database.acting("lease", "consumer_remove", queue.number, count, known))
@@ -149,7 +147,7 @@ class ConsumerRegistry:
             self._waiting.pop(queue.number, None)
         if queue.deleted:
             return
-        if not rows[0]["total"] and not queue.consumer_count:
+        if not rows[0]["total"] and not queue.consumers:
             queue.abandoned()
         elif rows[0]["active_node"] not in (None, self._database.node):
             with suppress(Unreachable):  # a lost hint costs one second
@@ -162,7 +160,7 @@ class ConsumerRegistry:
         levels = [row[0] for row in rows]
         for level in levels:
             queue = self._find(level)
-            if queue is not None and not queue.consumer_count:
+            if queue is not None and not queue.consumers:
                 queue.abandoned()
         if levels:
             await patiently(lambda: self._database.acting("lease", "orphans_done", levels))

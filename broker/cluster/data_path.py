@@ -14,9 +14,6 @@ from broker.cluster.database_rows import LeasedRow
 from broker.cluster.errors import Unreachable
 from broker.cluster.leases import Leases
 from broker.cluster.shared_level import SharedLevel, SharedLevels
-from broker.core.queue.level import Level
-from broker.core.queue.level_owner import LevelOwner
-from broker.core.queue.ports import LevelPorts
 from broker.core.queue.queue import Queue
 
 
@@ -45,17 +42,6 @@ class DataPath:
         self._freed_also: Callable[[Sequence[int]], None] = lambda _: None
 
     # -- for the engines of the vhosts --------------------------------------------------------------------------------
-
-    @property
-    def pending_bytes(self) -> int:
-        """How many bytes wait to be committed; publishers are paused when there are too many."""
-        return self.caller.pending_bytes
-
-    def level_of(
-        self, queue: LevelOwner, level: int, number: int, ports: LevelPorts[Level], persists_all: bool
-    ) -> SharedLevel:
-        """Return one level of a queue that several brokers share. No other level ever has its number."""
-        return SharedLevel(queue, level, number, ports, persists_all, self.levels)
 
     def touch(self, queue: Queue) -> None:
         """Look at a queue again, because its consumers came or left."""

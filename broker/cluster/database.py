@@ -273,9 +273,13 @@ class Database:
         bits: Sequence[bitarray],
         seen: Sequence[bitarray | None],
         counts: Sequence[Mapping[str, Sequence[int]] | None],
+        *due_ms: Sequence[int],
     ) -> None:
-        """Move bits of own rows to the free rows. `seen` may have been delivered; `counts` are their deliveries."""
-        await self.acting("lease", "give_back", levels, numbers, pack_rows(bits), pack_rows(seen), counts)
+        """Move bits of own rows to the free rows. `seen` may have been delivered; `counts` are their deliveries.
+
+        Shapes: `due_ms` is nothing, or when the keeper has to look at each row again.
+        """
+        await self.acting("lease", "give_back", levels, numbers, pack_rows(bits), pack_rows(seen), counts, *due_ms)
 
     async def levels_in_use(self) -> list[int]:
         """Return the levels of quorum queues that were made at their first use and have messages."""

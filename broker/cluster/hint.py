@@ -14,20 +14,6 @@ from typing import Final, NamedTuple
 from broker.cluster.errors import Unreachable
 from broker.tasks import Tasks
 
-__all__ = [
-    "APPLIED",
-    "CLIENTS",
-    "DEFINITIONS",
-    "FREE",
-    "JOINED",
-    "LOOK",
-    "PRODUCERS",
-    "TOPOLOGY",
-    "WANTED",
-    "Hint",
-    "HintTeller",
-]
-
 FREE: Final = "free"  # the slot `number` has free messages for these levels
 WANTED: Final = "wanted"  # a node found nothing free in these levels, and has room
 APPLIED: Final = "applied"  # the member whose epoch is in `levels` has applied version `number` of the topology

@@ -15,7 +15,7 @@ from bitarray import bitarray
 from broker.cluster.chunk import Chunk, ChunkLoader, DamagedChunk
 from broker.cluster.data_path import DataPath
 from broker.cluster.database import Database
-from broker.cluster.database_rows import LeasedRow, pack_rows
+from broker.cluster.database_rows import LeasedRow
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, LOOK, Hint
 from broker.cluster.shared_level import SharedLevel
@@ -174,18 +174,12 @@ class Keeper:
     async def _give_back(self, returned: Sequence[Rest]) -> None:
         if not returned:
             return
-        await self._database.acting(
-            "lease",
-            "give_back",
-            [row.level for row, _, _ in returned],
-            [row.number for row, _, _ in returned],
-            pack_rows([bits for _, bits, _ in returned]),
-            pack_rows([row.seen for row, _, _ in returned]),
-            [row.counts for row, _, _ in returned],
-            [due_ms for _, _, due_ms in returned],
+        rows, bits, due_ms = zip(*returned, strict=True)
+        levels, numbers = [row.level for row in rows], [row.number or 0 for row in rows]
+        await self._database.give_back(
+            levels, numbers, bits, [row.seen for row in rows], [row.counts for row in rows], due_ms
         )
-        levels = sorted({row.level for row, _, _ in returned})
-        self._data.leases.freed(min([row.number or 0 for row, _, _ in returned]), levels)
+        self._data.leases.freed(min(numbers), sorted(set(levels)))
 
 
 class SharedDelay(Delay):

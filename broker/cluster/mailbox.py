@@ -84,6 +84,8 @@ class SharedReplies(ReplyConsumers):
 class Mailbox:
     """Posts answers to the mailboxes of other nodes, and delivers the messages in this node's own.
 
+    It also asks the other nodes for facts that only they have, such as messages held by their clients, and answers.
+    Shapes: these questions and answers are JSON.
     Cost: a lease per second while this node has reply consumers, and one for each call that brings answers.
     """
 
@@ -105,13 +107,9 @@ class Mailbox:
         self._come = WakeUp()
         self._tasks = Tasks(fail)
         self.vhosts: dict[str, SharedReplies] = {}
-        self._listener: Callable[[str, bytes], bool] = lambda _key, _body: False
-        self._expects: Callable[[], bool] = lambda: False
-
-    def listen(self, listener: Callable[[str, bytes], bool], expects: Callable[[], bool]) -> None:
-        """Pass messages for the node itself to `listener`; `expects` tells whether it waits for any."""
-        self._listener = listener
-        self._expects = expects
+        self._answerer: Answerer | None = None
+        self._asked: dict[int, dict[int, asyncio.Future[Any]]] = {}  # by number and epoch
+        self._number = 0
 
     @property
     def epoch(self) -> int:
@@ -121,10 +119,6 @@ class Mailbox:
     def is_elsewhere(self, epoch: int) -> bool:
         """Return whether an epoch is that of another member."""
         return epoch in self._members and epoch != self.epoch
-
-    def others(self) -> list[int]:
-        """Return the epochs of the other members."""
-        return [epoch for epoch in self._members if epoch != self.epoch]
 
     def members_seen(self, epochs: set[int]) -> None:
         """Set the epochs of all members as a beat showed them, which may be older than a hint of a join."""
@@ -159,7 +153,7 @@ class Mailbox:
 
     async def _run(self) -> None:
         while True:
-            await self._come.wait(LOOK_S if self._expects() or any(self.vhosts.values()) else None)
+            await self._come.wait(LOOK_S if self._asked or any(self.vhosts.values()) else None)
             with suppress(Unreachable):  # what was leased is found by the comparison after the break
                 while await self._take():
                     pass
@@ -184,7 +178,7 @@ class Mailbox:
             _log.error("chunk.damaged", table=f"chunk_{row.ring}", number=row.number, reason=str(error))
             messages = []
         for message in messages:
-            if self._listener(message.envelope.key, message.body):
+            if self._take_told(message.envelope.key, message.body):
                 continue
             replies = self.vhosts.get(message.envelope.exchange)
             waiting = None if replies is None else replies.get(message.envelope.key)
@@ -193,21 +187,7 @@ class Mailbox:
         bits = self._data.levels.batch.settling(SharedSlot(row.level, row.number or 0, row.count))
         bits |= row.bits
 
-
-class Questions:
-    """Asks the other nodes for facts that only they have, such as messages held by their clients, and answers them.
-
-    Shapes: questions and answers are JSON.
-    """
-
-    def __init__(self, mailbox: Mailbox, fail: Callable[[BaseException], None]) -> None:
-        """`fail` is notified of a defect."""
-        self._mailbox = mailbox
-        self._tasks = Tasks(fail)
-        self._answerer: Answerer | None = None
-        self._asked: dict[int, dict[int, asyncio.Future[Any]]] = {}  # by number and epoch
-        self._number = 0
-        mailbox.listen(self._heard, lambda: bool(self._asked))
+    # -- questions ----------------------------------------------------------------------------------------------------
 
     def answer_by(self, answerer: Answerer) -> None:
         """Answer the questions of other nodes from now on."""
@@ -217,25 +197,21 @@ class Questions:
         """Return the answers of the other nodes, in no order; one that is silent or refuses is left out."""
         self._number += 1
         number, loop = self._number, asyncio.get_running_loop()
-        waiting = {epoch: loop.create_future() for epoch in self._mailbox.others()}
+        waiting = {epoch: loop.create_future() for epoch in self._members if epoch != self.epoch}
         if not waiting:
             return []
         self._asked[number] = waiting
         try:
             body = json.dumps(question).encode()
             for epoch in waiting:
-                self._post(epoch, f"{QUESTION}{self._mailbox.epoch}.{number}", body)
+                self._tell(epoch, f"{QUESTION}{self.epoch}.{number}", body)
             done, _ = await asyncio.wait(waiting.values(), timeout=ANSWERS_S)
         finally:
             del self._asked[number]
         return [answer for future in done if (answer := future.result()) is not None]
 
-    async def stop(self) -> None:
-        """Stop answering: the epoch has ended, or the node leaves."""
-        await self._tasks.stop()
-
-    def _heard(self, key: str, body: bytes) -> bool:
-        """Take a message of the mailbox, and return whether it is a question or an answer."""
+    def _take_told(self, key: str, body: bytes) -> bool:
+        """Take a message, and return whether it is a question or an answer."""
         if key.startswith(QUESTION):
             epoch, _, number = key.removeprefix(QUESTION).partition(".")
             self._tasks.start(self._answer(int(epoch), number, body))
@@ -250,7 +226,7 @@ class Questions:
 
     async def _answer(self, epoch: int, number: str, body: bytes) -> None:
         answer = None if self._answerer is None else await self._answerer(json.loads(body))
-        self._post(epoch, f"{ANSWER}{number}.{self._mailbox.epoch}", json.dumps(answer).encode())
+        self._tell(epoch, f"{ANSWER}{number}.{self.epoch}", json.dumps(answer).encode())
 
-    def _post(self, epoch: int, key: str, body: bytes) -> None:
-        self._mailbox.post(epoch, Envelope("", key), encode_header({}, len(body)), body)
+    def _tell(self, epoch: int, key: str, body: bytes) -> None:
+        self.post(epoch, Envelope("", key), encode_header({}, len(body)), body)

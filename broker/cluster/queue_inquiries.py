@@ -6,10 +6,11 @@ Inquiries that come while one runs are asked together.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
+from broker.cluster.data_path import DataPath
 from broker.cluster.database import Database
 from broker.cluster.database_rows import ClusterMember
 from broker.cluster.errors import StatementRefused
@@ -27,22 +28,10 @@ class QueueInquiries:
     Shapes: ``elsewhere`` has for each level the messages that other nodes have not handed out, by their last beats.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        drain: Callable[[], Coroutine[Any, Any, None]],
-        lease: Callable[[Queue, Callable[[], None]], None],
-        find_levels: Callable[[Queue], Coroutine[Any, Any, None]],
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        """`drain` returns when everything that was published so far is committed; `fail` ends the broker.
-
-        `lease` leases one message of a queue, and then calls. `find_levels` makes the levels that have messages.
-        """
-        self._database = database
-        self._drain = drain
-        self._lease = lease
-        self._find_levels = find_levels
+    def __init__(self, data: DataPath, fail: Callable[[BaseException], None]) -> None:
+        """`fail` ends the broker."""
+        self._data = data
+        self._database = data.database
         self._counting: list[tuple[Queue, Callable[[tuple[int, int, int] | StatementRefused], None]]] = []
         self._tasks = Tasks(fail)
         self.elsewhere: dict[int, int] = {}
@@ -77,7 +66,7 @@ class QueueInquiries:
     async def _count(self) -> None:
         await asyncio.sleep(0)  # others of this step of the loop are asked with it
         counting, self._counting = self._counting, []
-        await self._drain()
+        await self._data.drain()
         node = self._database.node  # the consumers of this node are known here, also those that have just left
         numbers = list(dict.fromkeys([number for queue, _ in counting for number in queue.numbers]))
         try:
@@ -108,12 +97,12 @@ class QueueInquiries:
             answered((ready + queue.ready, consumers, unacked + queue.unacked))
 
     async def _fetch(self, queue: Queue, answered: Callable[[], None]) -> None:
-        await self._drain()  # what the client published before it can be fetched
-        await patiently(lambda: self._find_levels(queue))
-        self._lease(queue, answered)
+        await self._data.drain()  # what the client published before it can be fetched
+        await patiently(lambda: self._data.find_levels(queue))
+        self._data.fetch(queue, answered)
 
     async def _purge(self, queue: Queue, answered: Callable[[int | StatementRefused], None]) -> None:
-        await self._drain()
+        await self._data.drain()
         numbers = queue.numbers
         try:
             purged = await patiently(lambda: self._database.purge(numbers), gives_up=True)

@@ -16,39 +16,28 @@ from broker.cluster.hint import CLIENTS, LOOK, Hint
 from broker.cluster.link import patiently
 from broker.core.mqtt.clients import MqttClients
 from broker.core.mqtt.faults import TakenOver
-from broker.core.postponed import Postponed
+from broker.core.postponed import Awaited
 from broker.core.session.client import SessionClient
 from broker.tasks import Tasks, WakeUp
 
 if TYPE_CHECKING:
     from broker.amqp.connection import Connection
 
-__all__ = ["SharedClients"]
-
 ASK_S: Final = 0.05  # between two claims of a client id that an older connection has
 
 
-class Claim(Postponed):
-    """A connection that needs its client id. Units: ``number`` is 0 until it has it."""
+class Claim(Awaited):
+    """A connection that needs its client id. Units: ``number`` is 0 until it is claimed."""
 
     def __init__(self, clients: SharedClients, key: tuple[str, str], connection: Connection) -> None:
-        super().__init__()
-        self._clients = clients
+        super().__init__(clients.claim)
         self.key = key
         self.connection = connection
         self.number = 0
-        self._then: Callable[[], None]
 
-    def begin(self, then: Callable[[], None]) -> None:
-        """Claim it."""
-        self._then = then
-        self._clients.claim(self)
-
-    def answered(self, number: int, refusal: str) -> None:
-        """Go on, also if PostgreSQL refuses the claim."""
+    def take_number(self, number: int) -> None:
+        """Take the number of the claim."""
         self.number = number
-        self.refusal = refusal
-        self._then()
 
 
 class SharedClients(MqttClients):
@@ -108,6 +97,7 @@ class SharedClients(MqttClients):
     def claim(self, claim: Claim) -> None:
         """Claim a client id, also while an older connection has it."""
         self._last += 1
+        claim.take_number(self._last)
         self._asking[self._last] = claim
         self._work.set()
 
@@ -150,7 +140,7 @@ class SharedClients(MqttClients):
         if claim.connection.finished:
             self._end(number)
         else:
-            claim.answered(number, refusal)
+            claim.answered(refusal)
 
     def _give_way(self, number: int) -> None:
         """End a connection that another one takes over."""

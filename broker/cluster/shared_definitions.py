@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from broker.cluster.database import Database
 from broker.cluster.errors import ClusterError, Fenced
 from broker.cluster.hint import DEFINITIONS, Hint
-from broker.cluster.no_holding import refuse_policies
+from broker.cluster.shared_queue import refuse_policies
 from broker.cluster.topology_changes import VhostForgotten
 from broker.core.policy.policy import OPERATOR_POLICY
 from broker.tasks import WakeUp

@@ -135,13 +135,7 @@ class SharedLevel(Level):
     )
 
     def __init__(
-        self,
-        queue: LevelOwner,
-        level: int,
-        number: int,
-        ports: LevelPorts[Level],
-        persists_all: bool,
-        levels: SharedLevels,
+        self, queue: LevelOwner, level: int, number: int, ports: LevelPorts[Level], levels: SharedLevels
     ) -> None:
         super().__init__(queue, level, number, ports)
         self.lasting = self.durable

@@ -15,31 +15,21 @@ from broker.cluster.database_rows import as_text
 from broker.cluster.errors import StatementRefused
 from broker.cluster.hint import PRODUCERS, Hint
 from broker.cluster.link import patiently
-from broker.core.postponed import Postponed
+from broker.core.postponed import Awaited
 from broker.core.publishing.producers import Producer, Producers
 from broker.tasks import Tasks
 
 ASK_S: Final = 0.05  # between two claims of a producer that another node has
 
 
-class Claim(Postponed):
+class Claim(Awaited):
     """A publish whose producer this node has to claim first."""
 
-    def __init__(self, claims: ProducerClaims, producers: SharedProducers, name: str, user_name: str) -> None:
-        super().__init__()
-        self._claims = claims
-        self._producers = producers
-        self._name = name
-        self._user_name = user_name
-
-    def begin(self, then: Callable[[], None]) -> None:
-        """Claim it."""
-
-        def answered(refusal: str = "") -> None:
-            self.refusal = refusal
-            then()
-
-        self._claims.claim(self._producers, self._name, self._user_name, answered)
+    def __init__(self, producers: SharedProducers, name: str, user_name: str) -> None:
+        super().__init__(producers.claims.claim)
+        self.producers = producers
+        self.name = name
+        self.user_name = user_name
 
 
 class SharedProducers(Producers):
@@ -55,10 +45,10 @@ class SharedProducers(Producers):
     def require(self, name: str, user_name: str) -> None:
         """Let the caller use a producer that this node has. Raises: Postponed while it must be claimed."""
         if name not in self._by_name:
-            raise Claim(self.claims, self, name, user_name)
+            raise Claim(self, name, user_name)
 
     def _claim(self, name: str, user_name: str) -> Producer:
-        raise Claim(self.claims, self, name, user_name)
+        raise Claim(self, name, user_name)
 
     def take(self, name: str, owner: str, runs: list[tuple[int, int]]) -> None:
         """Take a producer that was claimed, with the first and last of each range of its used numbers."""
@@ -84,18 +74,18 @@ class ProducerClaims:
         """`drain` returns when what was gathered is committed; `fail` ends the broker."""
         self._database = database
         self._drain = drain
-        self._waiting: dict[str, list[Callable[[str], None]]] = {}
+        self._waiting: dict[str, list[Claim]] = {}
         self._tasks = Tasks(fail)
         self.vhosts: dict[str, SharedProducers] = {}
 
-    def claim(self, producers: SharedProducers, name: str, user_name: str, then: Callable[[str], None]) -> None:
-        """Claim a producer, and call `then` when this node has it, or with the reason why PostgreSQL refuses it."""
-        key = producer_key(producers.vhost_name, name)
+    def claim(self, claim: Claim) -> None:
+        """Claim a producer, and answer when this node has it, or with the reason why PostgreSQL refuses it."""
+        key = producer_key(claim.producers.vhost_name, claim.name)
         if key in self._waiting:
-            self._waiting[key].append(then)
+            self._waiting[key].append(claim)
             return
-        self._waiting[key] = [then]
-        self._tasks.start(self._claim(producers, key, name, user_name))
+        self._waiting[key] = [claim]
+        self._tasks.start(self._claim(key, claim))
 
     def heard(self, hint: Hint) -> None:
         """Release the producers that another node asks for."""
@@ -125,16 +115,16 @@ class ProducerClaims:
 
     # -- the statements -----------------------------------------------------------------------------------------------
 
-    async def _claim(self, producers: SharedProducers, key: str, name: str, user_name: str) -> None:
+    async def _claim(self, key: str, claim: Claim) -> None:
         refusal = ""
         try:
-            await self._take(producers, key, name, user_name)
+            await self._take(key, claim)
         except StatementRefused as error:
             refusal = str(error)
-        for then in self._waiting.pop(key):
-            then(refusal)
+        for one in self._waiting.pop(key):
+            one.answered(refusal)
 
-    async def _take(self, producers: SharedProducers, key: str, name: str, user_name: str) -> None:
+    async def _take(self, key: str, claim: Claim) -> None:
         database = self._database
         await self._drain()  # the numbers that this node used before it last gave the producer up
         while True:
@@ -143,9 +133,9 @@ class ProducerClaims:
                 break
             await patiently(lambda: database.notify(Hint(PRODUCERS, mark_of(key))))
             await asyncio.sleep(ASK_S)
-        owner = (await patiently(lambda: database.acting("lease", "producer_own", key, user_name)))[0][0]
+        owner = (await patiently(lambda: database.acting("lease", "producer_own", key, claim.user_name)))[0][0]
         runs = await patiently(lambda: database.acting("lease", "producer_runs", key))
-        producers.take(name, owner, [(row["first"], row["last"]) for row in runs])
+        claim.producers.take(claim.name, owner, [(row["first"], row["last"]) for row in runs])
 
     async def _release(self, key: str) -> None:
         """Let another node claim a producer, once all numbers that it used here are committed."""

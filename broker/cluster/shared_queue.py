@@ -7,7 +7,7 @@ the whole queue, such as its counts, is asked of PostgreSQL before the method ru
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -20,15 +20,19 @@ from broker.cluster.queue_inquiries import QueueInquiries, UnusedQueues
 from broker.cluster.shared_level import BRIEF_MS, SharedLevel
 from broker.core.message.delay import due_ms_of
 from broker.core.message.message import Message
+from broker.core.names import Resource
+from broker.core.policy.policy_definition import DISABLED
 from broker.core.postponed import Postponed
 from broker.core.queue.consumer_ring import RingMember
 from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import QueueDeclaration
-from broker.core.queue.rules import QueueRules
+from broker.core.queue.rules import QueueRules, queue_rules
 from broker.core.session.client import SessionClient
 
+HOLDING_KEYS: Final = ("delayed-retry-type", "hold-until-header")
+NO_HOLDING: Final = "is not available in a cluster: its queues hold no messages until they are due"
 FRESH_MS: Final = 1000  # for so long a method that was looked ahead at may use what was asked for it
 
 Ask: TypeAlias = "Callable[[Callable[..., None]], None]"
@@ -50,7 +54,7 @@ class Asked(Postponed):
     def begin(self, then: Callable[[], None]) -> None:
         """Ask, and for the methods that come next too."""
         for other in self._along:
-            other.begin(_nothing)
+            other.begin(lambda: None)
         self._ask(partial(self._answered, then))
 
     def take_along(self, other: Postponed) -> bool:
@@ -71,10 +75,6 @@ class Asked(Postponed):
         elif self not in self._session.postponed:  # a method that comes next
             self.queue.note_answer(self, FRESH_MS)
         then()
-
-
-def _nothing() -> None:
-    """Wait for nothing."""
 
 
 def postponed_of(session: object) -> Sequence[Postponed]:
@@ -256,11 +256,6 @@ class SharedQueue(Queue):
         self._head.end(self.level)
         self._noted = None
 
-    @property
-    def consumer_count(self) -> int:
-        """How many consumers the queue has on this node."""
-        return len(self.consumers)
-
     def abandoned(self) -> None:
         """Delete an auto-delete queue, because the last consumer of all nodes has left and was one of this node."""
         if self.auto_delete and not self.deleted:
@@ -345,3 +340,19 @@ class SharedHoldingQueue(SharedQueue):
     def due_ms(self, message: Message) -> int:
         """Return when a message is due."""
         return due_ms_of(message)
+
+
+def refuse_policies(policies: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse policies by which queues would hold messages. Shapes: as in the definitions. Raises: ValueError."""
+    for row in policies:
+        definition = row.get("value", row).get("definition") or {}
+        for key in HOLDING_KEYS:
+            if definition.get(key, DISABLED) != DISABLED:
+                raise ValueError(f"'{key}' of policy '{row['name']}' {NO_HOLDING}")
+
+
+def refuse_arguments(vhost: str, name: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse a queue whose arguments ask for a delayed retry. Raises: ChannelError 406."""
+    if queue_rules(arguments).retry is not None:
+        resource = Resource("queue", vhost, name)
+        raise ChannelError(406, f"invalid arg 'x-delayed-retry-type' for {resource}: \"it {NO_HOLDING}\"")

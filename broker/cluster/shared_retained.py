@@ -16,7 +16,7 @@ from broker.cluster.link import patiently
 from broker.core.message.message import Envelope, Message
 from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.retained import RetainedMessages
-from broker.core.postponed import Postponed
+from broker.core.postponed import Awaited
 from broker.core.publishing.posting import charge_bytes
 from broker.core.session.client import SessionClient
 from broker.core.vhost import Vhost
@@ -24,55 +24,29 @@ from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import QUOTA_EXCEEDED
 from broker.tasks import Tasks
 
-__all__ = ["SharedRetained"]
-
 ROWS_MAX: Final = 5000  # keys that one statement returns
 BATCH_MAX: Final = 256  # messages that one statement retains
 BATCH_BYTES: Final = 1 << 20  # ... unless the first is larger
 ABSENT_MAX_MS: Final = 1_800_000  # half as long as deleted keys are there
 
 
-class Retaining(Postponed):
+class Retaining(Awaited):
     """A message that PostgreSQL has to retain first."""
 
     def __init__(self, retained: SharedRetained, key: str, header: bytes, body: bytes) -> None:
-        super().__init__()
-        self._retained = retained
+        super().__init__(retained.write)
         self.key = key
         self.header = header
         self.body = body
         self.counts: tuple[int, int] | None = None  # messages and bytes, if there is no room for it
-        self._then: Callable[[], None]
 
-    def begin(self, then: Callable[[], None]) -> None:
-        """Retain it."""
-        self._then = then
-        self._retained.write(self)
-
-    def answered(self, counts: tuple[int, int] | None, refusal: str) -> None:
-        """Go on, because it is committed, or refused."""
+    def take_counts(self, counts: tuple[int, int] | None) -> None:
+        """Take what is retained, because there is no room for it; None if it is committed."""
         self.counts = counts
-        self.refusal = refusal
-        self._then()
 
 
-class Reading(Postponed):
+class Reading(Awaited):
     """A look-up that needs an index which is up to date."""
-
-    def __init__(self, retained: SharedRetained) -> None:
-        super().__init__()
-        self._retained = retained
-        self._then: Callable[[], None]
-
-    def begin(self, then: Callable[[], None]) -> None:
-        """Bring it up to date."""
-        self._then = then
-        self._retained.catch_up(self)
-
-    def answered(self, refusal: str) -> None:
-        """Go on, because the index is up to date, or PostgreSQL refuses it."""
-        self.refusal = refusal
-        self._then()
 
 
 class SharedRetained(RetainedMessages):
@@ -176,7 +150,8 @@ class SharedRetained(RetainedMessages):
         except StatementRefused as error:
             refusal = str(error)
         for place, retaining in enumerate(batch, 1):
-            retaining.answered(counts.get(place), refusal)
+            retaining.take_counts(counts.get(place))
+            retaining.answered(refusal)
 
     def _take_batch(self) -> list[Retaining]:
         batch: list[Retaining] = []
@@ -211,7 +186,7 @@ class SharedRetained(RetainedMessages):
     def prepare(self, session: SessionClient) -> None:
         """Bring the index up to date. Raises: Postponed until it is."""
         if not any(isinstance(postponed, Reading) for postponed in session.postponed):
-            raise Reading(self)
+            raise Reading(self.catch_up)
 
     def catch_up(self, reading: Reading) -> None:
         """Bring the index up to date with all that is committed now."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.cluster.database import Database
 from broker.cluster.database_rows import as_text
-from broker.cluster.no_holding import refuse_arguments
+from broker.cluster.shared_queue import refuse_arguments
 from broker.cluster.topology_changes import (
     ExchangeDeclared,
     ExchangeDeleted,
@@ -40,10 +40,6 @@ DELAYED: Final = "x-delayed-message"
 LEVEL_NUMBERS: Final = 1024  # in one range, as sql/topology.sql has it
 CALLS_S: Final = 0.005  # between checks whether earlier calls have ended
 Limits = dict[str, Any]  # the arguments of set_level by name
-
-
-def _nothing() -> None:
-    """Wait for nothing."""
 
 
 class SharedTopology:
@@ -282,7 +278,7 @@ class SharedTopology:
                     deletion = ExchangeDeleted(vhost=change.vhost, name=change.name)
                 case _:
                     continue
-            self.log.propose([deletion], _nothing)
+            self.log.propose([deletion], lambda: None)
 
 
 class Proposed(Postponed):
@@ -336,7 +332,7 @@ class SharedJournal:
     def retire(self, change: Change, *, durable: bool) -> bool:
         """Propose to delete a queue unless it has consumers elsewhere; it stays until then."""
         named = self._topology.named(self._vhost, change, durable=durable, owner=None)
-        self._topology.propose([named], _nothing, unused=change["number"])
+        self._topology.propose([named], lambda: None, unused=change["number"])
         return False
 
 

@@ -27,22 +27,6 @@ from broker.routing.exchange import Exchange
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
 
-__all__ = [
-    "Bound",
-    "ExchangeDeclared",
-    "ExchangeDeleted",
-    "ExclusiveOwners",
-    "ForeignOwner",
-    "QueueChanged",
-    "QueueDeclared",
-    "QueueDeleted",
-    "TopologyChange",
-    "Unbound",
-    "VhostForgotten",
-    "all_changes",
-    "change_of",
-]
-
 
 class ForeignOwner(NamedTuple):
     """The owner of an exclusive queue, as the log names it: a connection of another node, or one that has ended.
@@ -384,15 +368,14 @@ class ExclusiveOwners:
             self._sessions[token] = owner
         return ForeignOwner(node, epoch, token)
 
-    def find(self, name: Sequence[str | int], epoch: int) -> object:
+    def find(self, owner: ForeignOwner, epoch: int) -> object:
         """Return the connection of that name, or its name if it is not one of this node in its present epoch."""
-        owner = ForeignOwner(str(name[0]), int(name[1]), int(name[2]))
         return self._sessions.get(owner.token, owner) if owner.epoch == epoch else owner
 
-    def has_ended(self, name: Sequence[str | int], epoch: int) -> bool:
+    def has_ended(self, owner: ForeignOwner, epoch: int) -> bool:
         """Return whether that was a connection of this node in its present epoch, which has ended."""
-        session = self._sessions.get(int(name[2]))
-        return name[1] == epoch and (session is None or session.connection.finished)
+        session = self._sessions.get(owner.token)
+        return owner.epoch == epoch and (session is None or session.connection.finished)
 
     def forget_ended(self) -> None:
         """Forget connections that have ended: their queues are being deleted."""

@@ -20,10 +20,7 @@ from broker.cluster.errors import StatementRefused, Unreachable
 from broker.cluster.hint import APPLIED, LOOK, TOPOLOGY, Hint
 from broker.cluster.link import patiently
 from broker.cluster.topology_changes import TopologyChange, change_of
-from broker.event_log import get_logger
 from broker.tasks import Tasks, WakeUp
-
-_log = get_logger()
 
 BATCH_PROPOSALS: Final = 200  # of one append; a node applies them in one step of its loop
 SNAPSHOT_VERSIONS: Final = 1000  # versions from one snapshot to the next

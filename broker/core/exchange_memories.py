@@ -14,7 +14,7 @@ from broker.core.queue.memory_queue import HistoryQueue, SeenQueue
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.routing.exchange import Exchange
-from broker.routing.memory_exchange import MemoryExchange
+from broker.routing.fanout_exchange import MemoryExchange
 from broker.slots.slot import Slot
 
 if TYPE_CHECKING:
@@ -84,14 +84,19 @@ class ExchangeMemories:
         for slot in queue.level.manager.slots.values():
             assert slot.contents is not None
             history += [slot.contents[index] for index in slot.ready_indexes()]
+        if isinstance(destination, Queue):
+            self._poster.post_run([_copy(message, 1, now_ms) for message in history], destination)
+            return
         for message in history:
-            queues = (destination,) if isinstance(destination, Queue) else self._routed(destination, message)
-            if queues:
-                header, body = message.header, message.body
-                charge = charge_bytes(header, body, len(queues))
-                copy = Message(message.envelope, header, body, charge, message.facts, now_ms)
-                self._poster.post(copy, queues)
+            if queues := self._routed(destination, message):
+                self._poster.post(_copy(message, len(queues), now_ms), queues)
 
     def _routed(self, exchange: Exchange, message: Message) -> tuple[Queue, ...]:
         router = self._exchanges.router
         return router.queues(exchange, [message.envelope.key], HeaderFields(message.header))
+
+
+def _copy(message: Message, queues: int, now_ms: int) -> Message:
+    """Return a message as published now to as many queues."""
+    header, body = message.header, message.body
+    return Message(message.envelope, header, body, charge_bytes(header, body, queues), message.facts, now_ms)

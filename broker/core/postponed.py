@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from broker.amqp.errors import ChannelError
 
@@ -37,6 +38,26 @@ class Postponed(Exception):
         The other one belongs to a method of the same connection that comes next.
         """
         return False
+
+
+class Awaited(Postponed):
+    """A postponement that one part of the broker answers."""
+
+    def __init__(self, ask: Callable[[Any], None]) -> None:
+        """`ask` passes the postponement to that part, which calls `answered` once."""
+        super().__init__()
+        self._ask = ask
+        self._then: Callable[[], None]
+
+    def begin(self, then: Callable[[], None]) -> None:
+        """Ask."""
+        self._then = then
+        self._ask(self)
+
+    def answered(self, refusal: str = "") -> None:
+        """Let the method run again; with a reason it is refused."""
+        self.refusal = refusal
+        self._then()
 
 
 def carry_out(act: Callable[[], object], done: Callable[[], None] = lambda: None) -> None:

@@ -37,9 +37,9 @@ from broker.core.topology.live_bindings import LiveBindings
 from broker.core.topology.queues import Queues
 from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits, PublishCache
-from broker.routing.engine_names import AUTO
 from broker.routing.exchange import Exchange
-from broker.routing.memory_exchange import MemoryExchange
+from broker.routing.fanout_exchange import MemoryExchange
+from broker.routing.index import AUTO
 from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
 

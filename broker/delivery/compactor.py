@@ -25,12 +25,10 @@ from broker.store.store import VhostStore
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-SLOTS: Final = 400  # examined, or removed from a segment, between two turns of the loop
+SLOTS: Final = 150  # examined, or removed from a segment, between two turns of the loop
 ENTRIES_COST: Final = 20  # messages of a slot that cost as much as a slot
 DRAINING_PART: Final = 8  # a segment that lost this part of its slots since the last look is being emptied
-MESSAGES: Final = (
-    100  # relocated between two turns; where they are not neighbours, each has a write of its own, some 20 us
-)
+MESSAGES: Final = 25  # relocated between two turns; each that has no neighbour has a write of its own, some 20 us
 
 _log = get_logger()
 

@@ -203,7 +203,7 @@ class Engine(TurnEngine):
                     if not wanted:
                         continue
                     segments = tuple(slot.segments)
-                    found = self.store.read_slot(level.number, slot.first, slot.end, wanted, segments, loader)
+                    found = self.store.slots.read(level.number, slot.first, slot.end, wanted, segments, loader)
                     for index in wanted:
                         if (message := found[index]) is not None:
                             queue.note_at(slot, index, message)
@@ -287,7 +287,7 @@ class Engine(TurnEngine):
         if self._stops:
             return
         try:
-            self.store.mend()
+            self.store.slots.mend()
         except StoreFailed as error:
             self.fail(error)
         if self._checkpoint.busy:
@@ -308,7 +308,7 @@ class Engine(TurnEngine):
         self._stops = True
         await self._checkpoint.ended()
         if self._parts.lasting:
-            self.store.mend()  # as the next `tick` would
+            self.store.slots.mend()  # as the next `tick` would
             while self._settled:
                 self._settled.pop().log_settlements()
             await self.checkpointer.take(clean=True)

@@ -159,9 +159,9 @@ class Pager:
         Above the memory budget they are as many as publishers may add in a turn, otherwise an even part of what leaves:
         a batch of the log lets a hundred slots leave at once.
 
-        Return whether messages were written to the spill, which takes long.
+        Return whether any left, so that the next turn reads less input.
         """
-        spilled = self.spilled
+        paged_out = self.paged_out
         budget = TURN_MESSAGES
         if not self._candidates:
             budget = min(budget, max(SLOT_COST, len(self._leaving) * SLOT_COST // LEAVING_TURNS))
@@ -177,7 +177,7 @@ class Pager:
                 self._candidates = []
                 break
             budget -= 1 + self._page_out(resident)
-        return self.spilled > spilled
+        return self.paged_out > paged_out
 
     def _page_out(self, resident: _Resident) -> int:
         """Page out a slot, unless it is in use, and return the cost, in messages with a record."""
@@ -188,13 +188,13 @@ class Pager:
             level.manager.seal()
         if not slot.unsettled:
             return 0
-        spilled, written = self.spilled, self._store.entries_written
+        spilled, written = self.spilled, self._store.queues.written
         if self.log_entries(level, slot):
             bodies = [len(message.body) for message in slot.contents if message is not None]
             slot.page_out(sum(bodies) * slot.length // slot.unsettled)
             self.paged_out += 1
             self._look(resident)
-        cost = max(SLOT_COST if self._store.entries_written > written else BUFFERED_COST, slot.length)
+        cost = max(SLOT_COST if self._store.queues.written > written else BUFFERED_COST, slot.length)
         if self.spilled == spilled:
             return cost
         return max(cost + (self.spilled - spilled) * (SPILL_COST - 1), slot.bytes // SPILL_BYTES)
@@ -324,7 +324,7 @@ class Pager:
         if level.is_holding:
             assert slot.contents is not None
             due_ms = [due_ms_of(message) for message in slot.contents[start : start + len(positions)]]
-        self._store.page_out(level.number, slot.first + start, entries, due_ms, lasting=level.durable)
+        self._store.queues.write(level.number, slot.first + start, entries, due_ms, lasting=level.durable)
 
     def _serves(self, position: int, level: Level) -> bool:
         """Return whether the slots of a level may point to a record at this position.

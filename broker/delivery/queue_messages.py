@@ -6,13 +6,15 @@ Messages on disk are looked at without loading their slots, so that a look into 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from broker.core.message.message import Message
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
+from broker.delivery.message_loader import MessageLoader
 from broker.slots.slot import Slot
 from broker.slots.states import Tenure
 
@@ -91,46 +93,42 @@ class LocalMessages:
             await load(self._reader, self._committer, *missing, then=move.batch)
 
 
-class _Content(Protocol):
-    """The content of a message, in memory or read from disk."""
-
-    header: bytes
-    body: bytes
-
-
 async def _peek_slot(level: Level, slot: Slot, limit: int) -> list[Peeked]:
     wanted = sorted(slot.ready_indexes())[:limit]
     if not wanted:
         return []
-    redelivered = {index for index in wanted if slot.redelivered(index)}
-    contents = slot.contents
-    if contents is not None:
-        held = [(index, contents[index]) for index in wanted]
-        return [
-            _peeked(level, slot, index, message.envelope.exchange, message.envelope.key, message, redelivered)
-            for index, message in held
-            if message is not None
-        ]
+    places = [(index, level.message_id(slot, index), slot.redelivered(index)) for index in wanted]
+    messages = await messages_at(level, slot, wanted)
+    return [
+        Peeked(
+            message_id,
+            level.priority,
+            message.envelope.exchange,
+            message.envelope.key,
+            message.header,
+            message.body,
+            redelivered,
+        )
+        for index, message_id, redelivered in places
+        if (message := messages[index]) is not None
+    ]
+
+
+async def messages_at(level: Level, slot: Slot, wanted: Sequence[int]) -> Sequence[Message | None]:
+    """Return the messages of a slot by index, at least the wanted ones; the slot is not loaded.
+
+    Raises: StoreFailed, CorruptRecord.
+    """
+    if slot.contents is not None:
+        return slot.contents
     store, segments = level.store, tuple(slot.segments)
     for segment in segments:
         store.add_live(segment, 1)  # keep the files until they are read, even if the slot is deleted
     try:
-        stored = await asyncio.to_thread(store.read_slot, level.number, slot.first, slot.end, wanted, segments)
+        read = store.slots.read
+        return await asyncio.to_thread(read, level.number, slot.first, slot.end, wanted, segments, MessageLoader())
     finally:
-        for segment in segments:
-            store.drop_live(segment, 1)
-    return [
-        _peeked(level, slot, index, message.exchange, message.key, message, redelivered)
-        for index in wanted
-        if (message := stored[index]) is not None
-    ]
-
-
-def _peeked(
-    level: Level, slot: Slot, index: int, exchange: str, key: str, content: _Content, redelivered: set[int]
-) -> Peeked:
-    message_id = level.message_id(slot, index)
-    return Peeked(message_id, level.priority, exchange, key, content.header, content.body, index in redelivered)
+        store.let_go(segments)
 
 
 def _nothing() -> None:

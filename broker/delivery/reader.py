@@ -77,7 +77,7 @@ class SlotReader:
         self._submit(
             segments,
             partial(self._loaded, level, slot),
-            self._store.read_slot,
+            self._store.slots.read,
             level.number,
             slot.first,
             slot.end,
@@ -91,7 +91,7 @@ class SlotReader:
         if slot in self._waiting:
             return False
         wanted = list(slot.acks.unsettled(0, slot.length)) if slot.acks.count else range(slot.length)
-        found = self._store.read_cached(level.number, slot.first, slot.end, wanted, self._revival)
+        found = self._store.slots.read_cached(level.number, slot.first, slot.end, wanted, self._revival)
         self._from_disk = not found
         if found:
             self._load(level, slot, found)
@@ -116,7 +116,7 @@ class SlotReader:
         self._submit(
             segments,
             partial(self._measured, level, slot),
-            self._store.body_sizes,
+            self._store.slots.body_sizes,
             level.number,
             slot.first,
             slot.end,
@@ -157,7 +157,7 @@ class SlotReader:
         self._submit(
             segments,
             partial(_tell, then, slots, {}),
-            self._store.read_some,
+            self._store.slots.read_some,
             level.number,
             [one for one, _ in wanted],
             segments,
@@ -196,8 +196,7 @@ class SlotReader:
             return
         done.exception()  # `then` looks at it if the slot still exists; a deleted slot's files may be removed
         try:
-            for segment in segments:
-                self._store.drop_live(segment, 1)
+            self._store.let_go(segments)
             then(done)
             self._schedule()
         except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing may be confirmed after it
@@ -222,10 +221,10 @@ class SlotReader:
 
         Where an entry is damaged, the message itself is read.
         """
-        due_ms = self._store.read_due(number, first, end)
+        due_ms = self._store.slots.read_due(number, first, end)
         untold = [index for index in wanted if not due_ms[index]]
         if untold:
-            messages = self._store.read_slot(number, first, end, untold, segments, self._revival)
+            messages = self._store.slots.read(number, first, end, untold, segments, self._revival)
             for index in untold:
                 due_ms[index] = due_ms_of(messages[index])
         return due_ms

@@ -260,6 +260,14 @@ class Worker(QueueWorker["Queue"]):
         self, level: Level, slot: Slot, indexes: Sequence[int], consumers: list[Consumer], rooms: list[int]
     ) -> Sequence[int]:
         """Deliver round-robin to several consumers, and return the rest."""
+        if (
+            isinstance(indexes, range)
+            and len(indexes) <= len(consumers)
+            and self.firehose is None
+            and slot.redeliveries is None
+            and not slot.recovered
+        ):
+            return _deliver_one_each(level, slot, indexes, consumers, rooms)
         left: list[int] = []
         last: Consumer | None = None
         latest = -1
@@ -280,6 +288,28 @@ class Worker(QueueWorker["Queue"]):
             level.queue.consumers.served(last)
         left.sort()
         return left
+
+
+def _deliver_one_each(
+    level: Level, slot: Slot, indexes: range, consumers: list[Consumer], rooms: list[int]
+) -> Sequence[int]:
+    """Deliver one message to each of several consumers in turn, and return the rest; none was delivered before. HOT.
+
+    Cost: of many consumers most get one message in a turn, and two calls each are less than a share of a batch.
+    """
+    at, stop = indexes.start, indexes.stop
+    last: Consumer | None = None
+    for place in range(len(consumers)):
+        consumer = consumers[place]
+        if at == stop:
+            break
+        if rooms[place] and consumer.room() > 0:  # it shrinks when consumers share a connection
+            consumer.deliver_one(level, slot, at)
+            last = consumer
+            at += 1
+    if last is not None:
+        level.queue.consumers.served(last)
+    return range(at, stop)
 
 
 def _put_back(queue: Queue, level: Level, slot: Slot, indexes: Sequence[int], consumers: list[Consumer]) -> None:

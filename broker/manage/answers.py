@@ -22,19 +22,7 @@ from broker.store.damage import StoreFailed
 if TYPE_CHECKING:
     from broker.manage.client import ApiClient
 
-__all__ = [
-    "JSON",
-    "PieceResponse",
-    "Response",
-    "answering",
-    "created",
-    "encoded",
-    "json_answer",
-    "no_content",
-    "object_answer",
-    "refusal_response",
-    "rows_answer",
-]
+__all__ = ["Response"]
 
 JSON: Final = "application/json"
 encode: Final = Encoder().encode

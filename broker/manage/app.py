@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from broker.amqp.errors import UNEXPECTED
 from broker.core.auth.users import User
 from broker.event_log import get_logger
-from broker.manage import control_route, probes
+from broker.manage import control_route, probes, slot_routes
 from broker.manage.answers import Response, answering, refusal_response
 from broker.manage.api import (
     bindings,
@@ -46,7 +46,6 @@ from broker.manage.page.files import page_routes
 from broker.manage.probes import PROBES
 from broker.manage.refusal import HttpRefused, not_authorised, not_found, refusal_of
 from broker.manage.request_target import only, path_words, query_of
-from broker.manage.v1 import slot_routes, snapshot_routes
 from broker.store.damage import StoreFailed
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ _log = get_logger()
 
 def http_routes() -> list[ApiRoute]:
     """Return the routes of the HTTP API."""
-    own = (probes, slot_routes, snapshot_routes, control_route)
+    own = (probes, slot_routes, control_route)
     return [*(route for module in own for route in module.ROUTES), *api_routes(), *page_routes()]
 
 

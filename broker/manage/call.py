@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import ClientDisconnect, Request
 
+from broker.amqp.table_writer import encode_table
 from broker.core.auth.users import User
 from broker.core.definitions.json_text import read_json
 from broker.core.moving.course import CheckPublish
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from broker.manage.managed_broker import ManagedBroker
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
+FLAGS: Final = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,10 @@ class Call:
     def every(self, name: str) -> list[str]:
         """Return the values of a parameter that may be given several times."""
         return [value for key, value in query_pairs(self.request.scope["query_string"]) if key == name]
+
+    def asks(self, name: str) -> bool:
+        """Return whether a parameter is true."""
+        return self.query.get(name) == "true"
 
     @property
     def reads(self) -> bool:
@@ -101,7 +107,7 @@ class Call:
         body_max_bytes: int | None = None,
         *,
         required: Collection[str] = (),
-    ) -> Fields:
+    ) -> BodyFields:
         """Return the body's JSON object, to read arguments from; no body is an empty one.
 
         Raises: HttpRefused as `body`, for what is no JSON object, for a field that is not among the `known` ones, and
@@ -119,7 +125,7 @@ class Call:
             raise bad_request(f"no field '{unknown[0]}' here")
         if missing := [name for name in required if found.get(name) is None]:
             raise bad_request(f"missing: {', '.join(missing)}")
-        return Fields(found)
+        return BodyFields(found)
 
     async def body(self, max_bytes: int | None = None) -> bytes:
         """Return the whole body, of http.body_max_bytes if nothing else is given.
@@ -145,6 +151,50 @@ class Call:
         except ClientDisconnect:
             raise HttpRefused(400, "the client left", fatal=True) from None
         return b"".join(pieces)
+
+
+class BodyFields(Fields):
+    """Fields of a body as RabbitMQ's tools send them: some write numbers and booleans as texts.
+
+    Raises: OperationRefused, which is a 400.
+    """
+
+    __slots__ = ()
+
+    def flag(self, name: str) -> bool:
+        """Return a boolean, false when it was left out."""
+        value = self.value(name)
+        if isinstance(value, str) and value in FLAGS:
+            return FLAGS[value]
+        return value is not None and super().flag(name)
+
+    def number(self, name: str, default: int, low: int, high: int) -> int:
+        """Return an integer of a range, which may be written as a text."""
+        value = self.value(name)
+        is_number = isinstance(value, str) and value.isascii() and value.removeprefix("-").isdigit()
+        if is_number and len(value) <= len(str(high)) and low <= int(value) <= high:
+            return int(value)
+        return self.integer(name, default, low, high)
+
+    def texts(self, name: str) -> list[str]:
+        """Return a list of texts, which may be written as one text with commas."""
+        value = self.value(name)
+        if isinstance(value, str):
+            return [text.strip() for text in value.split(",") if text.strip()]
+        return [] if value is None else super().texts(name)
+
+    def arguments(self, name: str) -> dict[str, Any]:
+        """Return an argument table, empty when it was left out, of what AMQP can carry."""
+        value = self.value(name)
+        if value is None or value == []:  # some languages write an empty object as a list
+            return {}
+        if not isinstance(value, dict):
+            raise OperationRefused(f"'{name}' should be an object")
+        try:
+            encode_table(value)
+        except ValueError as error:
+            raise OperationRefused(f"'{name}': {error}") from None
+        return value
 
 
 @dataclass(frozen=True, slots=True)

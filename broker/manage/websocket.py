@@ -140,6 +140,8 @@ class WebSocket(LingeringTransport):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return what is known about the connection, and the origin of another site's page."""
+        if name == "web":
+            return True
         return self._origin if name == "origin" else super().get_extra_info(name, default)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:

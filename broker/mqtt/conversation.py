@@ -61,50 +61,35 @@ CLIENT_PACKETS: Final = frozenset((0x40, 0x50, 0x60, 0x70, 0x80, 0xA0, 0xC0, 0xE
 """Besides CONNECT and PUBLISH, what a client may send."""
 
 
-class Conversation:
+class Conversation(PacketCutter):
     """One client's packets.
 
     Invariant: after a PacketError of `next_packet`, or `end`, there are no more packets.
     """
 
-    __slots__ = ("_cutter", "_packet_max_bytes", "reasons", "state", "version")
+    __slots__ = ("_packet_max_bytes", "reasons", "state", "version")
 
     def __init__(self, packet_max_bytes: int) -> None:
-        self._cutter = PacketCutter(min(CONNECT_MAX_BYTES, packet_max_bytes))
+        super().__init__(min(CONNECT_MAX_BYTES, packet_max_bytes))
         self._packet_max_bytes = packet_max_bytes
         self.state = EXPECTS_CONNECT
         self.version = V311
         self.reasons = True  # whether the client takes reason strings
 
-    @property
-    def buffered_bytes(self) -> int:
-        """How many received octets wait."""
-        return self._cutter.buffered_bytes
-
-    @property
-    def has_packet(self) -> bool:
-        """Whether a whole packet may wait."""
-        return self.state != ENDED and self._cutter.has_packet
-
-    @property
-    def amid_packet(self) -> bool:
-        """Whether the octets end within a packet, once `next_packet` has returned None."""
-        return self._cutter.amid_packet
-
     def feed(self, data: bytes) -> None:
         """Take received octets."""
         if self.state != ENDED:
-            self._cutter.feed(data)
+            super().feed(data)
 
     def accept(self) -> None:
         """Take packets of any size from now on: the client has logged in."""
         self.state = OPEN
-        self._cutter.allow(self._packet_max_bytes)
+        self.limit_bytes = self._packet_max_bytes
 
     def end(self) -> None:
         """Take no more packets."""
         self.state = ENDED
-        self._cutter.clear()
+        self.clear()
 
     def next_packet(self) -> Any:
         """Return the next packet, None when there is none: a Connect, PublishRun, Acks, Ack, Subscribe, ... HOT.
@@ -113,41 +98,38 @@ class Conversation:
         """
         if self.state == ENDED:
             return None
-        cutter = self._cutter
-        if self.state == EXPECTS_CONNECT and cutter.first_octet not in (-1, CONNECT):
+        if self.state == EXPECTS_CONNECT and self.first_octet not in (-1, CONNECT):
             raise PacketError(PROTOCOL_ERROR, "the first packet is no CONNECT")
-        kind = cutter.next_packet()
+        kind = self.cut()
         if kind is None:
             return None
         if self.state != OPEN:
             return self._connect(kind)
         if kind == PUBLISH_RUN:
-            return cutter.publishes
+            return self.publishes
         if kind == ACK_RUN:
-            return Acks(cutter.ack_octet, cutter.acked)
+            return Acks(self.ack_octet, self.acked)
         return self._decode(kind)
 
     def _connect(self, kind: int) -> Connect:
         if self.state == LOGIN or kind != CONNECT:
             raise PacketError(PROTOCOL_ERROR, "a packet before the answer to CONNECT")
-        cutter = self._cutter
-        reader = Reader(cutter.buffer, cutter.body, cutter.end)
-        self.version = version_of(cutter.buffer, cutter.body, cutter.end)
+        reader = Reader(self.buffer, self.body, self.body_end)
+        self.version = version_of(self.buffer, self.body, self.body_end)
         self.state = LOGIN
         connect = read_connect(reader)
         self.version = connect.version
         if connect.version == V5:
-            cutter.expect_properties()
+            self.has_properties = True
         self.reasons = connect.properties.get(REQUEST_PROBLEM, 1) == 1
         return connect
 
     def _decode(self, kind: int) -> Ack | Subscribe | Unsubscribe | Ping | Disconnect:
-        cutter = self._cutter
         packet = kind & 0xF0
         if packet not in CLIENT_PACKETS:
             what = "a second CONNECT" if packet == CONNECT else f"a packet of type {packet >> 4}"
             raise PacketError(PROTOCOL_ERROR, f"{what} is not allowed here")
-        reader = Reader(cutter.buffer, cutter.body, cutter.end)
+        reader = Reader(self.buffer, self.body, self.body_end)
         version = self.version
         if packet < 0x80:
             return read_ack(reader, version, kind)

@@ -41,21 +41,22 @@ class PublishRun:
 class PacketCutter:
     """Holds received octets until they are packets.
 
-    `next_packet` returns the first octet of a packet, whose body is `buffer[body:end]`, or the kind of a run: then
+    `cut` returns the first octet of a packet, whose body is `buffer[body:body_end]`, or the kind of a run: then
     `publishes` has it, or `acked` its packet ids, and `ack_octet` the first octet of each. None means that the rest is
     no whole packet.
+    Shapes: in MQTT 5 publishes have properties.
     Units: `limit_bytes` is the largest packet, its header included.
     Cost: linear in the octets, whatever the pieces in which they arrive.
     """
 
-    __slots__ = ("_arrived", "_arrived_bytes", "_at", "_has_properties", "_missing", "ack_octet", "acked", "body",
-                 "buffer", "end", "limit_bytes", "publishes")  # fmt: skip
+    __slots__ = ("_arrived", "_arrived_bytes", "_at", "_missing", "ack_octet", "acked", "body", "body_end", "buffer",
+                 "has_properties", "limit_bytes", "publishes")  # fmt: skip
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self._has_properties = False
+        self.has_properties = False
         self.buffer = b""
-        self.body = self.end = 0
+        self.body = self.body_end = 0
         self.ack_octet = 0
         self.acked: list[int] = []
         self.publishes: PublishRun | None = None
@@ -78,21 +79,13 @@ class PacketCutter:
 
     @property
     def amid_packet(self) -> bool:
-        """Whether the octets end within a packet, once `next_packet` has returned None."""
+        """Whether the octets end within a packet, once `cut` has returned None."""
         return self.buffered_bytes > 0
 
     @property
     def has_packet(self) -> bool:
         """Whether a whole packet may be there."""
         return self._arrived_bytes >= self._missing and self.buffered_bytes >= 2
-
-    def expect_properties(self) -> None:
-        """Cut the packets of MQTT 5, whose publishes have properties."""
-        self._has_properties = True
-
-    def allow(self, limit_bytes: int) -> None:
-        """Allow larger packets from now on."""
-        self.limit_bytes = limit_bytes
 
     def feed(self, data: bytes) -> None:
         """Take received octets."""
@@ -117,7 +110,7 @@ class PacketCutter:
         self._at = self._arrived_bytes = self._missing = 0
         return True
 
-    def next_packet(self) -> int | None:
+    def cut(self) -> int | None:
         """Cut the next packet, or the next run of them. HOT.
 
         Raises: PacketError 0x81 for a malformed header or publish, 0x95 for a packet over the limit. What comes after
@@ -129,16 +122,16 @@ class PacketCutter:
         if first & 0xF0 == PUBLISH:
             self._cut_publishes(first)
             return PUBLISH_RUN
-        if first in ACKS and self.end - self.body == 2:
+        if first in ACKS and self.body_end - self.body == 2:
             self._cut_acks(first)
             return ACK_RUN
         if first & 0x0F != FLAGS.get(first & 0xF0, 0):
             raise PacketError(MALFORMED, f"reserved flags in a packet of type {first >> 4}")
-        self._at = self.end
+        self._at = self.body_end
         return first
 
     def _next_header(self) -> int:
-        """Find the next whole packet without passing over it; return its first octet, or -1. Raises: as next_packet."""
+        """Find the next whole packet without passing over it; return its first octet, or -1. Raises: as cut."""
         while True:
             buffer = self.buffer
             at = self._at
@@ -171,7 +164,7 @@ class PacketCutter:
                         )
                     if end <= len(buffer):
                         self.body = body
-                        self.end = end
+                        self.body_end = end
                         return buffer[at]
                     self._missing = end - len(buffer)
             if not self._gather():
@@ -187,7 +180,7 @@ class PacketCutter:
         alike = first & ~DUP
         while True:
             body = self.body
-            end = self.end
+            end = self.body_end
             fault = ""
             topic_end = body + 2
             if topic_end <= end:
@@ -202,9 +195,9 @@ class PacketCutter:
                     packet_id = buffer[topic_end] << 8 | buffer[topic_end + 1]
                     if not packet_id:
                         fault = "a packet id of 0"
-                if self._has_properties and rest < end and not buffer[rest]:  # the usual case: none
+                if self.has_properties and rest < end and not buffer[rest]:  # the usual case: none
                     rest += 1
-                elif self._has_properties:
+                elif self.has_properties:
                     size, rest = self._size_of_properties(rest, end)
                     if size < 0:
                         fault = "a publish with a wrong length of properties"
@@ -226,7 +219,7 @@ class PacketCutter:
         self.publishes = run
 
     def _find_alike(self, alike: int) -> bool:
-        """Find the next packet if it is whole, short, and a publish with these flags; else `next_packet` finds it."""
+        """Find the next packet if it is whole, short, and a publish with these flags; else `cut` finds it."""
         buffer = self.buffer
         at = self._at
         if len(buffer) - at < 2 or buffer[at] & ~DUP != alike:
@@ -241,7 +234,7 @@ class PacketCutter:
         if body + size > len(buffer) or body + size - at > self.limit_bytes:
             return False
         self.body = body
-        self.end = body + size
+        self.body_end = body + size
         return True
 
     def _size_of_properties(self, at: int, end: int) -> tuple[int, int]:

@@ -25,7 +25,7 @@ PUBREL: Final = 0x62
 PUBCOMP: Final = 0x70
 PROTOCOL_NAME: Final = b"MQTT"
 PINGRESP: Final = b"\xd0\x00"
-FOREVER_S: Final = 0xFFFF_FFFF
+NO_PROPERTIES: Final[dict[int, Any]] = {}
 
 
 class Will:
@@ -75,6 +75,11 @@ class Connect:
             self.session_expiry_s = properties.get(SESSION_EXPIRY_S, 0)
         elif not clean_start:
             self.session_expiry_s = None
+
+    def forget(self) -> None:
+        """Forget what is not needed after the login: the password, and what the client asked for."""
+        self.password = None
+        self.properties = NO_PROPERTIES
 
 
 class Subscription:
@@ -144,14 +149,14 @@ def read_connect(reader: Reader) -> Connect:
     if flags & 1:
         raise PacketError(MALFORMED, "the reserved flag of CONNECT is set")
     keep_alive_s = reader.two()
-    properties = read_properties(reader, 1) if version == V5 else {}
+    properties = read_properties(reader, 1) if version == V5 else NO_PROPERTIES
     client_id = reader.text()
     will_qos = flags >> 3 & 3
     will: Will | None = None
     if flags & 4:
         if will_qos == 3:
             raise PacketError(MALFORMED, "a will with QoS 3")
-        will_properties = read_properties(reader, WILL) if version == V5 else {}
+        will_properties = read_properties(reader, WILL) if version == V5 else NO_PROPERTIES
         topic = reader.text().encode()
         will = Will(topic, reader.binary(), will_qos, flags & 0x20 != 0, will_properties)
     elif flags & 0x38:
@@ -177,7 +182,7 @@ def read_publish_properties(octets: bytes) -> dict[int, Any]:
 def read_subscribe(reader: Reader, version: int) -> Subscribe:
     """Return a SUBSCRIBE packet. Raises: PacketError 0x81, 0x82."""
     packet_id = _packet_id(reader)
-    properties = read_properties(reader, 8) if version == V5 else {}
+    properties = read_properties(reader, 8) if version == V5 else NO_PROPERTIES
     subscriptions: list[Subscription] = []
     while reader.left:
         topic_filter = filter_of(reader.binary())

@@ -11,34 +11,6 @@ from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import MALFORMED, PROTOCOL_ERROR
 from broker.mqtt.wire import Reader, binary, text, varint
 
-__all__ = [
-    "ASSIGNED_CLIENT_ID",
-    "AUTHENTICATION_DATA",
-    "AUTHENTICATION_METHOD",
-    "CONTENT_TYPE",
-    "CORRELATION_DATA",
-    "MAXIMUM_PACKET_SIZE",
-    "MAXIMUM_QOS",
-    "MESSAGE_EXPIRY_S",
-    "PAYLOAD_FORMAT",
-    "PROPERTIES",
-    "REASON_STRING",
-    "RECEIVE_MAXIMUM",
-    "REQUEST_PROBLEM",
-    "RESPONSE_TOPIC",
-    "RETAIN_AVAILABLE",
-    "SERVER_KEEP_ALIVE",
-    "SESSION_EXPIRY_S",
-    "SUBSCRIPTION_IDENTIFIER",
-    "TOPIC_ALIAS",
-    "TOPIC_ALIAS_MAXIMUM",
-    "USER_PROPERTY",
-    "WILL",
-    "WILL_DELAY_S",
-    "encode_properties",
-    "read_properties",
-]
-
 OCTET: Final = 0
 FLAG: Final = 1  # an octet that is 0 or 1
 TWO: Final = 2

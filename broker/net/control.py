@@ -91,7 +91,7 @@ class ControlSocket:
         try:
             if len(self._clients) <= CLIENTS_MAX:
                 while await answer_line(self._verbs, reader, writer):
-                    pass
+                    """Another request may follow."""
         except (ConnectionError, TimeoutError, asyncio.CancelledError):
             pass  # the client left or was silent for too long, or the broker stops
         finally:

@@ -34,6 +34,7 @@ from broker.settings import Settings
 
 _log = get_logger()
 
+AMQP: Final = "amqp"
 FORCED: Final = 320  # connection-forced
 QUIET_S: Final = 0.5  # a stopping broker drops a client that has been silent for this long
 STEPS: Final = 10  # each second's checks of all connections are spread over this many steps
@@ -47,7 +48,7 @@ class Listener:
     """Holds the connected clients.
 
     Shapes: `transports` has the clients in the order in which they connected.
-    Raises: OSError from `start` when the address cannot be listened on.
+    Raises: OSError from `serve` when the address cannot be listened on.
     """
 
     def __init__(
@@ -93,9 +94,7 @@ class Listener:
         self._step = 0
         self._stopping = False
         self._descriptors_max = descriptors_for_clients()
-        self.port = 0
-        self.tls_port = 0
-        self.other_ports: dict[str, int] = {}
+        self.ports: dict[str, int] = {}
         self.protocols: dict[str, Callable[[], asyncio.Protocol]] = {}
 
     def take_settings(self, settings: Settings) -> None:
@@ -105,31 +104,16 @@ class Listener:
         self._announced = server_properties(settings.amqp.product)
         self._handshakes.set_timeout(settings.server.handshake_timeout_ms / 1000)
 
-    async def start(self, bound: list[socket.socket], tls_bound: list[socket.socket] | None = None) -> None:
-        """Start listening on bound sockets, with TLS on the second.
-
-        `port` and `tls_port` are set, to 0 for a listener that does not exist.
-        """
-        loop = asyncio.get_running_loop()
-        backlog = self._settings.server.backlog
-        self.port = bound[0].getsockname()[1] if bound else 0
-        for one in bound:
-            with listening(one):
-                self._servers.append(await loop.create_server(self._transport, sock=one, backlog=backlog))
-        if self._tls is not None and tls_bound:
-            self.tls_port = tls_bound[0].getsockname()[1]
-            self._listen_with_tls(self._tls, [(one, self._transport) for one in tls_bound])
-
     async def serve(
         self,
         protocol: str,
         bound: list[socket.socket],
         tls_bound: list[socket.socket],
-        machine: Callable[[Transport], Connection],
+        machine: Callable[[Transport], Connection] | None = None,
     ) -> None:
-        """Start listening as `start` does, for clients of another protocol; `other_ports` has the ports.
+        """Start listening on bound sockets for clients of a protocol, with TLS on the second; AMQP needs no `machine`.
 
-        `protocols` has what serves one client whose socket comes from elsewhere.
+        `ports` has the numbers of the ports, `protocols` what serves one client whose socket comes from elsewhere.
         """
         loop = asyncio.get_running_loop()
         make = self.protocols[protocol] = partial(self._transport, UNKNOWN, machine)
@@ -137,10 +121,20 @@ class Listener:
             with listening(one):
                 server = await loop.create_server(make, sock=one, backlog=self._settings.server.backlog)
                 self._servers.append(server)
-                self.other_ports[protocol] = one.getsockname()[1]
+                self.ports[protocol] = one.getsockname()[1]
         if self._tls is not None and tls_bound:
-            self.other_ports[f"{protocol}/ssl"] = tls_bound[0].getsockname()[1]
+            self.ports[f"{protocol}/ssl"] = tls_bound[0].getsockname()[1]
             self._listen_with_tls(self._tls, [(one, make) for one in tls_bound])
+
+    @property
+    def port(self) -> int:
+        """The port of AMQP, 0 without a listener."""
+        return self.ports.get(AMQP, 0)
+
+    @property
+    def tls_port(self) -> int:
+        """The port of AMQP with TLS, 0 without a listener."""
+        return self.ports.get(f"{AMQP}/ssl", 0)
 
     def mechanisms(self, transport: Transport) -> Sequence[str]:
         """Return the mechanisms by which a client can log in."""

@@ -205,11 +205,11 @@ def peer_of(transport: Any) -> Peer:
     server = transport.get_extra_info("sockname") or ("", 0)
     address, server_address = sys.intern(client[0]), sys.intern(server[0])  # shared by all connections of a host
     connection = transport.get_extra_info("ssl_object")
-    origin = transport.get_extra_info("origin") or ""
+    origin, web = transport.get_extra_info("origin") or "", transport.get_extra_info("web") is True
     if connection is None:
-        return Peer(address, client[1], server_address, server[1], origin=origin)
+        return Peer(address, client[1], server_address, server[1], origin=origin, web=web)
     verified = connection.context.verify_mode is not ssl.CERT_NONE
     cipher = connection.cipher()
     certificate: Mapping[str, Any] = (connection.getpeercert() if verified else None) or {}
     facts = TlsFacts(connection.version() or "", cipher[0] if cipher else "", certificate)
-    return Peer(address, client[1], server_address, server[1], facts, verified, origin=origin)
+    return Peer(address, client[1], server_address, server[1], facts, verified, origin=origin, web=web)

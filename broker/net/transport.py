@@ -18,7 +18,7 @@ from typing import Any, Final
 from broker.amqp.connection import Connection
 from broker.amqp.control import CLOSED, RUNNING
 from broker.amqp.errors import ConnectionFault, Refused
-from broker.amqp.framing import HEARTBEAT, Octets
+from broker.amqp.framing import Octets
 from broker.core.auth.peer import Peer
 from broker.core.session.connection import SessionOfConnection
 from broker.delivery.turn import Outlet, Turn
@@ -422,7 +422,7 @@ class Transport(Outlet):
             self._shaking_hands = False
             self._unopened_sent = connection.sent
             self._handshakes.end(self)
-            if 0 < connection.heartbeat_s <= BRISK_MAX_S:
+            if 0 < connection.heartbeat_s <= BRISK_MAX_S and connection.heartbeat:
                 self._brisk[self] = None
         return runs_turn
 
@@ -494,11 +494,12 @@ class Transport(Outlet):
 
     def _beat(self, interval_calls: int) -> None:
         heartbeats, connection = self._heartbeats, self.connection
-        if heartbeats.is_due(connection.sent, interval_calls):
+        heartbeat = connection.heartbeat
+        if heartbeat and heartbeats.is_due(connection.sent, interval_calls):
             if self._turn.may_run:
-                connection.send_heartbeat()
+                connection.write(heartbeat)
             else:  # the connection's output waits, and the client must know that the broker is alive
-                self._socket.write(HEARTBEAT)
+                self._socket.write(heartbeat)
             heartbeats.said(connection.sent)
 
     def drop(self, reason: str, code: int = 320) -> None:

@@ -11,6 +11,7 @@ from broker.amqp.errors import BrokerError
 from broker.core.message.message import OVERHEAD_BYTES, Message
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
+from broker.delivery.queue_messages import messages_at
 from broker.slots.slot import Slot
 
 Key = tuple[str, int]  # vhost, and the queue's number in its store
@@ -182,29 +183,18 @@ class HeadTimes:
             self._on_disk.pop(level, None)
             return None
         index = slot.front(1)[0]
-        if slot.contents is not None:
+        resident = slot.resident
+        if resident:
             self._on_disk.pop(level, None)
-            message = slot.contents[index]
-            return None if message is None else int(message.timestamp_ms)
         known = self._on_disk.get(level)
         if known is not None and known.message_id == slot.first + index:
             return known.timestamp_ms
-        at_ms = await _read_ms(level, slot, index)
-        if at_ms is not None:
-            self._on_disk[level] = HeadTime(slot.first + index, at_ms)
-        return at_ms
-
-
-async def _read_ms(level: Level, slot: Slot, index: int) -> int | None:
-    store, segments = level.store, tuple(slot.segments)
-    for segment in segments:
-        store.add_live(segment, 1)  # keep the files until they are read, even if the slot is deleted
-    try:
-        stored = await asyncio.to_thread(store.read_slot, level.number, slot.first, slot.end, [index], segments)
-    except BrokerError:  # damage is reported when the message is delivered
-        return None
-    finally:
-        for segment in segments:
-            store.drop_live(segment, 1)
-    message = stored[index]
-    return None if message is None else message.timestamp_ms
+        try:
+            message = (await messages_at(level, slot, [index]))[index]
+        except BrokerError:  # damage is reported when the message is delivered
+            return None
+        if message is None:
+            return None
+        if not resident:
+            self._on_disk[level] = HeadTime(slot.first + index, message.timestamp_ms)
+        return message.timestamp_ms

@@ -17,7 +17,7 @@ from broker.core.definitions.export import json_table, user_fields
 from broker.core.queue.queue import Queue
 from broker.routing.bundle import Bundle
 from broker.routing.exchange import Exchange
-from broker.routing.memory_exchange import MemoryExchange
+from broker.routing.fanout_exchange import MemoryExchange
 
 if TYPE_CHECKING:
     from broker.core.auth.users import User, Users
@@ -217,7 +217,7 @@ def connection_row(node: str, session: SessionOfConnection, *, blocked: bool) ->
         "peer_host": peer.address,
         "peer_port": peer.port,
         "port": peer.server_port,
-        "protocol": connection.protocol,
+        "protocol": f"Web {connection.protocol}" if peer.web else connection.protocol,  # RabbitMQ's words
         "publishes_lost": 0 if session.vhost is None else session.vhost.tally.lost.of(session.name, user),
         "recv_cnt": 0,
         "send_cnt": 0,

@@ -1,13 +1,53 @@
-"""Aggregation: how the patterns wanted in a space are merged before they are announced to a tree node."""
+"""The patterns wanted in a space by tree node, and how they are merged before they are announced to the others.
+
+A binding asks for a conjunction: the messages of a space that a topic pattern matches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
 
-from broker.overlay.conjunction import EVERYTHING
+from broker.overlay.packets import Conjunction, Space
 from broker.routing.cover_set import CoverSet, RootDiff
-from broker.routing.pattern import Pattern
+from broker.routing.index import TopicIndex
+from broker.routing.pattern import HASH, STAR, BindingKeyError, Pattern, PatternLimits, parse_pattern, split_words
+
+EVERYTHING: Final = Pattern(HASH, (HASH,), literal=False)
+_LIMITS: Final = PatternLimits()
+
+
+def conjunction(space: Space, kind: str, key: str) -> Conjunction:
+    """Return the conjunction of a binding key at an exchange of a type.
+
+    Every type but topic and direct filters by something else than the key; such a binding asks for everything. A topic
+    exchange of another dialect than AMQP's is another type.
+    """
+    if kind == "topic":
+        return Conjunction(space, pattern_of(key).text)
+    if kind == "direct":
+        words = split_words(key)
+        return Conjunction(space, HASH if HASH in words or STAR in words else key)
+    return Conjunction(space, HASH)
+
+
+def pattern_of(text: str) -> Pattern:
+    """Return the text of a conjunction as a pattern; what is not a pattern within the limits asks for everything."""
+    try:
+        return parse_pattern(text, _LIMITS)
+    except BindingKeyError:
+        return EVERYTHING
+
+
+@lru_cache(maxsize=65_536)
+def checksum(conjunction: Conjunction) -> int:
+    """Return 64 bits that stand for a conjunction; those of a set are combined by exclusive or."""
+    space = conjunction.space
+    text = f"{space.vhost}\0{space.exchange}\0{conjunction.pattern}"
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 class Aggregation(Enum):
@@ -23,44 +63,6 @@ class Aggregation(Enum):
     COVERING = "covering"
 
 
-class EqualSet:
-    """Counts equal patterns; every distinct one is a root. The counterpart of `CoverSet` without covering."""
-
-    __slots__ = ("_counts", "_patterns")
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._patterns: dict[str, Pattern] = {}
-
-    @property
-    def roots(self) -> Iterable[Pattern]:
-        """Return the distinct patterns."""
-        return self._patterns.values()
-
-    def add(self, pattern: Pattern) -> RootDiff:
-        """Count a pattern once more and return the change of roots."""
-        count = self._counts.get(pattern.text, 0)
-        self._counts[pattern.text] = count + 1
-        if count:
-            return RootDiff()
-        self._patterns[pattern.text] = pattern
-        return RootDiff((pattern,))
-
-    def remove(self, pattern: Pattern) -> RootDiff:
-        """Count a pattern once less and return the change of roots. Raises: KeyError if it is not there."""
-        count = self._counts[pattern.text]
-        if count > 1:
-            self._counts[pattern.text] = count - 1
-            return RootDiff()
-        del self._counts[pattern.text]
-        return RootDiff((), (self._patterns.pop(pattern.text),))
-
-
-def root_set(aggregation: Aggregation) -> CoverSet | EqualSet:
-    """Return an empty set of patterns that keeps its roots by a kind of aggregation."""
-    return CoverSet() if aggregation is Aggregation.COVERING else EqualSet()
-
-
 class Announced:
     """The patterns of one space that are announced to one tree node: the roots, or everything if they are too many.
 
@@ -74,7 +76,7 @@ class Announced:
     __slots__ = ("_full_feed", "_patterns_max", "_roots", "_size")
 
     def __init__(self, aggregation: Aggregation, patterns_max: int) -> None:
-        self._roots = root_set(aggregation)
+        self._roots = CoverSet(covers=aggregation is Aggregation.COVERING)
         self._size = 0
         self._patterns_max = patterns_max
         self._full_feed = False
@@ -105,3 +107,119 @@ class Announced:
         known = {EVERYTHING.text} if before else {*roots_now, *change} - {text for text, came in change.items() if came}
         wanted = {EVERYTHING.text} if self._full_feed else roots_now
         return dict.fromkeys(known - wanted, False) | dict.fromkeys(wanted - known, True)
+
+
+Change = dict[str, dict[str, bool]]
+"""By tree node: each announced pattern that has come (true) or gone (false)."""
+
+_NOBODY: Mapping[str, frozenset[str]] = {}
+KEYS_MAX: Final = 16384  # of which the answer is remembered
+
+
+class SpaceTable:
+    """Which brokers of which tree nodes hold which patterns of one space.
+
+    A tree node wants what any of its brokers holds. A neighbour is told what all tree nodes but itself want. Holders
+    are sets, so that a repeated addition or removal changes nothing.
+
+    Shapes: the broker's own tree node may hold patterns, too: those of its own clients.
+    Cost: an addition or removal costs its pattern, once for each neighbour only where it is the pattern's first or
+    second tree node.
+    """
+
+    def __init__(
+        self,
+        own_node: str,
+        neighbours: Sequence[str],
+        aggregation: Aggregation,
+        patterns_max: int,
+        one_way: Collection[str] = (),
+    ) -> None:
+        """Neighbours in `one_way` are told that everything is wanted as soon as anything is."""
+        self._own_node = own_node
+        self._announced = {
+            node: Announced(Aggregation.IDENTICAL, 0) if node in one_way else Announced(aggregation, patterns_max)
+            for node in neighbours
+        }
+        self._held: dict[str, dict[str, frozenset[str]]] = {}  # tree node -> pattern -> brokers
+        self._nodes: dict[str, frozenset[str]] = {}  # pattern -> tree nodes
+        self._groups: dict[frozenset[str], frozenset[str]] = {}  # equal sets are kept once
+        self._index = TopicIndex()
+        self.answers: dict[str, tuple[str, ...]] = {}  # by key: the neighbours that want it
+
+    def __bool__(self) -> bool:
+        """Return whether anybody holds a pattern."""
+        return bool(self._nodes)
+
+    def hold(self, node: str, broker: str, text: str) -> Change | None:
+        """Note that a broker of a tree node holds a pattern.
+
+        Return the change of what the neighbours are told; None if the tree node has wanted the pattern before.
+        """
+        held = self._held.setdefault(node, {})
+        brokers = held.get(text)
+        if brokers is not None:
+            held[text] = self._group(brokers | {broker})
+            return None
+        held[text] = self._group(frozenset((broker,)))
+        pattern = pattern_of(text)
+        if node != self._own_node:
+            self._index.add(pattern, node)
+            self.answers.clear()
+        before = self._nodes.get(text, frozenset())
+        self._nodes[text] = self._group(before | {node})
+        return {told: self._announced[told].add(pattern) for told in self._newly_told(before, node)}
+
+    def release(self, node: str, broker: str, text: str) -> Change | None:
+        """Note that a broker of a tree node does not hold a pattern any more.
+
+        Return the change of what the neighbours are told; None if the tree node still wants the pattern, or never has.
+        """
+        held = self._held.get(node, {})
+        brokers = held.get(text)
+        if brokers is None or broker not in brokers:
+            return None
+        if len(brokers) > 1:
+            held[text] = self._group(brokers - {broker})
+            return None
+        del held[text]
+        if not held:
+            del self._held[node]
+        pattern = pattern_of(text)
+        if node != self._own_node:
+            self._index.remove(pattern, node)
+            self.answers.clear()
+        after = self._nodes[text] - {node}
+        if after:
+            self._nodes[text] = self._group(after)
+        else:
+            del self._nodes[text]
+        return {told: self._announced[told].remove(pattern) for told in self._newly_told(after, node)}
+
+    def patterns(self, node: str) -> Collection[str]:
+        """Return the patterns that a tree node wants."""
+        return self._held.get(node, _NOBODY).keys()
+
+    def announced(self, node: str) -> Iterable[str]:
+        """Return the patterns that a neighbour is told."""
+        return self._announced[node].patterns
+
+    def wanting(self, key: str) -> tuple[str, ...]:
+        """Return the neighbours that want a message with a key. Cost: a look-up for a key that was asked for before."""
+        answer = self.answers.get(key)
+        if answer is None:
+            if len(self.answers) >= KEYS_MAX:
+                self.answers.clear()
+            answer = self.answers[key] = self._index.match(key)
+        return answer
+
+    def _newly_told(self, others: frozenset[str], node: str) -> Iterable[str]:
+        """Return the neighbours that learn of a pattern by this tree node alone, if the others want it as well."""
+        if len(others) > 1:
+            return ()
+        if others:
+            return [told for told in others if told in self._announced]
+        return [told for told in self._announced if told != node]
+
+    def _group(self, names: frozenset[str]) -> frozenset[str]:
+        return self._groups.setdefault(names, names)

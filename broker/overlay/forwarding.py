@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final
 
-from broker.overlay.acknowledgements import Acknowledgements
-from broker.overlay.packets import Data, Element, Space, StreamName, StreamRun, Vector, VectorChange
+from broker.overlay.interest import Interest
+from broker.overlay.packets import Data, Element, StreamName, StreamRun, Vector, VectorChange
+from broker.overlay.progress import Acknowledgements
 from broker.overlay.virtual_time import NO_VECTOR
 
 KNOWN_VECTORS = 8
@@ -14,28 +15,6 @@ NO_NODES: Final[tuple[str, ...]] = ()
 _UNCONCERNED: Final = 0
 _SUFFICIENT: Final = 1
 _INSUFFICIENT: Final = 2
-
-
-class KnownInterest(Protocol):
-    """The interest of the broker, as forwarding asks for it."""
-
-    version: int
-
-    def wanting(self, space: Space, key: str) -> tuple[str, ...]:
-        """Return the neighbour nodes with a known pattern that matches the key."""
-        ...
-
-    def answers(self, space: Space) -> dict[str, tuple[str, ...]]:
-        """Return the cached results of `wanting` by key, which a change of the interest drops."""
-        ...
-
-    def sufficient(self, node: str, space: Space, vector: Vector) -> bool:
-        """Return whether the broker knows at least what the vector demands of the leaves behind a direction."""
-        ...
-
-    def direction(self, leaf: str) -> str | None:
-        """Return the direction in which a leaf is, None if it is not known."""
-        ...
 
 
 class ForwardingCounts:
@@ -115,7 +94,7 @@ class Forwarding:
                 self.vector_at = max(self.vector_at, element.number)
 
     def forward(
-        self, run: StreamRun, node: str, interest: KnownInterest, counts: ForwardingCounts, now_ms: int
+        self, run: StreamRun, node: str, interest: Interest, counts: ForwardingCounts, now_ms: int
     ) -> list[StreamRun]:
         """Return the runs to forward to a node, in order; an unwanted range may be kept for later.
 
@@ -163,11 +142,11 @@ class Forwarding:
         """Return the nodes with an unwanted range that began at a time or before."""
         return [node for node, silence in self.unwanted.items() if silence.since_ms <= since_ms]
 
-    def concerns(self, node: str, interest: KnownInterest) -> bool:
+    def concerns(self, node: str, interest: Interest) -> bool:
         """Return whether a leaf behind a node is named in the newest vector, or may be."""
         return self._verdict(node, self.vector_at, interest) != _UNCONCERNED
 
-    def is_flooded(self, nodes: Iterable[str], interest: KnownInterest) -> bool:
+    def is_flooded(self, nodes: Iterable[str], interest: Interest) -> bool:
         """Return whether the interest known of any other node than the stream's source is older than its vector."""
         vector_at = self.vector_at
         return any(
@@ -179,7 +158,7 @@ class Forwarding:
         vector = self.vectors.get(self.vector_at)
         return StreamRun(self.stream, self.reached + 1, self.reached, self.vector_at, vector=vector)
 
-    def _wants(self, node: str, data: Data, interest: KnownInterest) -> bool:
+    def _wants(self, node: str, data: Data, interest: Interest) -> bool:
         """Return whether a known pattern of a direction matches a message by any of its keys."""
         space = self.stream.space
         if node in interest.wanting(space, data.key):
@@ -213,7 +192,7 @@ class Forwarding:
         if len(self.vectors) > KNOWN_VECTORS:
             del self.vectors[min(n for n in self.vectors if n)]
 
-    def _verdict(self, node: str, number: int, interest: KnownInterest) -> int:
+    def _verdict(self, node: str, number: int, interest: Interest) -> int:
         """Compare the known interest of a direction with the vector of a number. Cost: a look-up if cached."""
         if self._version != interest.version:
             self._verdicts.clear()
@@ -231,7 +210,7 @@ class Forwarding:
         return verdict
 
 
-def _concerns(node: str, vector: Vector, interest: KnownInterest) -> bool:
+def _concerns(node: str, vector: Vector, interest: Interest) -> bool:
     """Return whether a leaf of the vector is behind the node, or is not known to be elsewhere."""
     for leaf in vector:
         direction = interest.direction(leaf)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from broker.overlay.catch_up import Behind
 from broker.overlay.forwarding import Forwarding, ForwardingCounts
-from broker.overlay.interest_scheme import InterestScheme
+from broker.overlay.interest import Interest
 from broker.overlay.logical_broker import LogicalBroker, Timing
 from broker.overlay.packets import Ack, Nack, StreamName, StreamRun
 from broker.overlay.peers import Outgoing, OverlayPeer
+from broker.overlay.progress import Behind
 from broker.overlay.sink import WHOLE_STREAM
 
 
 class Inner(LogicalBroker):
     """One logical inner broker. It keeps its state in memory only; after a restart its neighbours send it again."""
 
-    def __init__(self, interest: InterestScheme, neighbours: tuple[str, ...], timing: Timing | None = None) -> None:
+    def __init__(self, interest: Interest, neighbours: tuple[str, ...], timing: Timing | None = None) -> None:
         super().__init__(interest, neighbours, timing)
         self.forwardings: dict[StreamName, Forwarding] = {}
         self.counts = ForwardingCounts()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
-from broker.overlay.acknowledgements import LagWatch
-from broker.overlay.interest_scheme import InterestScheme
+from broker.overlay.interest import Interest
 from broker.overlay.logical_broker import LogicalBroker, Timing
 from broker.overlay.packets import Ack, Conjunction, Nack, Packet, Space, StreamName, StreamRun, UpdateAck
 from broker.overlay.peers import Outgoing, OverlayPeer
+from broker.overlay.progress import LagWatch
 from broker.overlay.sink import WHOLE_STREAM, ByteBudget, Delivery, Sink, StreamGap
-from broker.overlay.source import StreamSource
-from broker.overlay.stream_log import LeafState, StreamLog
+from broker.overlay.source import LeafState, StreamLog, StreamSource
 from broker.overlay.subscriptions import StartPoints
 
 EVERYTHING = frozenset({"#"})
@@ -32,16 +31,16 @@ class Leaf(LogicalBroker):
     Persist `state` before packets are sent, if bindings changed. Take bindings, deliveries and gaps whenever packets
     have been received or time has passed.
 
-    The first call of `bindings_changed` brings all recovered bindings. `forgets_vectors` is for simulations (`source`).
-    No other process of the leaf has had the `incarnation`.
+    `logs` has the open streams; the caller changes it. The first call of `bindings_changed` brings all recovered
+    bindings. `forgets_vectors` is for simulations (`source`). No other process of the leaf has had the `incarnation`.
     """
 
     def __init__(
         self,
         name: str,
         neighbour: str,
-        interest: InterestScheme,
-        log: StreamLog,
+        interest: Interest,
+        logs: Mapping[Space, StreamLog],
         state: LeafState | None = None,
         timing: Timing | None = None,
         *,
@@ -53,7 +52,7 @@ class Leaf(LogicalBroker):
         self._name = name
         self._forgets_vectors = forgets_vectors
         self._node = neighbour
-        self._log = log
+        self._logs = logs
         self._incarnation = incarnation
         self._make_sink = partial(
             Sink,
@@ -91,7 +90,7 @@ class Leaf(LogicalBroker):
         self._wanted_bindings: dict[Space, frozenset[str]] = {}
         self.gaps: list[StreamGap] = []
         self.has_more = False
-        for space in log.spaces():
+        for space in logs:
             self.space_opened(space, 0)
 
     # ---- links -------------------------------------------------------------------------------------------------------
@@ -159,8 +158,10 @@ class Leaf(LogicalBroker):
         """Note that the exchange of a space exists here; it may have a stream already."""
         if space not in self.sources:
             stream = StreamName(self._name, space, self._incarnation)
-            self.sources[space] = StreamSource(stream, self._log, forgets=self._forgets_vectors)
+            self.sources[space] = StreamSource(stream, self._logs[space], forgets=self._forgets_vectors)
             self._review_space(space, now_ms)
+        else:
+            self.sources[space].reopen(self._logs[space])
 
     def stream_grew(self, space: Space) -> None:
         """Note that more numbers of a stream are durable; `take_output` has them."""
@@ -420,7 +421,7 @@ class Leaf(LogicalBroker):
             self._deferred.add(space)
         else:
             source.review(known, self._is_left, {*withdrawn, *given_up})
-            self._log.before_next(space, partial(self._change_vector, source) if source.begins else None)
+            source.before_next(partial(self._change_vector, source) if source.begins else None)
             source.trim()
         enough = interest.sufficient(node, space, source.vector) and not source.forgets
         (self._waiting.discard if source.vector == known else self._waiting.add)(space)
@@ -492,7 +493,7 @@ class Leaf(LogicalBroker):
         for stream, sink in list(self.sinks.items()):
             if sink.is_settled and self._start_points.floor(stream.space) is None:
                 self._drop_sink(stream)
-        for space in self.sources.keys() - set(self._log.spaces()):
+        for space in self.sources.keys() - self._logs.keys():
             if self.sources[space].needed_from() > self.sources[space].last:
                 for known in (self.sources, self._bound, self._changed_ms, self._stale_ms):
                     known.pop(space, None)

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from broker.overlay.interest_scheme import InterestScheme
+from broker.overlay.interest import Interest
 from broker.overlay.packets import NO_LIMIT, Ack, Hello, Nack, Packet, StreamName, StreamRun, UpdateAck
 from broker.overlay.peers import Outgoing, OverlayPeer, Peers
 
@@ -55,7 +55,7 @@ class LogicalBroker:
     Call `take_output` after each event and each tick, and send what it returns in order on each link.
     """
 
-    def __init__(self, interest: InterestScheme, neighbours: Sequence[str], timing: Timing | None) -> None:
+    def __init__(self, interest: Interest, neighbours: Sequence[str], timing: Timing | None) -> None:
         self.interest = interest
         self.peers = Peers(neighbours, interest)
         self._timing = timing or Timing()

@@ -8,8 +8,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
-from broker.overlay.catch_up import Behind
-from broker.overlay.interest_scheme import InterestScheme
+from broker.overlay.interest import Interest
 from broker.overlay.packets import (
     NO_LIMIT,
     Packet,
@@ -21,6 +20,7 @@ from broker.overlay.packets import (
     exceeds,
     within_limit,
 )
+from broker.overlay.progress import Behind
 
 Outgoing = tuple[str, str, Packet]
 """A packet with the tree node and the name of the broker that it is for."""
@@ -143,7 +143,7 @@ class OverlayPeer:
 class Peers:
     """All link sessions of one logical broker."""
 
-    def __init__(self, nodes: Sequence[str], interest: InterestScheme) -> None:
+    def __init__(self, nodes: Sequence[str], interest: Interest) -> None:
         self._interest = interest
         self._nodes: dict[str, dict[str, OverlayPeer]] = {node: {} for node in nodes}
         self._choices: dict[tuple[StreamName, str], tuple[OverlayPeer, ...]] = {}

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
-from broker.overlay.coverage import Coverage
 from broker.overlay.packets import Data, Element, Incarnations, Nack, StreamName, StreamRun, Vector, VectorChange
+from broker.overlay.progress import Coverage
 
 WHOLE_STREAM = 1 << 62
 """Above all numbers: a question for it is answered with how far the stream has got."""

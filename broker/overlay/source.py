@@ -1,18 +1,86 @@
-"""A stream at the leaf that publishes it: its vector, its runs, answers to nacks, and what may be dropped."""
+"""A stream at the leaf that publishes it: its vector, its runs, answers to nacks, what may be dropped, and its log."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection
-from dataclasses import replace
-from typing import Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
 
-from broker.overlay.acknowledgements import Acknowledgements
-from broker.overlay.catch_up import CatchUp
 from broker.overlay.packets import Data, Element, Nack, StreamName, StreamRun, Vector, VectorChange
+from broker.overlay.progress import Acknowledgements, CatchUp
 from broker.overlay.sink import WHOLE_STREAM
-from broker.overlay.stream_log import LogPart, StreamLog
 from broker.overlay.virtual_time import NO_VECTOR
+
+
+@dataclass(frozen=True, slots=True)
+class LeafState:
+    """The state of a leaf that outlives its process.
+
+    `time_bound` is above all virtual times that were ever sent, `start_points` those of the durable bindings, and
+    `positions` the number of the last committed delivery of each stream. `crashed` says that its end was not orderly.
+    """
+
+    time_bound: int = 0
+    start_points: Mapping[str, int] = field(default_factory=dict)
+    positions: Mapping[StreamName, int] = field(default_factory=dict)
+    crashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """What is stored of the numbers from the one that was asked for up to `last`; all others there are gone."""
+
+    last: int
+    elements: tuple[Element, ...]
+
+
+class StreamLog(Protocol):
+    """One stream of a leaf, a queue with dense numbers from 1.
+
+    Numbers up to `trimmed` are gone, but for the last vector change among them: it is the vector of what follows.
+    """
+
+    @property
+    def durable(self) -> int:
+        """The highest durable number, 0 if there is none."""
+        ...
+
+    @property
+    def trimmed(self) -> int:
+        """The number up to which `trim` or a limit has dropped elements."""
+        ...
+
+    @property
+    def lost(self) -> int:
+        """The number up to which elements may have gone before all leaves had them; kept over a restart."""
+        ...
+
+    @property
+    def changes(self) -> Sequence[VectorChange]:
+        """The stored vector changes in order. Read once, when the stream is opened."""
+        ...
+
+    def read(self, first: int, last: int, limit_bytes: int) -> LogPart | None:
+        """Return elements from `first` on, at least one number; None if it must be asked again later."""
+        ...
+
+    def append_vector(self, old: Vector, new: Vector, incarnation: int) -> int:
+        """Append a vector change and return its number; `Leaf.stream_grew` follows once it is durable."""
+        ...
+
+    def before_next(self, call: Callable[[], None] | None) -> None:
+        """Call a function once right before the next element of the stream gets its number, or none any more."""
+        ...
+
+    def trim(self, upto: int) -> None:
+        """Drop all elements up to a number, except the last vector change among them."""
+        ...
+
+    def mark_lost(self, upto: int) -> None:
+        """Note durably that elements up to a number go before all leaves had them."""
+        ...
+
 
 RUN_BYTES: Final = 65_536
 BURST_RUNS: Final = 16
@@ -40,9 +108,8 @@ class StreamSource:
 
     def __init__(self, stream: StreamName, log: StreamLog, *, forgets: bool = False) -> None:
         """Find what the log has of a stream; the incarnation of `stream` is that of this process."""
-        self._space = stream.space
         self._log = log
-        self._changes = list(log.vectors(stream.space))
+        self._changes = list(log.changes)
         self._incarnation = stream.incarnation
         self.stream = stream._replace(incarnation=self._changes[-1].incarnation) if self._changes else stream
         self.rolled_back: dict[str, int] = {}  # leaves that had more than this data folder, and up to which number
@@ -61,12 +128,12 @@ class StreamSource:
     @property
     def last(self) -> int:
         """Return the highest durable number."""
-        return self._log.last(self._space)
+        return self._log.durable
 
     @property
     def trimmed(self) -> int:
         """Return the number up to which elements are gone."""
-        return self._log.trimmed(self._space)
+        return self._log.trimmed
 
     @property
     def is_stale(self) -> bool:
@@ -82,6 +149,10 @@ class StreamSource:
     def has_newcomers(self) -> bool:
         """Return whether the vector names a leaf that the stream does not name yet."""
         return not self.vector.keys() <= self._appended.keys()
+
+    def reopen(self, log: StreamLog) -> None:
+        """Go on in another log: the exchange was deleted with its vhost, and is there again."""
+        self._log = log
 
     def review(self, known: Vector, is_left: Callable[[str, int], bool], given_up: Collection[str]) -> None:
         """Find the vector of the next message; append it at once if numbers are lost to a leaf that is given up.
@@ -102,18 +173,22 @@ class StreamSource:
             self.change_vector()
             before = self._changes[-1].number - 1
             if any(self.acks.position(leaf) < before for leaf in lost):
-                self._log.mark_lost(self._space, before)
+                self._log.mark_lost(before)
 
     def change_vector(self) -> None:
         """Append the vector of the next message as a vector change, which then need not be asked for any more."""
         old, new = self._appended, self.vector
-        self._log.before_next(self._space, None)
-        number = self._log.append_vector(self._space, old, new, self._incarnation)
+        self._log.before_next(None)
+        number = self._log.append_vector(old, new, self._incarnation)
         change = VectorChange(number, old, new, self._incarnation)
         self.stream = self.stream._replace(incarnation=self._incarnation)
         self.acks.credit([leaf for leaf in new if leaf not in old], change.number - 1)
         self._changes.append(change)
         self._appended = new
+
+    def before_next(self, call: Callable[[], None] | None) -> None:
+        """Call a function once right before the next message, or none any more."""
+        self._log.before_next(call)
 
     def run(self, limit_bytes: int) -> StreamRun | None:
         """Return the next run to send, None if there is none or the log needs time."""
@@ -121,7 +196,7 @@ class StreamSource:
         last = self.last
         if self.sent >= last:
             return None
-        part = self._log.read(self._space, self.sent + 1, last, limit_bytes)
+        part = self._log.read(self.sent + 1, last, limit_bytes)
         if part is None:
             return None
         run = self._numbered(self.sent + 1, part.last, part.elements)
@@ -192,7 +267,7 @@ class StreamSource:
         """Drop what all leaves of the vector have."""
         upto = self.needed_from() - 1
         if upto > self.trimmed:
-            self._log.trim(self._space, upto)
+            self._log.trim(upto)
             self.acks.retain(frozenset(self._appended))
             for leaf in self._catch_ups.keys() - self._appended.keys():
                 del self._catch_ups[leaf]
@@ -247,10 +322,10 @@ class StreamSource:
             if change.number > self.sent:
                 break
             if change.new.get(nack.leaf, 0) >= nack.vst:
-                part = self._log.read(self._space, change.number, self.sent, RUN_BYTES)
+                part = self._log.read(change.number, self.sent, RUN_BYTES)
                 if part is None:
                     return None
-                lost = min(self._log.lost(self._space), change.number - 1) if self.forgets else 0
+                lost = min(self._log.lost, change.number - 1) if self.forgets else 0
                 run = StreamRun(self.stream, lost + 1, part.last, 0, part.elements, nack.leaf, vector=NO_VECTOR)
                 return [replace(run, first=1, last=lost, elements=(), lost=True), run] if lost else [run]
         return [replace(self.tip(), target=nack.leaf)]
@@ -260,7 +335,7 @@ class StreamSource:
         runs: list[StreamRun] = []
         trimmed, leaf = self.trimmed, nack.leaf
         begin = max(first, self.acks.position(leaf) + 1)
-        lost = min(trimmed, last, self._log.lost(self._space))
+        lost = min(trimmed, last, self._log.lost)
         if begin <= lost:
             if first < begin:
                 runs.append(self._numbered(first, begin - 1))
@@ -269,7 +344,7 @@ class StreamSource:
         if first <= last:
             part = LogPart(last, ())
             if last > trimmed:
-                stored = self._log.read(self._space, max(first, trimmed + 1), last, min(nack.limit_bytes, RUN_BYTES))
+                stored = self._log.read(max(first, trimmed + 1), last, min(nack.limit_bytes, RUN_BYTES))
                 if stored is None:
                     return None
                 part = stored

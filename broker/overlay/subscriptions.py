@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from broker.overlay.aggregation import Aggregation, root_set
-from broker.overlay.conjunction import pattern_of
+from broker.overlay.aggregation import Aggregation, pattern_of
 from broker.overlay.packets import Conjunction, Space
 from broker.overlay.virtual_time import VirtualTime
-from broker.routing.cover_set import RootDiff
+from broker.routing.cover_set import CoverSet, RootDiff
 
 
 @dataclass(slots=True)
@@ -42,7 +41,7 @@ class SpaceSubscriptions:
     def __init__(self, aggregation: Aggregation) -> None:
         self._holders: dict[str, set[str]] = {}  # pattern -> bindings
         self._starts: dict[str, int] = {}
-        self._roots = root_set(aggregation)
+        self._roots = CoverSet(covers=aggregation is Aggregation.COVERING)
 
     def __len__(self) -> int:
         """Return the number of conjunctions."""

@@ -17,20 +17,27 @@ The hello begins with its version, so that brokers of other versions can name wh
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
 from typing import Any, Final
 
-from broker.overlay.packet_fields import PACKET_HEAD, DamagedPacket, PacketReader, PacketWriter
 from broker.overlay.packets import (
     Ack,
+    Conjunction,
+    Data,
     Element,
     Hello,
+    Incarnations,
     Nack,
     Packet,
     Resync,
+    Space,
+    StreamName,
     StreamRun,
     Update,
     UpdateAck,
-)
+    Vector,
+    VectorChange,
+)  # fmt: skip
 
 VERSION: Final = 3
 """The value of `Hello.version`: brokers with different versions do not link."""
@@ -39,6 +46,258 @@ OTHER_PACKETS_BYTES: Final = 64 << 20
 """What a packet may have besides one message: a run of other messages, or an update of a million leaves."""
 
 _LENGTH_BYTES: Final = 4
+PACKET_HEAD: Final = Struct(">IB")  # bytes after this field, kind
+_U16: Final = Struct(">H")
+_U32: Final = Struct(">I")
+_U64: Final = Struct(">Q")
+_DATA_HEAD: Final = Struct(">BQHI")  # kind, number, bytes of the key, bytes of the content
+_CHANGE_HEAD: Final = Struct(">BQ")
+_DATA: Final = 1
+_VECTOR_CHANGE: Final = 2
+_DATA_WITH_COPIES: Final = 3
+
+
+class DamagedPacket(ValueError):
+    """Bytes that are not packets of this version; the text says what is wrong."""
+
+
+class PacketWriter:
+    """Writes the fields of one packet."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes | memoryview] = []
+
+    def packet(self, kind: int) -> bytes:
+        """Return the packet. Cost: its bytes are copied once."""
+        size_bytes = 1
+        for piece in self._pieces:
+            size_bytes += len(piece)
+        return b"".join([PACKET_HEAD.pack(size_bytes, kind), *self._pieces])
+
+    def flag(self, value: bool) -> None:
+        """Write a flag."""
+        self._pieces.append(b"\x01" if value else b"\x00")
+
+    def count(self, value: int) -> None:
+        """Write the length of a list."""
+        self._pieces.append(_U32.pack(value))
+
+    def number(self, value: int) -> None:
+        """Write a number, serial or virtual time."""
+        self._pieces.append(_U64.pack(value))
+
+    def text(self, value: str) -> None:
+        """Write a text."""
+        encoded = value.encode()
+        self._pieces.append(_U16.pack(len(encoded)))
+        self._pieces.append(encoded)
+
+    def texts(self, values: tuple[str, ...]) -> None:
+        """Write a list of texts."""
+        self.count(len(values))
+        for value in values:
+            self.text(value)
+
+    def spaces(self, spaces: tuple[Space, ...]) -> None:
+        """Write a list of spaces."""
+        self.count(len(spaces))
+        for space in spaces:
+            self.space(space)
+
+    def interests(self, interested: tuple[tuple[Space, tuple[str, ...]], ...]) -> None:
+        """Write a list of spaces, each with its leaves."""
+        self.count(len(interested))
+        for space, leaves in interested:
+            self.space(space)
+            self.texts(leaves)
+
+    def incarnations(self, had: Incarnations) -> None:
+        """Write a list of incarnations, each with a number."""
+        self.count(len(had))
+        for incarnation, number in had:
+            self.number(incarnation)
+            self.number(number)
+
+    def optional_texts(self, values: tuple[str, ...] | None) -> None:
+        """Write a list of texts, or none."""
+        self.flag(values is not None)
+        self.texts(values or ())
+
+    def vector(self, vector: Vector) -> None:
+        """Write a vector."""
+        self.count(len(vector))
+        for leaf, virtual_time in vector.items():
+            self.text(leaf)
+            self.number(virtual_time)
+
+    def space(self, space: Space) -> None:
+        """Write a space."""
+        self.text(space.vhost)
+        self.text(space.exchange)
+
+    def stream(self, stream: StreamName) -> None:
+        """Write the name of a stream."""
+        self.text(stream.leaf)
+        self.space(stream.space)
+        self.number(stream.incarnation)
+
+    def conjunctions(self, conjunctions: tuple[Conjunction, ...]) -> None:
+        """Write a list of conjunctions."""
+        self.count(len(conjunctions))
+        for conjunction in conjunctions:
+            self.space(conjunction.space)
+            self.text(conjunction.pattern)
+
+    def element(self, element: Element) -> None:
+        """Write an element of a run."""
+        if isinstance(element, Data):
+            if element.encoded:
+                self._pieces.append(element.encoded)
+                return
+            key, content = element.key.encode(), element.content
+            kind = _DATA_WITH_COPIES if element.copies else _DATA
+            self._pieces.append(_DATA_HEAD.pack(kind, element.number, len(key), len(content)))
+            self._pieces.append(key)
+            if element.copies:
+                self.texts(element.copies)
+            self._pieces.append(content)
+        else:
+            self._pieces.append(_CHANGE_HEAD.pack(_VECTOR_CHANGE, element.number))
+            self.vector(element.old)
+            self.vector(element.new)
+            self.number(element.incarnation)
+
+
+class PacketReader:
+    """Reads the fields of one packet. Raises: DamagedPacket."""
+
+    __slots__ = ("_at", "_data", "_end")
+
+    def __init__(self, data: bytes, at: int, end: int) -> None:
+        self._data = data
+        self._at = at
+        self._end = end
+
+    def skip(self) -> None:
+        """Skip the remaining fields."""
+        self._at = self._end
+
+    def end(self) -> None:
+        """Check that nothing is left."""
+        if self._at != self._end:
+            raise DamagedPacket(f"{self._end - self._at} bytes follow the last field of a packet")
+
+    def _take(self, size_bytes: int) -> int:
+        """Return where the next bytes begin, and pass them."""
+        at = self._at
+        if size_bytes > self._end - at:
+            raise DamagedPacket("a packet ends within a field")
+        self._at = at + size_bytes
+        return at
+
+    def octet(self) -> int:
+        """Read one byte."""
+        return self._data[self._take(1)]
+
+    def flag(self) -> bool:
+        """Read a flag."""
+        value = self.octet()
+        if value > 1:
+            raise DamagedPacket(f"a flag is 0 or 1, not {value}")
+        return value == 1
+
+    def count(self) -> int:
+        """Read the length of a list, whose entries have at least one byte each."""
+        (value,) = _U32.unpack_from(self._data, self._take(4))
+        if value > self._end - self._at:
+            raise DamagedPacket(f"a list of {value} entries does not fit its packet")
+        return int(value)
+
+    def number(self) -> int:
+        """Read a number, serial or virtual time."""
+        (value,) = _U64.unpack_from(self._data, self._take(8))
+        return int(value)
+
+    def text(self) -> str:
+        """Read a text."""
+        (size_bytes,) = _U16.unpack_from(self._data, self._take(2))
+        at = self._take(size_bytes)
+        return _decoded(self._data[at : at + size_bytes])
+
+    def texts(self) -> tuple[str, ...]:
+        """Read a list of texts."""
+        return tuple(self.text() for _ in range(self.count()))
+
+    def spaces(self) -> tuple[Space, ...]:
+        """Read a list of spaces."""
+        return tuple(self.space() for _ in range(self.count()))
+
+    def interests(self) -> tuple[tuple[Space, tuple[str, ...]], ...]:
+        """Read a list of spaces, each with its leaves."""
+        return tuple((self.space(), self.texts()) for _ in range(self.count()))
+
+    def incarnations(self) -> Incarnations:
+        """Read a list of incarnations, each with a number."""
+        return tuple((self.number(), self.number()) for _ in range(self.count()))
+
+    def optional_texts(self) -> tuple[str, ...] | None:
+        """Read a list of texts, or none."""
+        written = self.flag()
+        values = self.texts()
+        return values if written else None
+
+    def vector(self) -> dict[str, int]:
+        """Read a vector."""
+        return {self.text(): self.number() for _ in range(self.count())}
+
+    def space(self) -> Space:
+        """Read a space."""
+        return Space(self.text(), self.text())
+
+    def stream(self) -> StreamName:
+        """Read the name of a stream."""
+        return StreamName(self.text(), self.space(), self.number())
+
+    def conjunctions(self) -> tuple[Conjunction, ...]:
+        """Read a list of conjunctions."""
+        return tuple(Conjunction(self.space(), self.text()) for _ in range(self.count()))
+
+    def element(self) -> Element:
+        """Read an element of a run."""
+        data, begin, end = self._data, self._at, self._end
+        kind = data[begin] if begin < end else 0
+        if kind == _DATA or kind == _DATA_WITH_COPIES:
+            key_at = begin + _DATA_HEAD.size
+            if key_at > end:
+                raise DamagedPacket("a packet ends within a field")
+            _, number, key_bytes, size_bytes = _DATA_HEAD.unpack_from(data, begin)
+            at = key_at + key_bytes
+            if at + size_bytes > end:
+                raise DamagedPacket("a packet ends within a field")
+            key = _decoded(data[key_at:at])
+            copies: tuple[str, ...] = ()
+            if kind == _DATA_WITH_COPIES:
+                self._at = at
+                copies = self.texts()
+                at = self._at
+                if at + size_bytes > end:
+                    raise DamagedPacket("a packet ends within a field")
+            self._at = behind = at + size_bytes
+            return Data(number, key, size_bytes, copies, data[begin:behind])
+        if kind == _VECTOR_CHANGE:
+            _, number = _CHANGE_HEAD.unpack_from(data, self._take(_CHANGE_HEAD.size))
+            return VectorChange(number, self.vector(), self.vector(), self.number())
+        raise DamagedPacket(f"no element of a run has kind {kind}")
+
+
+def _decoded(text: bytes) -> str:
+    """Return a text. Raises: DamagedPacket."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        raise DamagedPacket("a text is not UTF-8") from None
 
 
 class PacketPieces:
@@ -86,9 +345,13 @@ class PacketPieces:
 
 def encode(packet: Packet) -> bytes:
     """Return a packet as bytes."""
-    kind, write = _WRITERS[type(packet)]
     writer = PacketWriter()
-    write(writer, packet)
+    if isinstance(packet, StreamRun):
+        _write_run(writer, packet)
+        return writer.packet(_RUN)
+    kind, fields = _LAYOUTS[type(packet)]
+    for name, write, _ in fields:
+        write(writer, getattr(packet, name))
     return writer.packet(kind)
 
 
@@ -103,81 +366,26 @@ def decode(data: bytes) -> list[Packet]:
         end = at + _LENGTH_BYTES + length
         if length == 0 or end > size_bytes:
             raise DamagedPacket("a message ends within a packet")
-        read = _READERS.get(kind)
-        if read is None:
-            raise DamagedPacket(f"no packet has kind {kind}")
         reader = PacketReader(data, at + PACKET_HEAD.size, end)
-        packets.append(read(reader))
+        packets.append(_read_run(reader) if kind == _RUN else _read(reader, kind))
         reader.end()
         at = end
     return packets
 
 
-def _write_hello(writer: PacketWriter, hello: Hello) -> None:
-    writer.number(hello.version)
-    writer.text(hello.broker)
-    writer.text(hello.tree_node)
-    writer.number(hello.session)
-    writer.flag(hello.leaf)
-    writer.flag(hello.subscriptions)
-    writer.number(hello.message_bytes)
-    writer.number(hello.process)
-
-
-def _read_hello(reader: PacketReader) -> Hello:
-    version, broker, tree_node, session = reader.number(), reader.text(), reader.text(), reader.number()
-    leaf = reader.flag()
-    if version != VERSION:  # the rest cannot be parsed, and the link will be refused
-        reader.skip()
-        return Hello(broker, tree_node, session, leaf, version)
-    limits = reader.flag(), reader.number()
-    return Hello(broker, tree_node, session, leaf, version, *limits, reader.number())
-
-
-def _write_update(writer: PacketWriter, update: Update) -> None:
-    writer.number(update.serial)
-    writer.flag(update.full)
-    writer.flag(update.last)
-    writer.conjunctions(update.added)
-    writer.conjunctions(update.removed)
-    writer.vector(update.slice)
-    writer.texts(update.gone)
-    writer.count(len(update.interested))
-    for space, leaves in update.interested:
-        writer.space(space)
-        writer.texts(leaves)
-    writer.count(len(update.touched))
-    for space in update.touched:
-        writer.space(space)
-    writer.optional_texts(update.durable)
-    writer.optional_texts(update.unreachable)
-
-
-def _read_update(reader: PacketReader) -> Update:
-    serial, full, last = reader.number(), reader.flag(), reader.flag()
-    added, removed = reader.conjunctions(), reader.conjunctions()
-    later, gone = reader.vector(), reader.texts()
-    interested = tuple((reader.space(), reader.texts()) for _ in range(reader.count()))
-    touched = tuple(reader.space() for _ in range(reader.count()))
-    durable, unreachable = reader.optional_texts(), reader.optional_texts()
-    return Update(serial, full, last, added, removed, later, gone, interested, touched, durable, unreachable)
-
-
-def _write_update_ack(writer: PacketWriter, ack: UpdateAck) -> None:
-    writer.number(ack.serial)
-    writer.number(ack.time)
-
-
-def _read_update_ack(reader: PacketReader) -> UpdateAck:
-    return UpdateAck(reader.number(), reader.number())
-
-
-def _write_resync(_writer: PacketWriter, _resync: Resync) -> None:
-    """Write nothing: the kind is all."""
-
-
-def _read_resync(_reader: PacketReader) -> Resync:
-    return Resync()
+def _read(reader: PacketReader, kind: int) -> Packet:
+    """Read a packet of any kind but a run. Raises: DamagedPacket."""
+    made = _KINDS.get(kind)
+    if made is None:
+        raise DamagedPacket(f"no packet has kind {kind}")
+    values: dict[str, Any] = {}
+    for name, _, read in _LAYOUTS[made][1]:
+        values[name] = read(reader)
+        if name == "leaf" and made is Hello and values["version"] != VERSION:
+            reader.skip()  # the rest cannot be parsed, and the link will be refused
+            break
+    packet: Packet = made(**values)
+    return packet
 
 
 def _write_run(writer: PacketWriter, run: StreamRun) -> None:
@@ -211,51 +419,27 @@ def _read_run(reader: PacketReader) -> StreamRun:
     return StreamRun(stream, first, last, vector_at, tuple(elements), target, lost, vector if has_vector else None)
 
 
-def _write_nack(writer: PacketWriter, nack: Nack) -> None:
-    writer.stream(nack.stream)
-    writer.number(nack.first)
-    writer.number(nack.last)
-    writer.text(nack.leaf)
-    writer.number(nack.vst)
-    writer.number(nack.limit_bytes)
-    writer.count(len(nack.had))
-    for incarnation, number in nack.had:
-        writer.number(incarnation)
-        writer.number(number)
+def _layout(packet: type[Packet], kind: int, fields: str) -> tuple[type[Packet], tuple[int, tuple[_Field, ...]]]:
+    """Return the form of a packet. Shapes: `fields` are NAME:FORM; a form is a method of the writer and the reader."""
+    named = [field.split(":") for field in fields.split()]
+    return packet, (
+        kind, tuple((name, getattr(PacketWriter, form), getattr(PacketReader, form)) for name, form in named)
+    )  # fmt: skip
 
 
-def _read_nack(reader: PacketReader) -> Nack:
-    stream, first, last = reader.stream(), reader.number(), reader.number()
-    leaf, vst, limit_bytes = reader.text(), reader.number(), reader.number()
-    had = tuple((reader.number(), reader.number()) for _ in range(reader.count()))
-    return Nack(stream, first, last, leaf, vst, limit_bytes, had)
-
-
-def _write_ack(writer: PacketWriter, ack: Ack) -> None:
-    writer.stream(ack.stream)
-    writer.number(ack.number)
-    writer.number(ack.serial)
-
-
-def _read_ack(reader: PacketReader) -> Ack:
-    return Ack(reader.stream(), reader.number(), reader.number())
-
-
-_WRITERS: Final[dict[type[Packet], tuple[int, Callable[[PacketWriter, Any], None]]]] = {
-    Hello: (1, _write_hello),
-    Update: (2, _write_update),
-    UpdateAck: (3, _write_update_ack),
-    Resync: (4, _write_resync),
-    StreamRun: (5, _write_run),
-    Nack: (6, _write_nack),
-    Ack: (7, _write_ack),
-}
-_READERS: Final[dict[int, Callable[[PacketReader], Packet]]] = {
-    1: _read_hello,
-    2: _read_update,
-    3: _read_update_ack,
-    4: _read_resync,
-    5: _read_run,
-    6: _read_nack,
-    7: _read_ack,
-}
+_Field = tuple[str, Callable[[PacketWriter, Any], None], Callable[[PacketReader], Any]]
+_LAYOUTS: Final[dict[type[Packet], tuple[int, tuple[_Field, ...]]]] = dict(
+    (
+        _layout(Hello, 1, "version:number broker:text tree_node:text session:number leaf:flag "
+                "subscriptions:flag message_bytes:number process:number"),
+        _layout(Update, 2, "serial:number full:flag last:flag added:conjunctions removed:conjunctions slice:vector "
+                "gone:texts interested:interests touched:spaces durable:optional_texts unreachable:optional_texts"),
+        _layout(UpdateAck, 3, "serial:number time:number"),
+        _layout(Resync, 4, ""),
+        _layout(Nack, 6, "stream:stream first:number last:number leaf:text vst:number limit_bytes:number "
+                "had:incarnations"),
+        _layout(Ack, 7, "stream:stream number:number serial:number"),
+    )
+)  # fmt: skip
+_RUN: Final = 5
+_KINDS: Final = {kind: packet for packet, (kind, _) in _LAYOUTS.items()}

@@ -6,15 +6,14 @@ from collections.abc import Iterable, Iterator
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.overlay.conjunction import pattern_of
+from broker.overlay.aggregation import pattern_of
 from broker.overlay.packets import Space, Vector
 from broker.overlay.virtual_time import NO_VECTOR
-from broker.routing.engines.conventional import words_match
-from broker.routing.pattern import split_words
+from broker.routing.pattern import split_words, words_match
 
 if TYPE_CHECKING:
     from broker.overlay.inner import Inner
-    from broker.overlay.interest_scheme import InterestScheme
+    from broker.overlay.interest import Interest
     from broker.overlay_node.held_brokers import HeldBrokers
     from broker.overlay_node.leaf_driver import LeafDriver
     from broker.settings.overlay import Neighbour, OverlayBroker
@@ -90,7 +89,7 @@ def _link_row(brokers: HeldBrokers, held: OverlayBroker, neighbour: Neighbour) -
     }
 
 
-def _patterns_row(interest: InterestScheme, node: str, space: Space) -> Row:
+def _patterns_row(interest: Interest, node: str, space: Space) -> Row:
     patterns = interest.roots(node, space)
     return {
         "node": node,
@@ -193,9 +192,7 @@ def _verdicts(brokers: HeldBrokers, space: Space, key: str) -> Iterator[Row]:
                 yield _verdict(inner.interest, held.broker, node, space, key, vectors)
 
 
-def _verdict(
-    interest: InterestScheme, broker: str, node: str, space: Space, key: str, vectors: Iterable[Vector]
-) -> Row:
+def _verdict(interest: Interest, broker: str, node: str, space: Space, key: str, vectors: Iterable[Vector]) -> Row:
     words = split_words(key)
     found = [text for text in sorted(interest.roots(node, space)) if words_match(pattern_of(text).words, words)]
     behind = [vector for vector in vectors if not interest.sufficient(node, space, vector)]

@@ -15,7 +15,6 @@ from broker.event_log import get_logger
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.inner import Inner
 from broker.overlay.interest import Interest
-from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.leaf import Leaf
 from broker.overlay.logical_broker import Timing
 from broker.overlay.packets import Packet
@@ -233,7 +232,7 @@ class HeldBrokers:
                 self._full ^= {pair}
                 self._broker(link.own).full(link.node, link.peer, is_full=pair in self._full)
 
-    def interest_of(self, name: str) -> InterestScheme:
+    def interest_of(self, name: str) -> Interest:
         """Return what a broker of this process knows of the interest of others."""
         return self._broker(name).interest
 

@@ -17,11 +17,11 @@ from broker.overlay.logical_broker import Timing
 from broker.overlay.packets import Conjunction, Space, StreamName
 from broker.overlay.peers import Outgoing
 from broker.overlay.sink import Delivery
-from broker.overlay.stream_log import LeafState
+from broker.overlay.source import LeafState
+from broker.overlay_node.binding_interest import StartPoint
+from broker.overlay_node.exchange_log import ExchangeLog
 from broker.overlay_node.leaf_file import LeafFile
-from broker.overlay_node.leaf_log import LeafLog
-from broker.overlay_node.vhost.binding_interest import StartPoint
-from broker.overlay_node.vhost.vhost_overlay import VhostOverlay
+from broker.overlay_node.vhost_overlay import VhostOverlay
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ class LeafDriver:
         self._settings = settings
         self._schedule = schedule
         self._fail = fail
-        self.log = LeafLog(self._appended)
+        self.streams: dict[Space, ExchangeLog] = {}  # those that are open
+        self._ended: dict[Space, int] = {}  # the last numbers of those that have ended with their vhost
         self.vhosts: dict[str, LeafVhost] = {}
         self._noted_bound = 0
         self._noted = True  # whether the file has the start points of all durable bindings
@@ -124,7 +125,7 @@ class LeafDriver:
         self._deliveries: deque[Delivery] = deque()
         self._replaced: list[StreamName] = []  # incarnations whose positions are recorded for nothing
         self._is_told_older = False
-        self._ended: list[str] = []  # bindings of vhosts that are gone
+        self._unbound: list[str] = []  # bindings of vhosts that are gone
         self.delivered = 0
         self.gaps = 0
         self.forced_out = 0
@@ -146,8 +147,10 @@ class LeafDriver:
         held = self.vhosts.pop(name, None)
         if held is not None:
             for exchange in held.overlay.streams:
-                self.log.close(Space(name, exchange))
-            self._ended += held.overlay.bindings.known()
+                if stream := self.streams.pop(Space(name, exchange), None):
+                    stream.end()
+                    self._ended[Space(name, exchange)] = stream.durable
+            self._unbound += held.overlay.bindings.known()
             self._schedule()
 
     async def start(self) -> None:
@@ -165,7 +168,7 @@ class LeafDriver:
         crashed = not all(held.engine.recovered_clean for held in self.vhosts.values())
         state = LeafState(note.time_bound, note.start_points, positions, crashed)
         interest, incarnation = self._make_interest(note.time_bound), secrets.randbits(INCARNATION_BITS)
-        self.leaf = Leaf(self.name, self._node, interest, self.log, state, self._timing, incarnation=incarnation)
+        self.leaf = Leaf(self.name, self._node, interest, self.streams, state, self._timing, incarnation=incarnation)
         self._change_bindings(ALL, at_start=True)
         self._forward()
 
@@ -179,8 +182,10 @@ class LeafDriver:
 
     def _opened(self, held: LeafVhost, exchange: str) -> None:
         stream = held.overlay.streams[exchange]
-        stream.when_ready(self._schedule)
-        self.log.open(Space(held.engine.vhost.name, exchange), stream)
+        space = Space(held.engine.vhost.name, exchange)
+        stream.when_ready(self._schedule, partial(self._appended, space))
+        stream.became_durable(max(stream.last, self._ended.pop(space, 0)))
+        self.streams[space] = stream
         stream.queue.attend(partial(self._grew, held))
 
     # -- the turn -----------------------------------------------------------------------------------------------------
@@ -282,7 +287,8 @@ class LeafDriver:
 
     def _committed(self, ends: Sequence[tuple[Space, int]]) -> None:
         for space, upto in ends:
-            self.log.became_durable(space, upto)
+            if stream := self.streams.get(space):
+                stream.became_durable(upto)
             self.leaf.stream_grew(space)
         self._schedule()
 
@@ -297,7 +303,7 @@ class LeafDriver:
     def _change_bindings(self, limit: int | None = None, *, at_start: bool = False) -> None:
         """Pass a batch of wanted patterns to the logic."""
         came: list[tuple[str, Conjunction, bool]] = []
-        gone, self._ended = self._ended, []
+        gone, self._unbound = self._unbound, []
         for held in self.vhosts.values():
             if held.overlay.bindings.busy:
                 added, removed = held.overlay.take_bindings(*(() if limit is None else (limit,)))

@@ -97,24 +97,10 @@ class LeafFile:
 
     def _rewrite(self, time_bound: int) -> None:
         """Replace the file by one that has only what is left."""
-        unfinished = self.path.with_name(f"{self.path.name}.unfinished")
-        self._files.remove(unfinished)  # after a failed sync, no later one writes the pages of that file
-        file = self._files.open(unfinished, create=True)
-        try:
-            size_bytes = 0
-            for line in self._lines(time_bound):
-                file.write_at(size_bytes, line)
-                size_bytes += len(line)
-            file.sync()
-            self._files.rename(unfinished, self.path)
-            self._files.sync_folder(self.path.parent)
-        except BaseException:
-            file.close()
-            raise
+        file = self._files.replace(self.path, self._lines(time_bound))
         self.close()
-        self._file = file
-        self._size_bytes = size_bytes
-        self._rewrite_at_bytes = 2 * size_bytes + GROWTH_MIN_BYTES
+        self._file, self._size_bytes = file, file.size()
+        self._rewrite_at_bytes = 2 * self._size_bytes + GROWTH_MIN_BYTES
 
     def _lines(self, time_bound: int) -> Iterator[bytes]:
         yield encode_line("leaf", {"format": FORMAT, "leaf": self._leaf})

@@ -8,9 +8,8 @@ from typing import Final, Protocol
 
 from broker.core.publishing.accepted_link import LINK_MESSAGE_BYTES
 from broker.event_log import get_logger
-from broker.overlay.packet_fields import DamagedPacket
 from broker.overlay.packets import NO_LIMIT, Contradiction, Hello, Packet, Resync
-from broker.overlay.wire import VERSION, PacketPieces, decode, encode
+from broker.overlay.wire import VERSION, DamagedPacket, PacketPieces, decode, encode
 
 _log = get_logger()
 

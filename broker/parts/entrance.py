@@ -78,7 +78,7 @@ class Entrance(Part):
             blocked_sessions=clients.listener.blocked_sessions,
             facts=self._facts,
             cluster=None if node is None else node.member,
-            ask_nodes=None if node is None else node.questions.ask,
+            ask_nodes=None if node is None else node.mailbox.ask,
             overlay=self._overlay,
             zmq=self._zmq,
             reload=self._reload,
@@ -86,7 +86,7 @@ class Entrance(Part):
             ask_to_stop=self._stop,
         )
         if node is not None:
-            node.questions.answer_by(answering(operated, settings.cluster.node))
+            node.mailbox.answer_by(answering(operated, settings.cluster.node))
         verbs = control_verbs(operated)
         self.control = ControlSocket(shared.path, verbs)
         self.statistics = BrokerStatistics(data.vhosts, clients.usage)
@@ -110,7 +110,7 @@ class Entrance(Part):
     async def start(self) -> None:
         """Accept clients and commands."""
         bound = self._ports.bound
-        await self._clients.listener.start(bound.amqp, bound.tls)
+        await self._clients.listener.serve("amqp", bound.amqp, bound.tls)
         if self._shared.settings.server.control_socket:
             await self.control.start()
         self._http.serve(self.managed)

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from broker.core.mqtt.context import MqttContext
     from broker.net.transport import Transport
 
-__all__ = ["Mqtt"]
-
 LOOK_S: Final = 1.0
 
 _log = get_logger()
@@ -37,12 +35,12 @@ class Mqtt(Part):
     @property
     def port(self) -> int:
         """The port, 0 without a listener."""
-        return self._clients.listener.other_ports.get("mqtt", 0)
+        return self._clients.listener.ports.get("mqtt", 0)
 
     @property
     def tls_port(self) -> int:
         """The port with TLS, 0 without a listener."""
-        return self._clients.listener.other_ports.get("mqtt/ssl", 0)
+        return self._clients.listener.ports.get("mqtt/ssl", 0)
 
     async def start(self) -> None:
         """Accept clients, once what MQTT stores has been read. Raises: StoreFailed, CorruptRecord."""

@@ -1,203 +1,242 @@
-"""Drives thousands of connections in one thread, each through a script of requests and responses.
-
-If a connection is refused or lost, the error is raised in its script; when the script ends, the connection stays open
-and idle.
-"""
+"""The connections of the scenarios without messages: thousands on one event loop, each through scripts of requests."""
 
 from __future__ import annotations
 
-import selectors
-import ssl
+import asyncio
 import time
-from collections import deque
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Final, Self
 
 from broker.perf import wire
+from broker.perf.crew import Interruption
 from broker.perf.faults import BrokenStream, Fault, Refusal, Stalled
-from broker.perf.peer import CALL_LIMIT_S, NOT_NOW, Address, Script, next_frame
+from broker.perf.machine import ProcessTree, TreeUsage, make_room
+from broker.perf.outcome import document, generator, used
+from broker.perf.peer import CALL_LIMIT_S, Address, PeerConnection, Script, next_frame
+from broker.perf.progress import RunProgress
+from broker.perf.result import Figure, Result
 from broker.perf.scanner import reason
 
-_READ_BYTES = 65_536
-_BEAT = wire.frame(wire.HEARTBEAT, 0, b"")
-_NOTICES = (wire.CONNECTION_BLOCKED, wire.CONNECTION_UNBLOCKED)  # these scripts publish nothing
-_CLOSES = (wire.CONNECTION_CLOSE, wire.CHANNEL_CLOSE)
+TURN_S: Final = 0.2
+
+_BEAT: Final = wire.frame(wire.HEARTBEAT, 0, b"")
+_NOTICES: Final = (wire.CONNECTION_BLOCKED, wire.CONNECTION_UNBLOCKED)  # these scripts publish nothing
+_CLOSES: Final = (wire.CONNECTION_CLOSE, wire.CHANNEL_CLOSE)
 
 
-class Conversation:
-    """One connection and the state of its script.
+class Conversation(asyncio.Protocol):
+    """One connection, which `ended` is told about when it is no longer open.
 
-    Invariant: `fault` is the reason why the connection ended, None while it is open; after connection.close-ok it is
-    `closed`.
+    Invariant: `fault` is the reason why the connection ended; None while it is open, and after connection.close-ok.
     """
 
-    def __init__(self, address: Address) -> None:
-        """Connect, through TLS if the address says so; nothing of AMQP is sent yet."""
-        self.socket = address.connect(CALL_LIMIT_S)
+    def __init__(self, ended: Callable[[Conversation], None]) -> None:
         self.fault: Fault | None = None
-        self.closed = False
-        self._script: Script | None = None
-        self._answer = (0, 0)
+        self._ended = ended
+        self._open = True
+        self._transport: asyncio.Transport
         self._received = bytearray()
+        self._answer = (0, 0)
+        self._waiting: asyncio.Future[bytes] | None = None
 
-    @property
-    def busy(self) -> bool:
-        """Return whether its script is still running."""
-        return self._script is not None
+    @classmethod
+    async def connect(cls, address: Address, ended: Callable[[Conversation], None], heartbeat_s: float = 0) -> Self:
+        """Connect, through TLS if the address says so, and send nothing of AMQP but heartbeats, twice per interval.
 
-    def follow(self, script: Script) -> None:
-        """Start a script.
-
-        Raises: RuntimeError while another script is running.
+        Raises: OSError.
         """
-        if self._script is not None:
-            raise RuntimeError("a connection follows one script at a time")
-        self._script = script
-        self._step(None)
+        loop, tls = asyncio.get_running_loop(), address.tls_context() if address.tls else None
+        async with asyncio.timeout(CALL_LIMIT_S):
+            _, made = await loop.create_connection(
+                lambda: cls(ended), address.host, address.port, ssl=tls, family=address.family
+            )
+        if heartbeat_s:
+            loop.call_later(heartbeat_s / 2, made.beat, heartbeat_s / 2)
+        return made
 
-    def readable(self) -> None:
-        """Read the received bytes and advance the script as far as they allow."""
-        try:
-            while chunk := self.socket.recv(_READ_BYTES):
-                self._received += chunk
-                if len(chunk) < _READ_BYTES and not _pending(self.socket):
-                    break
-            else:
-                self._end(Refusal("the broker closed the socket"))
-        except NOT_NOW:
-            pass
-        except OSError as error:
-            self._end(_gone(error))
-        while self.fault is None and (found := next_frame(self._received)) is not None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Give the answer to the script that waits for it."""
+        self._received += data
+        while self._open and (found := next_frame(self._received)) is not None:
             kind, payload = found
             if kind == wire.METHOD:
                 self._answered(payload)
             elif kind != wire.HEARTBEAT:
-                self._end(BrokenStream(f"a frame of type {kind} where no message is awaited"))
+                self.end(BrokenStream(f"a frame of type {kind} where no message is awaited"))
 
-    def send(self, request: bytes = _BEAT) -> None:
-        """Send a request, or else a heartbeat."""
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the script that the connection is gone."""
+        why = (
+            f"the connection is gone: {getattr(exc, 'strerror', None) or exc}"
+            if exc
+            else "the broker closed the socket"
+        )
+        self.end(Refusal(why))
+
+    async def follow(self, script: Script) -> Any:
+        """Send the requests of a script, each after the answer to the one before, and return the script's value.
+
+        Raises: Refusal, BrokenStream, Stalled.
+        """
         try:
-            try:
-                sent = self.socket.send(request)
-            except NOT_NOW:
-                sent = 0
-            if sent < len(request):  # the broker reads nothing: wait for it, as a blocking client would
-                self.socket.settimeout(CALL_LIMIT_S)
-                self.socket.sendall(request[sent:])
-                self.socket.setblocking(False)
-        except OSError as error:
-            self._end(_gone(error))
+            request, answer = next(script)
+            while True:
+                request, answer = script.send(await self._call(request, answer))
+        except StopIteration as ended:
+            return ended.value
 
-    def _end(self, fault: Fault) -> None:
-        """Record why the connection ended and raise the fault in its script."""
-        self.fault = fault
-        script, self._script = self._script, None
-        if script is not None:
-            try:
-                script.throw(fault)
-            except (Fault, StopIteration):
-                pass
+    def end(self, fault: Fault | None = None) -> None:
+        """Close the socket without a closing handshake, and raise the fault in the script that waits."""
+        if not self._open:
+            return
+        self._open, self.fault = False, fault
+        self._transport.abort()
+        if self._waiting is not None and not self._waiting.done() and fault is not None:
+            self._waiting.set_exception(fault)
+        self._ended(self)
+
+    def beat(self, every_s: float) -> None:
+        """Send a heartbeat, now and as often as this, while the connection is open."""
+        if self._open:
+            self._transport.write(_BEAT)
+            asyncio.get_running_loop().call_later(every_s, self.beat, every_s)
+
+    async def _call(self, request: bytes, answer: tuple[int, int]) -> bytes:
+        if not self._open:
+            raise self.fault or Refusal("the connection is closed")
+        self._answer, self._waiting = answer, asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        try:
+            async with asyncio.timeout(CALL_LIMIT_S):
+                return await self._waiting
+        except TimeoutError:
+            fault = Stalled(f"no answer from the broker for {CALL_LIMIT_S:.0f} s")
+            self.end(fault)
+            raise fault from None
+        finally:
+            self._waiting = None
 
     def _answered(self, payload: bytes) -> None:
         name = wire.METHOD_HEAD.unpack_from(payload)
-        if name in _NOTICES:
-            return
-        if self._script is not None and name == self._answer:
-            self._step(payload)
+        if self._waiting is not None and name == self._answer and not self._waiting.done():
+            self._waiting.set_result(payload)
+            if name == wire.CONNECTION_CLOSE_OK:
+                self.end()
         elif name in _CLOSES:
-            self._end(Refusal(reason(payload)))
-        else:
-            self._end(Refusal(f"the broker sent method {name} unasked"))
-
-    def _step(self, payload: bytes | None) -> None:
-        assert self._script is not None
-        try:
-            request, self._answer = next(self._script) if payload is None else self._script.send(payload)
-        except StopIteration:
-            self._script = None
-            self.closed = self._answer == wire.CONNECTION_CLOSE_OK
-        else:
-            self.send(request)
+            self.end(Refusal(reason(payload)))
+        elif name not in _NOTICES:
+            self.end(Refusal(f"the broker sent method {name} unasked"))
 
 
-class Switchboard:
-    """All connections of a thread.
+class ScriptedRun:
+    """The conversations of a run, and the resource usage since its start.
 
-    Invariant: the socket of a conversation that has a fault, or is `closed`, is closed.
+    Invariant: `fault` is the first fault of any conversation, None without one; `lost` counts those that had one.
     """
 
-    def __init__(self, heartbeat_s: float = 0) -> None:
-        """Create the switchboard; heartbeats are sent twice per agreed interval, 0 means none."""
+    def __init__(
+        self,
+        options: Namespace,
+        progress: RunProgress,
+        interruption: Interruption,
+        sockets: int,
+        heartbeat_s: float = 0,
+    ) -> None:
+        """Connect to the broker and read the usage of its process; `sockets` is the number that the run needs.
+
+        Raises: Fault, OSError for a broker that refuses a first connection, or a process that does not exist.
+        """
+        make_room(sockets + 1)
+        self.options = options
+        self.progress = progress
+        self.interruption = interruption
+        self.address: Address = options.uri
         self.open: set[Conversation] = set()
-        self._every_s = heartbeat_s / 2
-        self._beats: deque[tuple[float, Conversation]] = deque()
-        self._selector = selectors.DefaultSelector()
-        self._moved_at = time.monotonic()
+        self.fault: Fault | None = None
+        self.lost = 0
+        self._heartbeat_s = heartbeat_s
+        first = PeerConnection(self.address, 1)
+        self._product = first.product
+        first.close()
+        self._tree = ProcessTree(options.pid) if options.pid else None
+        self._outset = self.usage()
+        if self._tree is not None:
+            if self._outset is None or not self._outset.rss_bytes:
+                raise Fault(f"no process {options.pid} on this machine")
+            self._tree.reset_peak()
+        self._watch = Stopwatch()
 
-    def dial(self, address: Address, script: Script) -> Conversation:
-        """Return a new conversation that follows `script`.
+    @property
+    def stopping(self) -> bool:
+        """Whether nothing further may begin, after a fault or Ctrl-C."""
+        return self.fault is not None or self.interruption.asked
 
-        Raises: OSError.
-        """
-        talk = Conversation(address)
-        talk.socket.setblocking(False)
-        self._selector.register(talk.socket, selectors.EVENT_READ, talk)
+    def usage(self) -> TreeUsage | None:
+        """Return what the broker has used so far, None if its process is unknown."""
+        return self._tree.usage() if self._tree else None
+
+    async def dial(self, script: Script) -> Conversation | None:
+        """Return a new conversation that has followed `script`; None, with the fault, if it could not."""
+        try:
+            talk = await Conversation.connect(self.address, self._forget, self._heartbeat_s)
+        except OSError as error:
+            self._note(Refusal(f"no more connections: {error.strerror or error}"))
+            return None
         self.open.add(talk)
-        if self._every_s:
-            self._beats.append((time.monotonic() + self._every_s, talk))
-        self.follow(talk, script)
-        return talk
+        return talk if await self.follow(talk, script) else None
 
-    def follow(self, talk: Conversation, script: Script) -> None:
-        """Start a script on an idle conversation."""
-        self._moved_at = time.monotonic()
-        talk.follow(script)
-        if talk.fault is not None:
-            self.hang_up(talk)
+    async def follow(self, talk: Conversation, script: Script) -> bool:
+        """Return whether the conversation could follow a script to its end."""
+        with suppress(Fault):  # which `_forget` has noted
+            await talk.follow(script)
+            return True
+        return False
 
-    def turn(self, limit_s: float) -> list[Conversation]:
-        """Wait up to `limit_s` for the broker, and return the conversations that made progress.
-
-        Raises: Stalled when scripts wait and none makes progress for too long.
-        """
-        now = time.monotonic()
-        while self._beats and self._beats[0][0] <= now:
-            _, talk = self._beats.popleft()
-            if talk in self.open:
-                talk.send()
-                if talk.fault is None:
-                    self._beats.append((now + self._every_s, talk))
-                else:
-                    self.hang_up(talk)
-        if self._beats:
-            limit_s = min(limit_s, self._beats[0][0] - now)
-        moved: list[Conversation] = [key.data for key, _ in self._selector.select(max(0.0, limit_s))]
-        for talk in moved:
-            talk.readable()
-            if talk.fault is not None or talk.closed:
-                self.hang_up(talk)
-        if moved:
-            self._moved_at = time.monotonic()
-        elif time.monotonic() - self._moved_at > CALL_LIMIT_S and any(talk.busy for talk in self.open):
-            raise Stalled(f"no answer from the broker for {CALL_LIMIT_S:.0f} s")
-        return moved
-
-    def hang_up(self, talk: Conversation) -> None:
-        """Close a conversation's socket without a closing handshake."""
-        if talk in self.open:
-            self.open.remove(talk)
-            self._selector.unregister(talk.socket)
-            talk.socket.close()
-
-    def close(self) -> None:
-        """Close every socket."""
+    def result(self, figures: Mapping[str, Figure], failures: Iterable[str], busy_share: float) -> Result:
+        """Return the result document, after closing what is still open."""
         for talk in list(self.open):
-            self.hang_up(talk)
-        self._selector.close()
+            talk.end()
+        return document(
+            self.options,
+            self._product,
+            self._watch.seconds(),
+            generator=generator(self._watch.cpu_s(), busy_share),
+            process=used(self._outset, self.usage(), 0),
+            figures=dict(figures),
+            failures=tuple(failures),
+        )
+
+    def _forget(self, talk: Conversation) -> None:
+        self.open.discard(talk)
+        if talk.fault is not None:
+            self._note(talk.fault)
+
+    def _note(self, fault: Fault) -> None:
+        self.fault = self.fault or fault
+        self.lost += 1
 
 
-def _gone(error: OSError) -> Refusal:
-    return Refusal(f"the connection is gone: {error.strerror or error}")
+class Stopwatch:
+    """Measures the duration of a stage and the CPU time that this process spends in it."""
 
+    def __init__(self) -> None:
+        self._began_s, self._cpu_s = time.monotonic(), time.process_time()
 
-def _pending(connection: object) -> bool:
-    return isinstance(connection, ssl.SSLSocket) and connection.pending() > 0
+    def seconds(self) -> float:
+        """Return the elapsed time; never 0."""
+        return max(1e-9, time.monotonic() - self._began_s)
+
+    def cpu_s(self) -> float:
+        """Return the CPU time that this process used."""
+        return time.process_time() - self._cpu_s
+
+    def busy_share(self) -> float:
+        """Return the CPU time of this process as a share of the elapsed time."""
+        return self.cpu_s() / self.seconds()

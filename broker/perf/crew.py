@@ -1,26 +1,49 @@
-"""Runs the generator's processes: starts them together, passes messages between them and the run, and always ends them.
+"""Runs the generator's processes: starts them together, drives the connections of each, and always ends them.
 
 The first Ctrl-C asks a run to stop, the second aborts it.
 """
 
 from __future__ import annotations
 
+import heapq
 import multiprocessing
+import resource
+import selectors
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from broker.perf.faults import Fault, RunFailed
+from broker.perf.histogram import Histogram
+from broker.perf.outcome import RunTally
+from broker.perf.peer import Peer
+from broker.perf.sender import NEVER_NS
 
 END_LIMIT_S = 5.0
 _spawn = multiprocessing.get_context("spawn")  # a forked child would inherit the sockets of the bench
 
 Task = Callable[..., None]
+T = TypeVar("T")
+
+STOP: Final = "stop"  # words that the run sends
+DRAIN: Final = "drain"
+LEAVE: Final = "leave"
+CONNECTED: Final = "connected"  # words that a process sends
+TICK: Final = "tick"
+DONE: Final = "done"
+LEFT: Final = "left"
+_DRAIN_EVERY_NS: Final = 20_000_000
+_LONGEST_WAIT_S: Final = 0.5
+_EARLY_NS: Final = 80_000  # a sleeping process wakes late: it is woken early and polls until the timer is due
+_MOST_EARLY_PER_S: Final = 2500.0  # above this number of timers the process would only poll
+_PRECISE: Final = 256  # connections; select() waits in microseconds, epoll in milliseconds, but select() is O(n)
+_SLACK: Final = Path("/proc/self/timerslack_ns")
 
 
 class CrewPipe:
@@ -114,10 +137,7 @@ class Crew:
 
 
 def _received(role: str, pipe: Connection) -> tuple[str, dict[str, Any]]:
-    """Return the next word of a process and its figures.
-
-    Raises: RunFailed when it reports a failure, or ended.
-    """
+    """Return the next word of a process and its figures. Raises: RunFailed when it reports a failure, or ended."""
     try:
         said, figures = pipe.recv()
     except (EOFError, ConnectionResetError):
@@ -141,10 +161,7 @@ def _guarded(task: Task, pipe: Connection, *arguments: object) -> None:
 
 
 class Interruption:
-    """Holds whether the user asked the run to stop.
-
-    Raises: KeyboardInterrupt at the second Ctrl-C.
-    """
+    """Holds whether the user asked the run to stop. Raises: KeyboardInterrupt at the second Ctrl-C."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -175,3 +192,167 @@ def uninterrupted() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class DrivenConnection(Protocol):
+    """A connection that is driven by events."""
+
+    peer: Peer
+
+    def interest(self, now_ns: int) -> int: ...
+    def wakes_ns(self) -> int: ...
+    def react(self, events: int, now_ns: int) -> None: ...
+
+
+class Crowd(Protocol):
+    """The connections of one process, which all have the same role.
+
+    Shapes: `timers_per_s` is the expected number of timers; with one, they are exact to less than a millisecond;
+    `settle` gets the fault of the run, "" for none, and returns the last figures.
+    """
+
+    timers_per_s: float
+
+    @property
+    def members(self) -> Sequence[DrivenConnection]: ...
+    def start(self, at_ns: int) -> None: ...
+    def stop(self, now_ns: int) -> None: ...
+    def finished(self, now_ns: int) -> bool: ...
+    def settle(self, fault: str) -> dict[str, Any]: ...
+    def tally(self) -> RunTally: ...
+    def histograms(self) -> dict[str, Histogram]: ...
+
+
+def run_crowd(crowd_of: Callable[[T], Crowd], share: T, line: CrewPipe, interval_ns: int) -> None:
+    """Run a process: connect its share of the run, drive it, report its figures and leave."""
+    crowd = crowd_of(share)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run decides when to stop
+    driver = Driver(line, crowd)
+    line.tell(CONNECTED)
+    begin_ns, stop_ns = line.hear()
+    figures = driver.run(begin_ns, interval_ns, stop_ns or NEVER_NS)
+    line.tell(DONE, figures | crowd.settle(figures["fault"]))
+    line.await_word(LEAVE)  # the connections close only after the run has taken its last figure of the broker
+    for member in crowd.members:
+        member.peer.close()
+    line.tell(LEFT)
+
+
+class Driver:
+    """Waits for sockets, timers and the run's words, whichever comes first."""
+
+    def __init__(self, line: CrewPipe, crowd: Crowd) -> None:
+        self._line = line
+        self._crowd = crowd
+        self._members = crowd.members
+        exact = crowd.timers_per_s > 0 and len(self._members) <= _PRECISE
+        self._selector = selectors.SelectSelector() if exact else selectors.DefaultSelector()
+        self._masks = [0] * len(self._members)
+        self._armed = [NEVER_NS] * len(self._members)
+        self._timers: list[tuple[int, int]] = []
+        self._draining = False
+        self._early_ns = _EARLY_NS if exact and crowd.timers_per_s <= _MOST_EARLY_PER_S else 0
+        if crowd.timers_per_s:
+            _tighten_timers()
+
+    def run(self, begin_ns: int, interval_ns: int, stop_ns: int) -> dict[str, Any]:
+        """Drive until the crowd is finished, and return the figures of this process.
+
+        Shapes: an error that ends a connection ends the process, too, and is the `fault` of the figures.
+        """
+        used_s, fault = _cpu_s(), ""
+        try:
+            self._loop(begin_ns, interval_ns, stop_ns)
+        except Fault as error:
+            fault = str(error)
+        except OSError as error:
+            fault = f"the connection to the broker broke: {error.strerror or error}"
+        busy_s, wall_s = _cpu_s() - used_s, (time.monotonic_ns() - begin_ns) / 1e9
+        busy_share = min(1.0, busy_s / wall_s) if wall_s > 0 else 0.0
+        return {**self._figures(), "cpu_s": busy_s, "busy_share": busy_share, "fault": fault}
+
+    def _loop(self, begin_ns: int, interval_ns: int, stop_ns: int) -> None:
+        crowd, selector, clock = self._crowd, self._selector, time.monotonic_ns
+        selector.register(self._line, selectors.EVENT_READ)
+        crowd.start(begin_ns)
+        self._arm_all(clock())
+        tick_ns = begin_ns + interval_ns
+        while not crowd.finished(now_ns := clock()):
+            wake_ns = min(tick_ns, stop_ns, self._timers[0][0] - self._early_ns if self._timers else NEVER_NS)
+            for key, events in selector.select(min(_LONGEST_WAIT_S, max(0.0, (wake_ns - now_ns) / 1e9))):
+                if key.data is None:
+                    self._hear()
+                else:
+                    self._members[key.data].react(events, clock())
+                    self._arm(key.data, clock())
+            self._fire(now_ns := clock())
+            if now_ns >= stop_ns:
+                stop_ns = NEVER_NS
+                self._stop(now_ns)
+            if self._draining:
+                interval_ns = _DRAIN_EVERY_NS
+                tick_ns = min(tick_ns, now_ns + interval_ns)
+            if now_ns >= tick_ns:
+                self._line.tell(TICK, self._figures())
+                for times in crowd.histograms().values():
+                    times.clear()
+                tick_ns += interval_ns * (1 + (now_ns - tick_ns) // interval_ns)
+
+    def _fire(self, now_ns: int) -> None:
+        """Wake every member whose timer is due."""
+        timers, armed = self._timers, self._armed
+        while timers and timers[0][0] <= now_ns:
+            at_ns, place = heapq.heappop(timers)
+            if armed[place] != at_ns:
+                continue  # another timer has replaced this one
+            armed[place] = NEVER_NS
+            self._members[place].react(0, now_ns)
+            self._arm(place, time.monotonic_ns())
+
+    def _arm_all(self, now_ns: int) -> None:
+        for place in range(len(self._members)):
+            self._arm(place, now_ns)
+
+    def _arm(self, place: int, now_ns: int) -> None:
+        """Wait for the next event that a member can act on."""
+        member, before = self._members[place], self._masks[place]
+        mask = self._masks[place] = member.interest(now_ns)
+        if mask != before:
+            if not before:
+                self._selector.register(member.peer.socket, mask, place)
+            elif mask:
+                self._selector.modify(member.peer.socket, mask, place)
+            else:
+                self._selector.unregister(member.peer.socket)
+        wakes_ns = member.wakes_ns()
+        if wakes_ns < self._armed[place]:
+            self._armed[place] = wakes_ns
+            heapq.heappush(self._timers, (wakes_ns, place))
+
+    def _stop(self, now_ns: int) -> None:
+        self._crowd.stop(now_ns)
+        self._arm_all(now_ns)
+
+    def _hear(self) -> None:
+        word = self._line.hear()
+        if word == STOP:
+            self._stop(time.monotonic_ns())
+        elif word == DRAIN:
+            self._draining = True
+
+    def _figures(self) -> dict[str, Any]:
+        """Return tally and histograms."""
+        return {"at_ns": time.monotonic_ns(), "tally": self._crowd.tally(), **self._crowd.histograms()}
+
+
+def _tighten_timers() -> None:
+    """Ask the kernel to wake this process on time, instead of up to 50 microseconds later."""
+    try:
+        _SLACK.write_text("1")
+    except OSError:
+        return  # not Linux; lateness is measured anyway
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime

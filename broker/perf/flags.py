@@ -1,5 +1,6 @@
-"""The options that scenarios share, and the load that they describe; names and letters are those of PerfTest.
+"""The options that scenarios share, their quantities (30s, 1KiB, 10k, 1%), and the load that they describe.
 
+Names and letters are those of PerfTest.
 `add_scenario` creates a scenario's parser with the options that every scenario has: the broker, the interval, the
 output. A scenario that moves messages calls `add_load`, too.
 """
@@ -7,21 +8,106 @@ output. A scenario that moves messages calls `add_load`, too.
 from __future__ import annotations
 
 import argparse
+import re
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from broker.perf.faults import BadOptions
-from broker.perf.load import Load
 from broker.perf.machine import cores
+from broker.perf.parts import Load
 from broker.perf.peer import AMQP_PORTS, LOGIN, Address
-from broker.perf.quantities import argument, at_most, count, count_or_none, duration, rate, size
 from broker.perf.receiver import ReceiverPace
 from broker.perf.spool import STAMP_BYTES, Material
 
+_QUANTITY: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z%]*)")
+_SECONDS: Final = {"": 1.0, "s": 1.0, "ms": 0.001, "us": 1e-6, "m": 60.0, "min": 60.0, "h": 3600.0}
+_BYTES: Final = {
+    "": 1, "b": 1, "k": 1000, "kb": 1000, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9,
+    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
+}  # fmt: skip
+_TIMES: Final = {"": 1, "k": 1000, "m": 10**6}
+_MOST: Final = 10**15
 DEFAULT_URI: Final = "amqp://guest:guest@127.0.0.1:5672"
 MOST_PROCESSES: Final = 4
+
+
+def duration(text: str) -> float:
+    """Return the seconds of 30, 30s, 500ms, 5m or 1h. Raises: ArgumentTypeError, like every function here."""
+    return _read(text, _SECONDS, "a time such as 30s, 500ms or 5m")
+
+
+def size(text: str) -> int:
+    """Return the bytes of 16, 1KiB, 64kB or 1MiB."""
+    return _whole(text, _BYTES, "a size such as 16, 1KiB or 64kB", 0)
+
+
+def count(text: str) -> int:
+    """Return the number of 1000, 10k or 2M; at least 1."""
+    return _whole(text, _TIMES, "a number such as 1000 or 10k, at least 1", 1)
+
+
+def count_or_none(text: str) -> int:
+    """Return the number of 0, 1000, 10k or 2M."""
+    return _whole(text, _TIMES, "a number such as 0, 1000 or 10k", 0)
+
+
+def rate(text: str) -> float:
+    """Return the events per second of 0.5, 1000 or 10k; more than 0."""
+    value = _read(text, _TIMES, "a rate per second such as 0.5, 1000 or 10k")
+    if not value:
+        raise ArgumentTypeError(f"{text!r} is not a rate: leave it out for as fast as possible")
+    return value
+
+
+def share(text: str) -> float:
+    """Return 1% or 0.01 as a fraction of 1."""
+    value = _read(text, {"": 1.0, "%": 0.01}, "a share such as 1% or 0.01")
+    if value > 1:
+        raise ArgumentTypeError(f"{text!r} is more than all")
+    return value
+
+
+def argument(text: str) -> tuple[str, str | int | bool]:
+    """Return the name and value of K=V; digits become an integer, true and false a bool."""
+    name, equals, value = text.partition("=")
+    if not equals or not name or len(name.encode()) > 255:
+        raise ArgumentTypeError(f"{text!r} is not K=V")
+    if re.fullmatch(r"-?[0-9]{1,18}", value):
+        return name, int(value)
+    return name, {"true": True, "false": False}.get(value, value)
+
+
+def at_most(kind: Callable[[str], int], most: int, limit: str) -> Callable[[str], int]:
+    """Return a parser of numbers up to `most`, which is the most that `limit`."""
+
+    def parse(text: str) -> int:
+        value = kind(text)
+        if value > most:
+            raise ArgumentTypeError(f"{text!r} is more than {most}, the most that {limit}")
+        return value
+
+    return parse
+
+
+def _read(text: str, units: dict[str, float] | dict[str, int], expected: str) -> float:
+    found = _QUANTITY.fullmatch(text.strip())
+    unit = units.get(found[2].lower()) if found else None
+    if found is None or unit is None:
+        raise ArgumentTypeError(f"{text!r} is not {expected}")
+    value = float(found[1]) * unit
+    if value > _MOST:
+        raise ArgumentTypeError(f"{text!r} is too much")
+    return value
+
+
+def _whole(text: str, units: dict[str, int], expected: str, least: int) -> int:
+    value = _read(text, units, expected)
+    if value < least or value != int(value):
+        raise ArgumentTypeError(f"{text!r} is not {expected}")
+    return int(value)
 
 
 def add(
@@ -123,8 +209,9 @@ def load_of(
     *,
     copies: int | None = None,
     default_s: float | None = None,
+    demand: ReceiverPace | None = None,
 ) -> Load:
-    """Return the load that the options of `add_load` and `add_time` describe.
+    """Return the load that the options of `add_load` and `add_time` describe; `demand` replaces theirs.
 
     Raises: BadOptions.
     """
@@ -133,7 +220,7 @@ def load_of(
         material=material,
         producers=options.producers,
         queues=spread(queues, options.consumers),
-        demand=_demand(options),
+        demand=demand or _demand(options),
         window=options.confirm,
         messages=options.pmessages,
         per_s=options.rate,
@@ -173,10 +260,7 @@ def processes_of(options: argparse.Namespace) -> int:
 
 
 def _demand(options: argparse.Namespace) -> ReceiverPace:
-    """Return how consumers receive and ack.
-
-    Raises: BadOptions.
-    """
+    """Return how consumers receive and ack. Raises: BadOptions."""
     if options.autoack and options.ack_every > 1:
         raise BadOptions("--autoack and --multi-ack-every do not go together")
     if not options.autoack and 0 < options.prefetch < options.ack_every:

@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.perf.faults import BrokenStream, Refusal
 from broker.perf.peer import CALL_LIMIT_S, Address
-from broker.perf.scanner import Scanner, Watch
+from broker.perf.scanner import Scanner, Watch, equal_run
 
 MQTT_PORTS: Final = MappingProxyType({"mqtt": 1883, "mqtts": 8883})
 VERSIONS: Final = MappingProxyType({"3.1.1": 4, "5": 5})  # name -> protocol level
@@ -210,7 +210,7 @@ class PacketScanner(Scanner):
         if self._level == 5:
             offsets.append(rest_at)
             rest_at += 1 + buffer[at + rest_at]
-        count = _equal(buffer, at, stride, (end - at) // stride, offsets)
+        count = equal_run(buffer, at, stride, (end - at) // stride, offsets)
         self.deliveries += count
         self.body_bytes += count * (stride - rest_at)
         if self._watch and stride > rest_at:
@@ -223,7 +223,7 @@ class PacketScanner(Scanner):
         """Count equal acknowledgements in a row."""
         reason = buffer[at + 4] if stride > 4 else 0
         kind = buffer[at] >> 4
-        count = _equal(buffer, at, stride, (end - at) // stride, [0, 1, 4] if stride > 4 else [0, 1])
+        count = equal_run(buffer, at, stride, (end - at) // stride, [0, 1, 4] if stride > 4 else [0, 1])
         if reason == _UNROUTED:
             self.returned += count
         if kind == PUBREL:
@@ -254,13 +254,3 @@ class PacketScanner(Scanner):
         answers[2::4] = buffer[id_at : stop - stride + 1 : stride]
         answers[3::4] = buffer[id_at + 1 : stop - stride + 2 : stride]
         self.answers += bytes(answers)
-
-
-def _equal(buffer: bytearray, at: int, stride: int, count: int, offsets: list[int]) -> int:
-    """Return how many packets from `at` surely are like the first in the bytes at these offsets, at least one."""
-    while count > 1:
-        stop = at + count * stride
-        if all(buffer[at + offset : stop : stride].count(buffer[at + offset]) == count for offset in offsets):
-            break
-        count //= 2
-    return max(1, count)

@@ -1,19 +1,19 @@
-"""The parts of the generator's processes: a crowd of publishers, or one of consumers."""
+"""The load of a run, and the parts of the generator's processes in it: a crowd of publishers, or one of consumers."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.perf.faults import Fault, Refusal
 from broker.perf.histogram import Histogram
-from broker.perf.load import Load, Share
 from broker.perf.machine import make_room
 from broker.perf.outcome import RunTally
-from broker.perf.peer import PeerConnection
-from broker.perf.receiver import DeliveryQuota, Receiver, Watch
-from broker.perf.sender import Sender
-from broker.perf.spool import CHUNK_BYTES, Spool
+from broker.perf.peer import Address, PeerConnection
+from broker.perf.receiver import DeliveryQuota, Receiver, ReceiverPace, Watch
+from broker.perf.sender import Sender, SenderPace
+from broker.perf.spool import CHUNK_BYTES, Material, Spool
 from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG, FRAME_MAX_BYTES, FRAME_OVERHEAD_BYTES, PUBLISH_CHANNEL
 
 _SPOOLS_BYTES: Final = 268_435_456  # of all publishers of a process
@@ -23,14 +23,74 @@ _SETTLE_LIMIT_S: Final = 30.0
 _ACK_LIMIT_S: Final = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The messages to publish and consume, their source and destination, and the duration.
+
+    Shapes: `queues` holds the queues of each consumer; `messages` and `deliveries` are the totals of all publishers and
+    consumers, None for no limit; `copies` is the number of queues that a message reaches, None if unknown; `ready` is
+    the number of messages that the queues held before the run; `unsent_bytes` is how much
+    the kernel accepts from a publisher before it must send, 0 for its default.
+    """
+
+    address: Address
+    material: Material
+    producers: int
+    queues: tuple[tuple[str, ...], ...]
+    demand: ReceiverPace
+    window: int = 0
+    messages: int | None = None
+    per_s: float | None = None
+    prefetch: int = 0
+    deliveries: int | None = None
+    seconds: float | None = None
+    interval_s: float = 1.0
+    copies: int | None = 1
+    ready: int = 0
+    processes: int = 1
+    unsent_bytes: int = 0
+
+    def publish_shares(self) -> list[Share]:
+        """Return the publishers of each publishing process."""
+        return self._shares(self.producers, self.processes)
+
+    def consume_shares(self) -> list[Share]:
+        """Return the consumers of each consuming process; one process alone counts a given number of deliveries."""
+        return self._shares(len(self.queues), 1 if self.deliveries is not None else self.processes)
+
+    def pace(self, number: int) -> SenderPace:
+        """Return how a publisher publishes."""
+        messages = self.messages
+        if messages is not None:
+            messages = messages // self.producers + (number < messages % self.producers)
+        return SenderPace(self.window, messages, self.per_s)
+
+    def first_key(self, number: int) -> int:
+        """Return the index of a publisher's first routing key; publishers begin at different keys."""
+        return number * len(self.material.keys) // self.producers
+
+    def stagger_s(self, number: int) -> float:
+        """Return how much later than the first a publisher starts: they are spread over the period of a rate."""
+        return number / self.producers / self.per_s if self.per_s else 0.0
+
+    def _shares(self, count: int, processes: int) -> list[Share]:
+        used = min(count, processes)
+        return [Share(self, range(count * part // used, count * (part + 1) // used)) for part in range(used)]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The publishers, or the consumers, that one process runs."""
+
+    load: Load
+    numbers: range
+
+
 class Publishers:
     """The publishing connections of one process."""
 
     def __init__(self, share: Share) -> None:
-        """Connect all publishers.
-
-        Raises: Refusal, OSError.
-        """
+        """Connect all publishers. Raises: Refusal, OSError."""
         self.members: list[Sender] = []
         self.timers_per_s = (share.load.per_s or 0.0) * len(share.numbers)
         self._confirm_times = Histogram()
@@ -118,10 +178,7 @@ class Consumers:
     timers_per_s = 0.0
 
     def __init__(self, share: Share) -> None:
-        """Connect all consumers and start them.
-
-        Raises: Refusal, OSError.
-        """
+        """Connect all consumers and start them. Raises: Refusal, OSError."""
         load = share.load
         self.members: list[Receiver] = []
         self._watch = Watch(load.demand.body_bytes)
@@ -154,10 +211,7 @@ class Consumers:
         return self._stopped or not self._quota.left
 
     def settle(self, fault: str) -> dict[str, Any]:
-        """Ack the remaining deliveries and return the figures, with the time of the last delivery.
-
-        Raises: OSError.
-        """
+        """Ack the remaining deliveries and return the figures, with the time of the last delivery. Raises: OSError."""
         for member in self.members:
             if not fault:
                 member.finish(_ACK_LIMIT_S)

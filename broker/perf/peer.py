@@ -67,6 +67,11 @@ class Address:
         tls = parts.scheme.endswith("s")
         return cls(parts.hostname, port, user, password, vhost, tls, ca_file, verify == "verify_peer")
 
+    @property
+    def family(self) -> socket.AddressFamily:
+        """The address family of the host."""
+        return socket.AF_INET6 if ":" in self.host else socket.AF_INET
+
     def connect(self, limit_s: float, receive_bytes: int = 0, unsent_bytes: int = 0) -> socket.socket:
         """Return a connected socket, through TLS if the URL says so.
 
@@ -74,7 +79,7 @@ class Address:
 
         Raises: OSError.
         """
-        plain = socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET)
+        plain = socket.socket(self.family)
         try:
             plain.settimeout(limit_s)
             if receive_bytes:
@@ -142,10 +147,7 @@ def next_frame(buffer: bytearray) -> tuple[int, bytes] | None:
 
 
 def send_some(end: socket.socket, pending: Pending) -> Pending:
-    """Send what a non-blocking socket accepts and return the rest.
-
-    Raises: OSError.
-    """
+    """Send what a non-blocking socket accepts and return the rest. Raises: OSError."""
     try:
         return pending[end.send(pending) :]
     except NOT_NOW:
@@ -224,10 +226,7 @@ class PeerConnection:
         return self.await_method(answer)
 
     def await_method(self, answer: tuple[int, int]) -> bytes:
-        """Return the payload of the next method frame, which must be `answer`.
-
-        Raises: Refusal.
-        """
+        """Return the payload of the next method frame, which must be `answer`. Raises: Refusal."""
         payload = self._method_payload()
         name = wire.METHOD_HEAD.unpack_from(payload)
         if name == answer:
@@ -276,10 +275,7 @@ class PeerConnection:
         return _message_count(self.call(request, wire.QUEUE_DECLARE_OK))
 
     def queue_counts(self, names: Sequence[str]) -> list[int]:
-        """Return how many messages are ready in each of these queues.
-
-        Raises: Refusal.
-        """
+        """Return how many messages are ready in each of these queues. Raises: Refusal."""
         requests = (wire.queue_declare(self.channel, name, durable=False, passive=True) for name in names)
         return [_message_count(answer) for answer in self.call_all(requests, wire.QUEUE_DECLARE_OK)]
 

@@ -86,10 +86,7 @@ class Watch:
 
 
 class Receiver:
-    """Consumes until it is told to stop.
-
-    Invariant: no delivery above the quota is acked or counted.
-    """
+    """Consumes until it is told to stop. Invariant: no delivery above the quota is acked or counted."""
 
     def __init__(self, peer: Peer, demand: ReceiverPace, watch: Watch, quota: DeliveryQuota) -> None:
         self.peer = peer
@@ -128,10 +125,7 @@ class Receiver:
         return self._resume_ns or NEVER_NS
 
     def react(self, events: int, now_ns: int) -> None:
-        """Perform the reads and writes that have become possible.
-
-        Raises: Refusal, BrokenStream, OSError.
-        """
+        """Perform the reads and writes that have become possible. Raises: Refusal, BrokenStream, OSError."""
         if events & EVENT_WRITE:
             self._out = send_some(self._socket, self._out)
         if events & EVENT_READ:
@@ -154,10 +148,7 @@ class Receiver:
                 return
 
     def finish(self, limit_s: float) -> None:
-        """Ack all counted deliveries.
-
-        Raises: OSError.
-        """
+        """Ack all counted deliveries. Raises: OSError."""
         self._socket.settimeout(limit_s)
         if self._demand.ack_every and self.delivered > self.acked:
             self._out += wire.basic_ack(self.peer.channel, self.delivered, multiple=True)

@@ -22,7 +22,6 @@ class Confirms:
     def __init__(self) -> None:
         self.watermark = 0
         self.above: set[int] = set()
-        self.frames = 0
 
     @property
     def count(self) -> int:
@@ -34,7 +33,6 @@ class Confirms:
 
         Cost: one step per tag, and one more per number above the watermark when the watermark passes it.
         """
-        self.frames += 1
         if tag <= self.watermark:
             return
         if multiple:
@@ -78,20 +76,13 @@ class Scanner:
         self._watch = watch
         self._returning = False
         self._head = b""
-        self._body_at = 0
         self.deliveries = 0
         self.walked = 0
         self.body_bytes = 0
-        self.blocked = 0
-        self.last_tag = 0
         self._begun_at = -1  # where in this buffer the current delivery begins; -1: in an earlier one
         self._body_left = 0
         self._body_size = 0
         self._sizes: list[int] = []  # frame sizes of the current delivery
-        self._shape: tuple[int, ...] = ()
-        self._stride = 0
-        self._tag_at = 0
-        self._probes: tuple[tuple[int, int], ...] = ()
 
     def scan(self, buffer: bytearray, end: int) -> int:
         """Count every whole frame in `buffer[:end]` and return how many bytes they occupy.
@@ -101,42 +92,12 @@ class Scanner:
         """
         at = 0
         self._begun_at = -1
-        while at < end:
-            if self._stride and not self._sizes:
-                at = self._skip_equal(buffer, at, end)
-            after = self._walk(buffer, at, end)
-            if after == at:
-                break
+        while (after := self._walk(buffer, at, end)) != at:
             at = after
         return at
 
-    def _skip_equal(self, buffer: bytearray, at: int, end: int) -> int:
-        """Count deliveries of the known shape that start at `at` and return where they end.
-
-        Try the whole buffer, then half of it and so on, so that one other frame in between costs a few slices.
-        """
-        stride = self._stride
-        count = (end - at) // stride
-        while count and not self._all_equal(buffer, at, count):
-            count //= 2
-        if not count:
-            return at
-        stop = at + count * stride
-        self.deliveries += count
-        self.body_bytes += count * self._body_size
-        tag_at = stop - stride + self._tag_at
-        self.last_tag = int.from_bytes(buffer[tag_at : tag_at + 8], "big")
-        if self._watch:
-            self._watch(buffer, at + self._body_at, stride, count)
-        return stop
-
-    def _all_equal(self, buffer: bytearray, at: int, count: int) -> bool:
-        stride = self._stride
-        stop = at + count * stride
-        return all(buffer[at + offset : stop : stride].count(octet) == count for offset, octet in self._probes)
-
     def _walk(self, buffer: bytearray, at: int, end: int) -> int:
-        """Parse whole frames one by one to the end of the first complete delivery; return where the last one ends."""
+        """Parse whole frames to the end of the first complete delivery and those like it; return where they end."""
         while end - at >= wire.FRAME_OVERHEAD_BYTES:
             kind, _, size = wire.FRAME_HEAD.unpack_from(buffer, at)
             after = at + size + wire.FRAME_OVERHEAD_BYTES
@@ -158,8 +119,7 @@ class Scanner:
                 raise BrokenStream(f"frame type {kind}")
             at = after
             if kind in (wire.HEADER, wire.BODY) and self._body_left <= 0:
-                self._delivered(buffer, at)
-                break
+                return self._delivered(buffer, at, end)
         return at
 
     def _method(self, buffer: bytearray, at: int, size: int) -> None:
@@ -167,15 +127,11 @@ class Scanner:
         if name == wire.BASIC_DELIVER:
             self._sizes = [size]
             self._begun_at = at
-            tag_at = at + 12 + buffer[at + 11]
-            self.last_tag = int.from_bytes(buffer[tag_at : tag_at + 8], "big")
-            self._tag_at = tag_at - at
         elif name == wire.BASIC_ACK:
             self.confirms.add(int.from_bytes(buffer[at + 11 : at + 19], "big"), multiple=bool(buffer[at + 19] & 1))
         elif name in _FATAL:
             raise Refusal(f"{_FATAL[name]}: {reason(bytes(buffer[at + 7 : at + 7 + size]))}")
         elif name == wire.CONNECTION_BLOCKED:
-            self.blocked += 1
             self.blocked_for = reason(bytes(buffer[at + 7 : at + 7 + size])) or "no reason given"
         elif name == wire.CONNECTION_UNBLOCKED:
             self.blocked_for = ""
@@ -203,35 +159,45 @@ class Scanner:
         self.confirms.add(int.from_bytes(buffer[at + 11 : at + 19], "big"), multiple=bool(buffer[at + 19] & 1))
         self.nacked += self.confirms.count - settled
 
-    def _delivered(self, buffer: bytearray, after: int) -> None:
-        """Count a walked delivery; two of one shape in a row define the stride."""
+    def _delivered(self, buffer: bytearray, after: int, end: int) -> int:
+        """Count a walked delivery and the equal ones that follow it in the buffer; return where they end.
+
+        Equal deliveries share types, low octets of ids and sizes, and ends of frames.
+        """
+        shape, self._sizes = self._sizes, []
         if self._returning:
-            self._returning, self._sizes = False, []
+            self._returning = False
             self.returned += 1
-            return
+            return after
         if self._watch and self._body_size:
             self._watch(self._head, 0, 0, 1)
-        self.deliveries += 1
         self.walked += 1
-        self.body_bytes += self._body_size
-        shape, self._sizes = tuple(self._sizes), []
-        if shape != self._shape:
-            self._shape, self._stride = shape, 0
-        elif not self._stride and len(shape) == 3:
-            stride = sum(shape) + 3 * wire.FRAME_OVERHEAD_BYTES
-            if after - self._begun_at == stride and self._begun_at >= 0:  # contiguous, without another frame in between
-                self._stride = stride
-                self._learn(buffer, self._begun_at, shape)
+        count, begun_at = 1, self._begun_at
+        stride = sum(shape) + 3 * wire.FRAME_OVERHEAD_BYTES
+        if len(shape) == 3 and 0 <= begun_at == after - stride:  # contiguous, without another frame in between
+            offsets, start = [8, 10], 0  # low octets of class and method id
+            for size in shape:
+                offsets += [start, start + 5, start + 6, start + size + 7]
+                start += size + wire.FRAME_OVERHEAD_BYTES
+            count = equal_run(buffer, begun_at, stride, (end - begun_at) // stride, offsets)
+            if self._watch and count > 1:
+                self._watch(buffer, after + stride - 1 - shape[2], stride, count - 1)
+        self.deliveries += count
+        self.body_bytes += count * self._body_size
+        return after + (count - 1) * stride
 
-    def _learn(self, buffer: bytearray, first: int, shape: tuple[int, ...]) -> None:
-        """Derive from one delivery what all deliveries of its shape share: types, low octets of sizes and ids, ends."""
-        self._body_at = shape[0] + shape[1] + 2 * wire.FRAME_OVERHEAD_BYTES + wire.FRAME_HEAD.size
-        offsets = [8, 10]  # low octets of class and method id
-        start = 0
-        for size in shape:
-            offsets += [start, start + 5, start + 6, start + size + 7]
-            start += size + wire.FRAME_OVERHEAD_BYTES
-        self._probes = tuple((offset, buffer[first + offset]) for offset in offsets)
+
+def equal_run(buffer: bytearray, at: int, stride: int, count: int, offsets: list[int]) -> int:
+    """Return how many of `count` packets from `at` surely are like the first at these offsets, at least one.
+
+    Try all, then half of them and so on, so that another packet in between costs a few slices.
+    """
+    while count > 1:
+        stop = at + count * stride
+        if all(buffer[at + offset : stop : stride].count(buffer[at + offset]) == count for offset in offsets):
+            break
+        count //= 2
+    return max(1, count)
 
 
 def reason(payload: bytes) -> str:

@@ -154,10 +154,7 @@ class Sender:
         self.push(now_ns)
 
     def push(self, now_ns: int) -> None:
-        """Send the pending bytes, or else the next slice.
-
-        Raises: OSError.
-        """
+        """Send the pending bytes, or else the next slice. Raises: OSError."""
         if self._pending or self._take(now_ns):
             self._pending = send_some(self._socket, self._pending)
 
@@ -172,10 +169,7 @@ class Sender:
             self.pull(time.monotonic_ns())
 
     def pull(self, now_ns: int) -> None:
-        """Read confirms, nacks and returns.
-
-        Raises: Refusal, BrokenStream, OSError.
-        """
+        """Read confirms, nacks and returns. Raises: Refusal, BrokenStream, OSError."""
         buffer, fill = self._received, self._fill
         end = fill + receive_some(self._socket, memoryview(buffer)[fill:], "publisher")
         if end == fill:

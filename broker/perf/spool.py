@@ -34,10 +34,7 @@ class Material:
 
 
 class Spool:
-    """A buffer of messages at equal strides, which is sent repeatedly.
-
-    Units: `at` and `stride` in bytes.
-    """
+    """A buffer of messages at equal strides, which is sent repeatedly. Units: `at` and `stride` in bytes."""
 
     def __init__(self, material: Material, first: int, room_bytes: int) -> None:
         """Encode messages, beginning with key `first`: each key once, or as many as fit.

@@ -1,16 +1,136 @@
-"""Shows a result as text: the counts with their rates, the latencies, and what broker and generator used."""
+"""Shows a result as text, or several side by side: counts, rates, latencies, and what broker and generator used."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from broker.figures.markup import plain
-from broker.figures.numerals import count_text, digits, duration_text, figure_text, rate_text, share_text, size_text
-from broker.perf.comparison import Measure, labels, rows, spoken
+from broker.figures.numerals import (
+    count_text,
+    digits,
+    duration_text,
+    figure_text,
+    rate_text,
+    ratio_text,
+    share_text,
+    size_text,
+)
 from broker.perf.result import Generator, Latency, ProcessUse, Result, RunTotals
 
+_MUCH_THE_SAME: Final = 0.05  # two runs on one machine can differ by more than this
+_LESS_IS_BETTER: Final = frozenset({"us", "s", "bytes"})
+_MEASURES: Final = (  # name, unit, part of the result, its field
+    ("published", "per_s", "totals", "publish_per_s"),
+    ("confirmed", "per_s", "totals", "confirm_per_s"),
+    ("delivered", "per_s", "totals", "deliver_per_s"),
+    ("latency p50", "us", "latency_us", "p50"),
+    ("latency p95", "us", "latency_us", "p95"),
+    ("latency p99", "us", "latency_us", "p99"),
+    ("latency p99.9", "us", "latency_us", "p99_9"),
+    ("latency max", "us", "latency_us", "max"),
+    ("confirm latency p50", "us", "confirm_latency_us", "p50"),
+    ("confirm latency p99", "us", "confirm_latency_us", "p99"),
+    ("broker CPU/message", "us", "process", "cpu_us_per_message"),
+    ("broker peak memory", "bytes", "process", "peak_rss_bytes"),
+)
 _MB = 1e6
 _LATENCY_HEAD = ("", "messages", "min", "mean", "p50", "p75", "p95", "p99", "p99.9", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One measure of all results, None where it was not taken; an `own` measure is specific to the scenario."""
+
+    name: str
+    unit: str
+    values: tuple[float | None, ...]
+    own: bool = False
+
+    def text(self, at: int) -> str:
+        """Return a result's value with its unit."""
+        value = self.values[at]
+        return "" if value is None else figure_text(value, self.unit)
+
+    def ratio(self, at: int) -> str | None:
+        """Return the ratio of a result's value to the first result's."""
+        base, value = self.values[0], self.values[at]
+        return None if base is None or value is None or at == 0 else ratio_text(value, base)
+
+    def better(self, at: int) -> bool | None:
+        """Return whether a value is better than the first result's; None if they are close or incomparable."""
+        base, value = self.values[0], self.values[at]
+        if base is None or value is None or self.unit not in {*_LESS_IS_BETTER, "per_s"}:
+            return None
+        if abs(value - base) <= _MUCH_THE_SAME * base:
+            return None
+        return (value < base) == (self.unit in _LESS_IS_BETTER)
+
+    def share(self, at: int) -> float:
+        """Return a value as a share of the largest value of its row."""
+        most = max((value for value in self.values if value is not None), default=0.0)
+        return max(0.0, (self.values[at] or 0.0) / most) if most > 0 else 0.0
+
+
+def spoken(name: str) -> str:
+    """Return the name of a figure in words."""
+    return " ".join("CPU" if word == "cpu" else word for word in name.split("_"))
+
+
+def rows(results: Sequence[Result]) -> list[Measure]:
+    """Return every measure that at least one result has."""
+    made = [
+        Measure(name, unit, tuple(_measured(result, part, field) for result in results))
+        for name, unit, part, field in _MEASURES
+    ]
+    units = {name: figure.unit for result in results for name, figure in result.figures.items()}
+    for name, unit in units.items():
+        values = tuple(_figure(result, name, unit) for result in results)
+        made.append(Measure(spoken(name), unit, values, own=True))
+    return [row for row in made if any(value is not None for value in row.values)]
+
+
+def labels(results: Sequence[Result]) -> list[str]:
+    """Return a unique label for each result: its broker, and the options that distinguish it."""
+    names = [result.broker.product or "broker" for result in results]
+    if len({result.scenario for result in results}) > 1:
+        names = [f"{name} {result.scenario}" for name, result in zip(names, results, strict=True)]
+    if len(set(names)) < len(names):
+        telling = [key for key in _keys(results) if len({_option(result, key) for result in results}) > 1]
+        parts = [", ".join(f"{key} {_option(result, key)}" for key in telling[:3]) for result in results]
+        names = [f"{name}, {part}" if part else name for name, part in zip(names, parts, strict=True)]
+    return [f"{name} (run {at})" if names.count(name) > 1 else name for at, name in enumerate(names, 1)]
+
+
+def option_rows(results: Sequence[Result]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return every option with its value in each result."""
+    return [(key, tuple(_option(result, key) for result in results)) for key in _keys(results)]
+
+
+def _keys(results: Sequence[Result]) -> list[str]:
+    return list(dict.fromkeys(key for result in results for key in result.options))
+
+
+def _option(result: Result, key: str) -> str:
+    value = result.options.get(key)
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return ", ".join(item if isinstance(item, str) else json.dumps(item) for item in value)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _figure(result: Result, name: str, unit: str) -> float | None:
+    figure = result.figures.get(name)
+    return figure.value if figure is not None and figure.unit == unit else None
+
+
+def _measured(result: Result, part: str, field: str) -> float | None:
+    """Return a field of a part of a result; None for a missing part or a rate of 0."""
+    value: float | None = getattr(getattr(result, part), field, None)
+    return None if part == "totals" and not value else value
 
 
 def table(result: Result) -> str:

@@ -10,10 +10,9 @@ from typing import Final
 
 from broker.perf import wire
 from broker.perf.faults import BadOptions
-from broker.perf.flags import add, add_switch
+from broker.perf.flags import add, add_switch, count
 from broker.perf.peer import PeerConnection
 from broker.perf.progress import RunProgress
-from broker.perf.quantities import count
 
 KINDS: Final = ("topic", "direct", "fanout")
 _MOST_BYTES: Final = 255  # of a name
@@ -53,10 +52,7 @@ class RunTopology:
         return ready
 
     def bind(self, peer: PeerConnection, bindings: Sequence[tuple[str, str]], progress: RunProgress) -> None:
-        """Add bindings: pairs of queue and binding key.
-
-        Raises: Refusal, OSError.
-        """
+        """Add bindings: pairs of queue and binding key. Raises: Refusal, OSError."""
         for at in range(0, len(bindings), _STEP):
             if len(bindings) >= _STEP:
                 progress.share("bindings", at, len(bindings))
@@ -65,17 +61,11 @@ class RunTopology:
             peer.call_all(requests, wire.QUEUE_BIND_OK)
 
     def ready(self, peer: PeerConnection) -> int:
-        """Return how many messages the queues hold now.
-
-        Raises: Refusal, OSError.
-        """
+        """Return how many messages the queues hold now. Raises: Refusal, OSError."""
         return sum(peer.queue_counts(self.queues))
 
     def remove(self, peer: PeerConnection) -> None:
-        """Remove what the run owns.
-
-        Raises: Refusal, OSError.
-        """
+        """Remove what the run owns. Raises: Refusal, OSError."""
         if self.own_queues and not self.predeclared:
             requests = (wire.queue_delete(peer.channel, queue) for queue in self.queues)
             peer.call_all(requests, wire.QUEUE_DELETE_OK)
@@ -136,10 +126,7 @@ def own_name() -> str:
 
 
 def numbered(name: str, count_: int) -> list[str]:
-    """Return `count_` numbered names of equal length.
-
-    Raises: BadOptions for names that AMQP cannot carry.
-    """
+    """Return `count_` numbered names of equal length. Raises: BadOptions for names that AMQP cannot carry."""
     width = max(4, len(str(count_)))
     names = [f"{name}-{number:0{width}d}" for number in range(1, count_ + 1)]
     if len(names[-1].encode()) > _MOST_BYTES:

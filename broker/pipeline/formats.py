@@ -31,8 +31,7 @@ from pyspark.sql.types import StructType
 
 from broker.pipeline.faults import SinkRefused, SourceRefused, said_plainly
 from broker.pipeline.sink.amqp_publisher import AmqpPublisher
-from broker.pipeline.sink.bad_records import BadRecordLog
-from broker.pipeline.sink.publishing import publish_batches
+from broker.pipeline.sink.publishing import BadRecordLog, publish_batches
 from broker.pipeline.sink.rows import SinkOptions, SinkRows, check_message_columns
 from broker.pipeline.source.catalog import Catalog, open_catalog
 from broker.pipeline.source.message_run import SlotRun, read_run

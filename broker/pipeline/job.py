@@ -13,21 +13,22 @@ import os
 import signal
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar, cast
 
 from broker.cli.broker_folder import BadFile
 from broker.cli.control_client import Unanswered
-from broker.cli.parser import BadUsage
+from broker.cli.parser import BadUsage, add_switch, add_value
 from broker.cli.table import cell, print_json
+from broker.figures.numerals import many, size_text, span_text
 from broker.pipeline.faults import OK, JobFailed, JobRefused, LakeRefused, ServerRefused, SourceRefused, restated
 from broker.pipeline.lake.place import OPTIONS, LakePlace
 from broker.pipeline.options import local_path
-from broker.pipeline.progress import Progress
 from broker.pipeline.source.http_catalog import HttpCatalog
 from broker.pipeline.spark.log import SparkLog
 from broker.pipeline.spark.server import connect, files, start, why_not
@@ -37,6 +38,109 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from broker.pipeline.lake.lake import Lake
+    from broker.slot_files.seal_view import Lag
+
+ELSEWHERE_EVERY_S: Final = 5.0
+REFRESHES_PER_S: Final = 4  # on a terminal
+
+
+class Progress:
+    """Counts the work of a job, and shows it.
+
+    Shapes: `lag` is the remaining work, None if unknown.
+    Invariant: any thread may count; Spark reports its batches on a thread of its own.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        *,
+        quiet: bool = False,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.job = job
+        self.slots = 0
+        self.rows = 0
+        self.bytes = 0
+        self.lag: Lag | None = None
+        self._stream = sys.stderr if stream is None else stream
+        self._quiet = quiet
+        self._clock = clock
+        self._began = self._told_at = clock()
+        self._step = ""
+        self._lock = threading.Lock()
+        self._status: Any = None  # on a terminal
+        if not quiet and self._stream.isatty():
+            from rich.console import Console
+
+            console = Console(file=self._stream, markup=False, highlight=False)
+            self._status = console.status(job, refresh_per_second=REFRESHES_PER_S)
+            self._status.start()
+
+    def add(self, *, slots: int = 0, rows: int = 0, bytes_: int = 0, lag: Lag | None = None) -> None:
+        """Count the work since the last call, and show it if due."""
+        with self._lock:
+            self.slots += slots
+            self.rows += rows
+            self.bytes += bytes_
+            if lag is not None:
+                self.lag = lag
+            self._tell()
+
+    def step(self, name: str) -> None:
+        """Name the current step of the job."""
+        with self._lock:
+            self._step = name
+            self._tell()
+
+    def say(self, line: str) -> None:
+        """Write a permanent line."""
+        with self._lock:
+            if self._status is not None:
+                self._status.console.print(line, soft_wrap=True)
+            elif not self._quiet:
+                self._stream.write(f"{line}\n")
+                self._stream.flush()
+
+    def close(self) -> None:
+        """Clear the line so that the terminal is free for the next output."""
+        with self._lock:
+            self._quiet = True
+            if self._status is not None:
+                self._status.stop()
+                self._status = None
+
+    @property
+    def elapsed_s(self) -> float:
+        """The time since the job began."""
+        return self._clock() - self._began
+
+    def line(self) -> str:
+        """Return the progress of the job as one line."""
+        parts = [self.job]
+        if self._step:
+            parts.append(self._step)
+        if self.slots:
+            parts.append(many(self.slots, "slot"))
+        if self.rows:
+            parts.append(many(self.rows, "row"))
+            if self.elapsed_s > 0:
+                parts.append(f"{self.rows / self.elapsed_s:,.0f} rows/s")
+        if self.lag is not None:
+            parts.append(f"{many(self.lag['lag_slots'], 'slot')} to go")
+            if self.lag["lag_slots"]:
+                parts += [size_text(self.lag["lag_bytes"]), f"{span_text(self.lag['lag_s'])} behind"]
+        return "  ".join(parts)
+
+    def _tell(self) -> None:
+        if self._status is not None:
+            self._status.update(self.line())
+        elif not self._quiet and self._clock() - self._told_at >= ELSEWHERE_EVERY_S:
+            self._told_at = self._clock()
+            self._stream.write(f"{self.line()}\n")
+            self._stream.flush()
+
 
 Options = TypeVar("Options")
 LOCAL: Final = "local[*]"
@@ -71,40 +175,47 @@ def _said(value: Any) -> str:
     return cell(value) or "-"
 
 
+def add_repeated(parser: argparse._ActionsContainer, name: str, metavar: str, meaning: str, **more: Any) -> None:
+    """Add an option that may be given several times; `more` is for argparse."""
+    parser.add_argument(name, metavar=metavar, help=meaning, action="append", default=[], **more)
+
+
 def add_spark(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that every Spark job takes."""
     group = parser.add_argument_group("Spark")
-    group.add_argument(
-        "--master", metavar="M", help="Spark master; default the server, else local[*], all cores of this machine"
-    )
-    group.add_argument("--conf", metavar="K=V", action="append", type=setting, default=[], help="a setting of Spark")
-    group.add_argument("--driver-memory", metavar="SIZE", help="memory of the JVM, such as 2g")
+    add_value(group, "--master", "M", "Spark master; default the server, else local[*], all cores of this machine")
+    add_repeated(group, "--conf", "K=V", "a setting of Spark", type=setting)
+    add_value(group, "--driver-memory", "SIZE", "memory of the JVM, such as 2g")
     where = group.add_mutually_exclusive_group()
-    where.add_argument("--warm", action="store_true", help="use the Spark server, and start it if none runs")
-    where.add_argument("--cold", action="store_true", help="do not use a running server")
+    add_switch(where, "--warm", "use the Spark server, and start it if none runs")
+    add_switch(where, "--cold", "do not use a running server")
     add_output(parser)
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that every job takes, with Spark or without."""
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    add_switch(parser, "--json", "print the summary as JSON")
+    add_switch(parser, "--quiet", "show no progress")
 
 
 def add_lake(parser: argparse._ActionsContainer, told: str, *, required: bool = True) -> None:
     """Add the arguments that name a lake: a folder or s3://bucket/prefix."""
-    parser.add_argument("--lake", metavar="DIR|URL", type=_lake_argument, required=required, help=told)
-    parser.add_argument(
-        "--storage-option", metavar="K=V", type=_storage_option, action="append",
-        help="for a lake at s3://, such as aws_endpoint_url=http://host:9000; default the AWS_ variables",
-    )  # fmt: skip
+    add_value(parser, "--lake", "DIR|URL", told, type=_lake_argument, required=required)
+    add_value(
+        parser,
+        "--storage-option",
+        "K=V",
+        "for a lake at s3://, such as aws_endpoint_url=http://host:9000; default the AWS_ variables",
+        type=_storage_option,
+        action="append",
+    )
 
 
 def add_broker(parser: argparse._ActionsContainer, data: str, server: str = "") -> None:
     """Add the arguments that name a broker, by its data folder or by its HTTP server, and what they are for."""
-    parser.add_argument("--path", metavar="DIR", help=f"the broker's data folder{data}")
+    add_value(parser, "--path", "DIR", f"the broker's data folder{data}")
     url = "http(s)://user:password@host:15672"
-    parser.add_argument("--url", metavar="URL", type=_url, help=f"the broker's HTTP server, {url}{server}")
+    add_value(parser, "--url", "URL", f"the broker's HTTP server, {url}{server}", type=_url)
 
 
 def _url(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from broker.routing.pattern import HASH, STAR, Pattern
+from broker.routing.pattern import HASH, STAR, Pattern, WordPlace
 
 
 class CoverAutomaton:
@@ -103,49 +103,17 @@ def narrowness(pattern: Pattern) -> tuple[int, int, int]:
     return words, words - stars, -hashes
 
 
-class Place:
+class Place(WordPlace["Place | Pattern"]):
     """One node of the trie: the pattern that ends here, and its children.
 
     What follows is another place, or, where only one pattern goes on, that pattern itself.
     """
 
-    __slots__ = ("hash", "pattern", "star", "words")
+    __slots__ = ("pattern",)
 
     def __init__(self) -> None:
-        self.words: dict[str, Place | Pattern] | None = None
-        self.star: Place | Pattern | None = None
-        self.hash: Place | Pattern | None = None
+        super().__init__()
         self.pattern: Pattern | None = None
-
-    def child(self, word: str) -> Place | Pattern | None:
-        """Return what follows after one word of a pattern."""
-        if word == STAR:
-            return self.star
-        if word == HASH:
-            return self.hash
-        return None if self.words is None else self.words.get(word)
-
-    def attach(self, word: str, child: Place | Pattern) -> None:
-        """Put a place or a pattern after one word."""
-        if word == STAR:
-            self.star = child
-        elif word == HASH:
-            self.hash = child
-        elif self.words is None:
-            self.words = {word: child}
-        else:
-            self.words[word] = child
-
-    def detach(self, word: str) -> None:
-        """Remove what follows one word."""
-        if word == STAR:
-            self.star = None
-        elif word == HASH:
-            self.hash = None
-        elif self.words is not None:
-            del self.words[word]
-            if not self.words:
-                self.words = None
 
     def hold(self, pattern: Pattern, depth: int) -> None:
         """Add a pattern whose first `depth` words lead here: it ends here, or is the only one after its next word."""

@@ -75,7 +75,9 @@ class CoverSet:
     for Efficient Information Dissemination", 2005.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, covers: bool = True) -> None:
+        """Without `covers` every distinct pattern is a root."""
+        self._covers = covers
         self._index = CoverIndex()
         self._members: dict[str, Member] = {}
         self._roots: dict[str, Pattern] = {}
@@ -114,6 +116,9 @@ class CoverSet:
             return UNCHANGED
         member = Member(pattern)
         self._members[pattern.text] = member
+        if not self._covers:
+            self._roots[pattern.text] = pattern
+            return RootDiff((pattern,))
         root = self._index.covering(pattern)
         if root is not None:
             self._members[root.text].adopt(member)
@@ -169,7 +174,8 @@ class CoverSet:
         self._roots[pattern.text] = pattern
 
     def _uproot(self, pattern: Pattern) -> None:
-        self._index.remove(pattern)
+        if self._covers:
+            self._index.remove(pattern)
         del self._roots[pattern.text]
         if not self._roots:
             self._roots.clear()  # a dict keeps its size when keys are deleted

@@ -10,12 +10,29 @@ from typing import Any, Final, Protocol
 
 from broker.routing.bundle import Binding, Bundle, Destination, binding_identity
 from broker.routing.cache import CacheLimits
-from broker.routing.dialect import AMQP, TopicDialect
-from broker.routing.exchange_tally import ExchangeTally
 from broker.routing.listeners import NOBODY, Listeners
-from broker.routing.pattern import Pattern, PatternLimits, parse_pattern
+from broker.routing.pattern import AMQP, Pattern, PatternLimits, TopicDialect, parse_pattern
 from broker.routing.route import Route
 from broker.routing.route_cache import RouteCache
+
+
+class ExchangeTally:
+    """Counts the messages that clients published to one exchange: how many came in, and to how many queues they went.
+
+    Invariant: both numbers only grow.
+    """
+
+    __slots__ = ("publish_in", "publish_out")
+
+    def __init__(self) -> None:
+        self.publish_in = 0
+        self.publish_out = 0
+
+    def count(self, count: int, queues: int) -> None:
+        """Count messages, each of which went to this many queues."""
+        self.publish_in += count
+        self.publish_out += count * queues
+
 
 NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 """The argument table of all bindings without arguments."""

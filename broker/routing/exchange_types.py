@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from broker.routing.cache import CacheLimits
-from broker.routing.dialect import AMQP, DIALECTS, TopicDialect
+from broker.routing.choosing_exchanges import HashExchange, LocalRandomExchange, ModulusExchange, RandomExchange
 from broker.routing.direct_exchange import DirectExchange
-from broker.routing.engine_names import AUTO, CHOICES
 from broker.routing.exchange import Exchange, ExchangeProperties
-from broker.routing.fanout_exchange import FanoutExchange
-from broker.routing.hash_exchange import HashExchange, ModulusExchange
+from broker.routing.fanout_exchange import DeduplicationExchange, FanoutExchange, HistoryExchange, MemoryExchange
 from broker.routing.headers_exchange import HeadersExchange
-from broker.routing.memory_exchange import DeduplicationExchange, HistoryExchange, MemoryExchange
-from broker.routing.pattern import PatternLimits
-from broker.routing.random_exchange import LocalRandomExchange, RandomExchange
+from broker.routing.index import AUTO, CHOICES
+from broker.routing.pattern import AMQP, DIALECTS, PatternLimits, TopicDialect
 from broker.routing.topic_exchange import TopicExchange
 
 DELAYED_TYPE: Final = "x-delayed-message"

@@ -1,9 +1,12 @@
-"""The fanout exchange."""
+"""The fanout exchange, and those that remember messages: one keeps the last ones, and one lets none through twice.
+
+What such an exchange remembers lies in a queue of the broker's own, its memory, which gets a message with the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Final
 
 from broker.routing.cache import CacheLimits
 from broker.routing.destinations import Destinations, count_down, count_up
@@ -67,3 +70,119 @@ class FanoutExchange(Exchange):
         if known is not None and known.live:
             return known
         return self._heard.offer(key, (*self._destinations, *self.listeners.match((key,))))
+
+
+DEDUPLICATION_HEADER: Final = "x-deduplication-header"
+HISTORY_PREFIX: Final = "amq.history."
+SEEN_PREFIX: Final = "amq.deduplication."
+NO_STORE: Final = "x-recent-history-no-store"
+LENGTH: Final = "x-recent-history-length"
+LENGTH_DEFAULT: Final = 20  # the plugin's
+LENGTH_MAX: Final = 10_000  # a binding copies them within one turn of the loop
+HISTORY_BYTES: Final = 16 << 20  # the bodies of a history
+TIME_MAX_MS: Final = 315_360_000_000  # ten years, as for other times
+
+
+class MemoryExchange(FanoutExchange):
+    """A fanout exchange with a memory, to which it routes too; a message that reaches nothing else is unroutable.
+
+    Shapes: ``memory_arguments`` are those of the queue, which is as durable as the exchange if it ``lasts``.
+    """
+
+    by_headers = True  # each message is matched by itself
+    memory_prefix: str
+    memory_arguments: Mapping[str, Any]
+    lasts = True
+
+    def __init__(self, name: str, properties: ExchangeProperties = BARE) -> None:
+        super().__init__(name, properties)
+        self.memory: Hashable | None = None
+        self._knows: Callable[[Any], bool] | None = None
+
+    def remember_in(self, memory: Hashable, knows: Callable[[Any], bool] | None) -> None:
+        """Take the memory and, of one that lets nothing through twice, what tells whether it knows a value."""
+        self.memory = memory
+        self._knows = knows
+
+    def route(self, key: str) -> Route:
+        """Return the standing route: each message must be matched."""
+        return self.standing
+
+    def leads(self, destinations: Sequence[Any]) -> bool:
+        """Return whether any of the destinations is neither a listener nor the memory."""
+        return super().leads([destination for destination in destinations if destination is not self.memory])
+
+
+class HistoryExchange(MemoryExchange):
+    """Routes to all destinations, and keeps the last messages for those that are bound later.
+
+    Source: RabbitMQ's plugin rabbitmq_recent_history_exchange, its arguments and texts.
+    """
+
+    type = "x-recent-history"
+    memory_prefix = HISTORY_PREFIX
+
+    def __init__(self, name: str, properties: ExchangeProperties = BARE) -> None:
+        """Check the arguments. Raises: ValueError."""
+        super().__init__(name, properties)
+        length = self.arguments.get(LENGTH, LENGTH_DEFAULT)
+        if isinstance(length, bool) or not isinstance(length, int) or length <= 0:
+            raise ValueError(f"Invalid argument {length!r}, '{LENGTH}' must be a positive integer")
+        if length > LENGTH_MAX:
+            raise ValueError(f"Invalid argument {length}, '{LENGTH}' must be at most {LENGTH_MAX}")
+        self.memory_arguments = {"x-max-length": length, "x-max-length-bytes": HISTORY_BYTES}
+
+    def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
+        """Return all destinations, and the memory unless the message is not to be kept."""
+        found = super().match(keys, fields)
+        return found if self.memory is None or fields.headers.get(NO_STORE) is True else (self.memory, *found)
+
+
+class DeduplicationExchange(MemoryExchange):
+    """Routes a message to all destinations unless it knows the value of its header x-deduplication-header.
+
+    Source: the plugin rabbitmq-message-deduplication, its arguments and texts.
+    """
+
+    type = "x-message-deduplication"
+    memory_prefix = SEEN_PREFIX
+
+    def __init__(self, name: str, properties: ExchangeProperties = BARE) -> None:
+        """Check the arguments. Raises: ValueError."""
+        super().__init__(name, properties)
+        arguments = self.arguments
+        size = _positive(arguments.get("x-cache-size"))
+        if size is None:
+            raise ValueError("Missing or invalid argument, 'x-cache-size' must be an integer greater than 0")
+        memory_arguments: dict[str, Any] = {"x-max-length": size}
+        if "x-cache-ttl" in arguments:
+            ttl_ms = _positive(arguments["x-cache-ttl"])
+            if ttl_ms is None:
+                raise ValueError("Invalid argument, 'x-cache-ttl' must be an integer greater than 0")
+            memory_arguments["x-message-ttl"] = min(ttl_ms, TIME_MAX_MS)
+        persistence = arguments.get("x-cache-persistence", "memory")
+        if persistence not in ("disk", "memory"):
+            raise ValueError("Invalid argument, 'x-cache-persistence' must be either 'disk' or 'memory'")
+        self.lasts = persistence == "disk"
+        self.memory_arguments = {**memory_arguments, "x-message-deduplication": True}
+
+    def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
+        """Return all destinations and the memory, or nothing for a message that it knows; nobody hears that."""
+        found = super().match(keys, fields)
+        value = fields.headers.get(DEDUPLICATION_HEADER)
+        if self.memory is None or self._knows is None or value is None:
+            return found
+        return () if self._knows(value) else (self.memory, *found)
+
+
+def cache_ttl_ms(headers: Mapping[str, Any]) -> int | None:
+    """Return for how long a message wants its value to be remembered, None without a time of its own."""
+    ttl_ms = _positive(headers.get("x-cache-ttl"))
+    return None if ttl_ms is None else min(ttl_ms, TIME_MAX_MS)
+
+
+def _positive(value: Any) -> int | None:
+    """Return a number above 0, which the plugin reads from text too; None for anything else."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 19:
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -1,4 +1,4 @@
-"""The topic index: literal binding keys in a dict, wildcard patterns in an engine, and the interface of engines."""
+"""The topic index: literal binding keys in a dict, wildcard patterns in an engine; the engines and their interface."""
 
 from __future__ import annotations
 
@@ -9,13 +9,27 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final, Protocol, TypeVar
 
 from broker.routing.destinations import Target
-from broker.routing.dialect import AMQP, TopicDialect
+from broker.routing.engines.bitmap import ConstituentBitmap
+from broker.routing.engines.dfa import LazyDfa
 from broker.routing.engines.tiered import Tiered
-from broker.routing.pattern import Pattern, PatternLimits
+from broker.routing.engines.trie import Trie
+from broker.routing.pattern import AMQP, Pattern, PatternLimits, TopicDialect
 
 T = TypeVar("T")
 CODE: Final = (type, FunctionType, BuiltinFunctionType, ModuleType)
 """Types that an object refers to but does not own."""
+
+AUTO: Final = "auto"
+"""The choice that selects `DEFAULT`."""
+DEFAULT: Final = "tiered"
+ENGINES: Final[dict[str, type[Any]]] = {"bitmap": ConstituentBitmap, "trie": Trie, "dfa": LazyDfa, DEFAULT: Tiered}
+"""Every engine, by name; each takes a dialect."""
+CHOICES: Final = (AUTO, "bitmap", "trie", "dfa")
+"""The values of a setting or an exchange argument."""
+
+
+class UnknownEngine(ValueError):
+    """No engine has this name."""
 
 
 class TopicEngine(Protocol[T]):
@@ -43,6 +57,15 @@ class TopicEngine(Protocol[T]):
 
     def counts(self) -> Mapping[str, int]:
         """Return the sizes of the structures within, by name; without a pattern all of them are 0."""
+
+
+def make_engine(name: str, dialect: TopicDialect = AMQP) -> TopicEngine[Any]:
+    """Return a new, empty engine of that name. Raises: UnknownEngine, a ValueError that lists the names."""
+    kind = ENGINES.get(DEFAULT if name == AUTO else name)
+    if kind is None:
+        raise UnknownEngine(f"{name!r} is not a topic engine; known are {', '.join((AUTO, *ENGINES))}")
+    engine: TopicEngine[Any] = kind(dialect)
+    return engine
 
 
 def footprint_bytes(root: object, closed: tuple[type, ...] = (), without: type | tuple[type, ...] = ()) -> int:

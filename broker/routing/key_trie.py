@@ -138,21 +138,11 @@ class KeyTrie:
                 if steps > 0:
                     found.append(node)
                 continue
-            if depth < stem and pattern[depth] != STAR:
-                child = node.get(pattern[depth])
-                if child is not None:
-                    pending.append((child, depth + 1))
-            elif depth == length:
-                end = node.get(END)
-                if end is not None:
-                    pending.append((end, depth))
-            elif visits + len(pending) + len(node) > visits_max:
+            wide = depth != length and (depth >= stem or pattern[depth] == STAR)
+            if wide and visits + len(pending) + len(node) > visits_max:
                 self.visited += visits
                 return None
-            elif depth < stem:
-                pending += [(child, depth + 1) for word, child in node.items() if word != END]
-            else:
-                pending += [(child, depth) for child in node.values()]
+            _follow(pattern, stem, node, depth, pending)
         self.visited += visits
         return found
 
@@ -161,26 +151,14 @@ class KeyTrie:
 
         The trie may change meanwhile: a key that stays is found once, others perhaps. Cost: as `find`.
         """
-        length = len(pattern)
-        stem = pattern.index(HASH) if HASH in pattern else length
+        stem = pattern.index(HASH) if HASH in pattern else len(pattern)
         pending: list[tuple[Node | str, int]] = [(self._root, 0)]
         while pending:
             node, depth = pending.pop()
             if isinstance(node, str):
                 yield node if self._rest_matches(pattern, node, depth) > 0 else None
                 continue
-            if depth < stem and pattern[depth] != STAR:
-                child = node.get(pattern[depth])
-                if child is not None:
-                    pending.append((child, depth + 1))
-            elif depth == length:
-                end = node.get(END)
-                if end is not None:
-                    pending.append((end, depth))
-            elif depth < stem:
-                pending += [(child, depth + 1) for word, child in node.items() if word != END]
-            else:
-                pending += [(child, depth) for child in node.values()]
+            _follow(pattern, stem, node, depth, pending)
             yield None
 
     def _rest_matches(self, pattern: Sequence[str], key: str, start: int) -> int:
@@ -210,3 +188,19 @@ class KeyTrie:
         while place < len(pattern) and pattern[place] == HASH:
             place += 1
         return steps if place == len(pattern) else -steps
+
+
+def _follow(pattern: Sequence[str], stem: int, node: Node, depth: int, pending: list[tuple[Node | str, int]]) -> None:
+    """Add what the words of a pattern lead to from a node. Shapes: `stem` words come before the first `#`."""
+    if depth < stem and pattern[depth] != STAR:
+        child = node.get(pattern[depth])
+        if child is not None:
+            pending.append((child, depth + 1))
+    elif depth == len(pattern):
+        end = node.get(END)
+        if end is not None:
+            pending.append((end, depth))
+    elif depth < stem:
+        pending += [(child, depth + 1) for word, child in node.items() if word != END]
+    else:
+        pending += [(child, depth) for child in node.values()]

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any, Final
 
-from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.index import TopicIndex
-from broker.routing.pattern import PatternLimits, parse_pattern
+from broker.routing.pattern import AMQP, PatternLimits, TopicDialect, parse_pattern
 
 
 class Listeners:

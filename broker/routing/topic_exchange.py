@@ -6,12 +6,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from broker.routing.cache import CacheLimits
-from broker.routing.dialect import AMQP, TopicDialect
-from broker.routing.engine_names import AUTO, engine_name, make_engine
-from broker.routing.engines.conventional import words_match
 from broker.routing.exchange import BARE, ExchangeProperties, KeyedExchange, MessageFields
-from broker.routing.index import TopicIndex
-from broker.routing.pattern import PatternLimits
+from broker.routing.index import AUTO, DEFAULT, TopicIndex, make_engine
+from broker.routing.pattern import AMQP, PatternLimits, TopicDialect, words_match
 
 
 class TopicExchange(KeyedExchange):
@@ -31,13 +28,13 @@ class TopicExchange(KeyedExchange):
     ) -> None:
         super().__init__(name, properties, cache_limits)
         self.dialect = dialect
-        self._engine = make_engine(index, dialect)
-        self._index = TopicIndex(self._engine, limits=pattern_limits, dialect=dialect)
+        self._engine_name = DEFAULT if index == AUTO else index
+        self._index = TopicIndex(make_engine(index, dialect), limits=pattern_limits, dialect=dialect)
 
     @property
     def index_name(self) -> str:
         """Return which engine finds wildcard patterns."""
-        return engine_name(self._engine)
+        return self._engine_name
 
     @property
     def kind_of_patterns(self) -> str:
@@ -46,9 +43,8 @@ class TopicExchange(KeyedExchange):
 
     def matches(self, key: str, arguments: Mapping[str, Any], keys: Sequence[str], fields: MessageFields) -> bool:
         """Return whether the pattern of a binding matches one of the keys."""
-        words, star = self.dialect.words, self.dialect.star
         pattern = self.dialect.parse(key).words
-        return any(words_match(pattern, words(one), star) for one in keys)
+        return any(words_match(pattern, self.dialect.words(one)) for one in keys)
 
     def _attach(
         self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None

@@ -245,5 +245,5 @@ class Metrics(HttpPort):
         15692, 0, 65535, "", "The port; 0 takes a free port, which the log names.", "RabbitMQ prometheus"
     )
     shared_ms: Milliseconds = number(
-        1000, 0, 60_000, "ms", "How long the text of a scrape is for all who ask for the same.", reload=AT_ONCE
+        1000, 0, 60_000, "ms", "How long scrapes of the same metrics share one text.", reload=AT_ONCE
     )

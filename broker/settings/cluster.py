@@ -34,8 +34,8 @@ class Cluster(SettingsSection):
     )
     schema_name: str = Field(
         default="slotmq",
-        description="The schema of the cluster's tables, made at the first start. Clusters with different schemas can "
-        "share a database.",
+        description="The schema of the cluster's tables, created at the first start. Clusters with different schemas "
+        "can share a database.",
     )
     lease_ms: Milliseconds = number(
         3000,

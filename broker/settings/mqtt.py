@@ -8,8 +8,6 @@ from pydantic import Field
 
 from broker.settings.fields import GiB, KiB, MiB, Seconds, SettingsSection, Size, number
 
-__all__ = ["Mqtt"]
-
 VhostName = Annotated[str, Field(min_length=1, max_length=255)]
 
 
@@ -26,8 +24,8 @@ class Mqtt(SettingsSection):
         default="amq.topic",
         min_length=1,
         max_length=255,
-        description="The exchange of topics. Another one than amq.topic has x-topic-dialect: mqtt and keeps topics as "
-        "they are; it is made where it is missing.",
+        description="The exchange for topics. Any other than amq.topic is created where it is missing, with "
+        "x-topic-dialect: mqtt, and keeps topics unchanged.",
     )
     vhost: str = Field(
         default="",
@@ -37,13 +35,12 @@ class Mqtt(SettingsSection):
     port_to_vhost: dict[int, VhostName] = Field(
         default={},
         description="The vhosts of clients by the number of the port that they connect to, of MQTT or of HTTP for "
-        "WebSocket. A vhost in the user name comes first, but not for a client with a certificate.",
+        "WebSocket. A vhost in the user name takes precedence, but not for a client with a certificate.",
     )
     anonymous_user: str = Field(
         default="",
         max_length=255,
-        description="The user, with whose permissions clients without user name and password connect; empty refuses "
-        "them.",
+        description="The user whose permissions clients without user name and password have; empty refuses them.",
     )
     prefetch: int = number(
         10,
@@ -58,7 +55,7 @@ class Mqtt(SettingsSection):
         1,
         315_360_000,
         "s",
-        "How long a session can last without a connection. One of MQTT 3.1.1 lasts that long.",
+        "How long a session can last without a connection. A lasting session of MQTT 3.1.1 lasts that long.",
         "RabbitMQ mqtt.max_session_expiry_interval_seconds",
     )
     packet_max_bytes: Size = number(

@@ -107,7 +107,7 @@ class OverlayBroker(SettingsSection):
 
 
 class Overlay(SettingsSection):
-    """The overlay: brokers in several places that send each other the messages that somebody there wants.
+    """The overlay: brokers at several sites that forward to each other the messages that match bindings there.
 
     Without a broker in `node` this process takes no part.
     """
@@ -134,13 +134,13 @@ class Overlay(SettingsSection):
         64 * KiB,
         1024 * 1024 * GiB,
         "bytes",
-        "How much of an exchange is kept for leaves that are away; what is older is lost to them, with a warning.",
+        "How much of an exchange is kept for absent leaves, which lose older messages, with a warning.",
     )
     max_age_ms: Milliseconds = number(
-        604_800_000, 1000, 31_536_000_000, "ms", "How long messages are kept for leaves that are away."
+        604_800_000, 1000, 31_536_000_000, "ms", "How long messages are kept for absent leaves."
     )
     silence_ms: Milliseconds = number(
-        100, 10, 60_000, "ms", "After this time a leaf is told that it wants none of the last messages."
+        100, 10, 60_000, "ms", "After this time a leaf is told that none of the last messages were for it."
     )
     withdraw_after_ms: Milliseconds = number(
         30_000,

@@ -50,7 +50,8 @@ class Store(SettingsSection):
     )
     on_corruption: Literal["refuse", "quarantine"] = Field(
         default="refuse",
-        description="Damage to synced data, or its loss: refuse keeps the vhost offline, quarantine goes on without.",
+        description="What happens when synced data is damaged or missing: refuse keeps the vhost offline, quarantine "
+        "continues without the data.",
     )
     disk_free_min_bytes: Size = number(
         256 * MiB, 0, 1024 * GiB, "bytes", "Publishers are blocked while the disk has less free space than this.",
@@ -89,7 +90,7 @@ class TapSettings(SettingsSection):
         3_600_000,
         "ms",
         "While nobody reads a tap, window_ms doubles with each of its files up to this, so that it writes fewer. "
-        "Not longer than window_ms turns that off.",
+        "A value up to window_ms turns that off.",
         reload=AT_ONCE,
     )
     max_bytes: Size = number(
@@ -97,7 +98,7 @@ class TapSettings(SettingsSection):
         MiB,
         1024 * 1024 * GiB,
         "bytes",
-        "A tap's oldest slot files are deleted when all its files are larger than this",
+        "A tap's oldest slot files are deleted when its files together are larger than this",
         reload=AT_ONCE,
     )
     max_age_ms: Milliseconds = number(
@@ -121,7 +122,7 @@ class TapSettings(SettingsSection):
         1,
         64,
         "snapshots",
-        "How many snapshots a user has; one more takes the place of the user's oldest",
+        "How many snapshots a user has; one more replaces the user's oldest",
         reload=AT_ONCE,
     )
     snapshots_disk_ratio: float = number(
@@ -129,7 +130,8 @@ class TapSettings(SettingsSection):
         0.0,
         1.0,
         "part",
-        "... and the share of the disk for the snapshots of all users, of which one user leaves as much as it takes.",
+        "... and the share of the disk for the snapshots of all users; those of one user take no more than they "
+        "leave to others.",
         reload=AT_ONCE,
     )
     cursors_user_max: int = number(

@@ -18,7 +18,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from sys import intern
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from crc32c import crc32c
 
@@ -42,9 +42,10 @@ class NewerSealLog(BadSealLine):
 
 
 class _LineFact:
-    """The content of one line."""
+    """The content of one line, of a ``kind``."""
 
     __slots__ = ()
+    kind: ClassVar[str]
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields."""
@@ -87,6 +88,7 @@ class Seal(_QueueFact):
     Invariant: no two slot files of a store share both seal and ``incarnation``, even after a copy was put back.
     """
 
+    kind = "seal"
     seal: int
     vhost: str
     queue: str
@@ -106,6 +108,7 @@ class Seal(_QueueFact):
 class Gap(_QueueFact):
     """A slot file that was removed before every cursor had passed, and why. Shapes: the first fields are its seal's."""
 
+    kind = "gap"
     seal: int
     vhost: str
     queue: str
@@ -121,6 +124,7 @@ class Gap(_QueueFact):
 class Released(_QueueFact):
     """The last seal of a queue's removed slot files, and the id after the last message in them."""
 
+    kind = "released"
     vhost: str
     queue: str
     number: int
@@ -135,6 +139,7 @@ class Cursor(_LineFact):
     Shapes: `user` made it over HTTP; empty for one that an operator made at the broker's machine.
     """
 
+    kind = "cursor"
     name: str
     vhost: str
     tap: str

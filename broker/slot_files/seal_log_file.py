@@ -29,7 +29,6 @@ from broker.store.files import File, Files
 NAME: Final = "seals.log"
 DEAD_MIN: Final = 1000  # obsolete lines that may stay
 DEAD_RATIO: Final = 2
-BLOCK_LINES: Final = 1000
 
 _log = get_logger()
 
@@ -44,7 +43,6 @@ class SealLog:
         self.path = folder / NAME
         self.view = view
         self._files = files
-        self._folder = folder
         self._sync = sync
         self._file: File | None = None
         self._size = 0
@@ -76,21 +74,12 @@ class SealLog:
         """The sequence number that the next slot file gets."""
         return self.view.last_seal + 1
 
-    def append_seal(self, seal: Seal) -> None:
-        """Append the seal of a slot file that is on disk as a whole. Raises: StoreFailed."""
-        self._append("seal", seal.to_json())
+    def append(self, fact: Seal | Gap | Released | Cursor) -> None:
+        """Append a slot file that is on disk as a whole, one that is removed, or a cursor. Raises: StoreFailed.
 
-    def append_gap(self, gap: Gap) -> None:
-        """Append the gap of a slot file that is removed before every cursor has passed. Raises: StoreFailed."""
-        self._append("gap", gap.to_json())
-
-    def release(self, released: Released) -> None:
-        """Append the removal of slot files up to a seal. Raises: StoreFailed."""
-        self._append("released", released.to_json())
-
-    def set_cursor(self, cursor: Cursor) -> None:
-        """Append the position of a cursor, which may be new. Raises: StoreFailed."""
-        self._append("cursor", cursor.to_json())
+        A gap is that of a slot file which is removed before every cursor has passed.
+        """
+        self._append(fact.kind, fact.to_json())
 
     def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
         """Append the removal of a cursor. Raises: StoreFailed."""
@@ -116,34 +105,10 @@ class SealLog:
 
     def _rewrite(self) -> None:
         """Replace the file with one that has only the live lines; sync it even if syncs are off."""
-        unfinished = self._folder / f"{NAME}.unfinished"
-        self._files.remove(unfinished)  # after a failed sync, no later one writes the pages of that file
-        file = self._files.open(unfinished, create=True)
-        try:
-            size = 0
-            block: list[bytes] = []
-            for line in self.view.to_lines():
-                block.append(line)
-                if len(block) == BLOCK_LINES:
-                    size += _write(file, size, block)
-            size += _write(file, size, block)
-            file.sync()
-            self._files.rename(unfinished, self.path)
-            self._files.sync_folder(self._folder)
-        except BaseException:
-            file.close()
-            raise
+        file = self._files.replace(self.path, self.view.to_lines())
         self.close()
-        self._file, self._size = file, size
+        self._file, self._size = file, file.size()
         self.view.rewritten()
-
-
-def _write(file: File, at: int, lines: list[bytes]) -> int:
-    """Write the lines, empty the list, and return the number of bytes written."""
-    block = b"".join(lines)
-    lines.clear()
-    file.write_at(at, block)
-    return len(block)
 
 
 def _read(files: Files, path: Path) -> SealView:

@@ -190,14 +190,9 @@ class SealView:
         yield encode_line("store", {"format": FORMAT, "store": self.store, "last_seal": self.last_seal})
         for start in self.starts.rows():
             yield encode_line("incarnation", start)
-        for kind, facts in (
-            ("released", self.released),
-            ("gap", self._gaps),
-            ("seal", self._seals),
-            ("cursor", self._cursors),
-        ):
+        for facts in (self.released, self._gaps, self._seals, self._cursors):
             for fact in list(facts.values()):
-                yield encode_line(kind, fact.to_json())
+                yield encode_line(fact.kind, fact.to_json())
 
     # -- changes ------------------------------------------------------------------------------------------------------
 

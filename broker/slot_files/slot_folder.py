@@ -60,17 +60,13 @@ class SnapshotFolder:
         """Create the folder if need be and empty it. Raises: StoreFailed."""
         self._files.make_folder(self.folder)
         for name in self._files.list(self.folder):
-            self._remove(self.folder / name)
+            self._files.remove_tree(self.folder / name)
 
     def new(self) -> str:
         """Return the id of a new snapshot without slot files; it cannot be guessed. Raises: StoreFailed."""
         snapshot = self._files.token(8).hex()
         self._files.make_folder(self.folder / snapshot)
         return snapshot
-
-    def free_bytes(self) -> int:
-        """Return how many bytes the disk has free. Raises: StoreFailed."""
-        return self._files.free_bytes(self.folder)
 
     def disk_bytes(self) -> int:
         """Return how large the disk is. Raises: StoreFailed."""
@@ -94,15 +90,7 @@ class SnapshotFolder:
 
     def drop(self, snapshot: str) -> None:
         """Remove a snapshot, if it exists. Raises: ValueError as `path`; StoreFailed."""
-        self._remove(self.path(snapshot, 0).parent)
-
-    def _remove(self, path: Path) -> None:
-        if not self._files.is_folder(path):
-            self._files.remove(path)
-            return
-        for name in self._files.list(path):
-            self._remove(path / name)
-        self._files.remove_folder(path)
+        self._files.remove_tree(self.path(snapshot, 0).parent)
 
 
 class SlotFolder:
@@ -178,7 +166,7 @@ class SlotFolder:
         if self._sync:
             self._files.sync_folder(self.folder)
         seal = _seal_of(meta, size_bytes, crc, ahead_ms)
-        self.log.append_seal(seal)
+        self.log.append(seal)
         return seal
 
     def remove(self, passed: Iterable[Seal], forced: Iterable[tuple[Seal, str]] = ()) -> None:
@@ -188,14 +176,14 @@ class SlotFolder:
         """
         gone = list(passed)
         for seal, reason in forced:
-            self.log.append_gap(_gap_of(seal, reason))
+            self.log.append(_gap_of(seal, reason))
             gone.append(seal)
         last: dict[QueueKey, Seal] = {}
         for seal in gone:
             if seal.key not in last or last[seal.key].seal < seal.seal:
                 last[seal.key] = seal
         for seal in last.values():
-            self.log.release(Released(seal.vhost, seal.queue, seal.number, seal.seal, seal.end))
+            self.log.append(Released(seal.vhost, seal.queue, seal.number, seal.seal, seal.end))
         for seal in gone:
             self._files.remove(self.path(seal.seal))
 
@@ -237,25 +225,14 @@ class SlotFolder:
         if (meta.store, meta.seal) != (self.view.store, seal) or view.verify():
             return False
         # A failed sync may have left its bytes only in the page cache: the copy is synced by itself.
-        unfinished = path.with_name(f"{path.name}.unfinished")
-        self._files.remove(unfinished)
-        file = self._files.open(unfinished, create=True)
-        try:
-            file.write_at(0, block)
-            if self._sync:
-                file.sync()
-        finally:
-            file.close()
-        self._files.rename(unfinished, path)
-        if self._sync:
-            self._files.sync_folder(self.folder)
-        self.log.append_seal(_seal_of(meta, len(block), view.crc, self._ahead_ms))
+        self._files.replace(path, [block], sync=self._sync).close()
+        self.log.append(_seal_of(meta, len(block), view.crc, self._ahead_ms))
         _log.info("slot_file.taken_in", path=str(path), seal=seal, messages=meta.count)
         return True
 
     def _give_up(self, seal: Seal, reason: str) -> None:
         _log.error("slot_file.lost", path=str(self.path(seal.seal)), seal=seal.seal, reason=reason)
-        self.log.append_gap(_gap_of(seal, reason))
+        self.log.append(_gap_of(seal, reason))
 
 
 def _seal_of(meta: SlotMeta, size_bytes: int, crc: int, ahead_ms: int) -> Seal:

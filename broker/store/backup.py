@@ -13,15 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from broker.store.files import File, Files
+from broker.store.files import Files
 from broker.store.segment import segment_path
-from broker.store.whole_file import replace_file
 
 REMOVED: Final = "%removed-"
 STAGING: Final = "backup.staging"
-UNFINISHED: Final = b"slotmq backup, unfinished\n"
 BLOCK_BYTES: Final = 1024 * 1024
-LINES_AT_ONCE: Final = 1000
+UNFINISHED: Final = b"slotmq backup, unfinished\n"
 # These belong to the running broker only, or to one start.
 _OWN: Final = frozenset(("lock", "control.sock", "format", "incarnation", "reserve", "running"))
 _UNFINISHED_NAME: Final = ".unfinished"
@@ -56,7 +54,7 @@ class Backup:
         self._files.make_folder(self._target)
         for folder in new:
             self._files.sync_folder(folder.parent)
-        replace_file(self._files, self._target / "format", UNFINISHED)
+        self._files.replace(self._target / "format", [UNFINISHED]).close()
         self.clean()
         self._files.make_folder(self._staging)
 
@@ -99,11 +97,7 @@ class Backup:
         self._files.make_folder(target)
         for path in paths:
             self._take(path, target / path.name)
-        file = self._files.open(target / "seals.log", create=True)
-        try:
-            _write_lines(file, log_lines)
-        finally:
-            file.close()
+        self._files.replace(target / "seals.log", log_lines, sync=False).close()
 
     def copy(self, told: Callable[[int, int], None]) -> tuple[int, int]:
         """Make the target from the gathered files, and return its files and bytes; it is complete and on disk then.
@@ -119,18 +113,15 @@ class Backup:
         for path in paths:
             copy = self._target / path.relative_to(self._staging)
             self._take(path, copy)
-            file = self._files.open(copy, write=True)
-            try:
+            with self._files.open(copy, write=True) as file:
                 file.sync()
-            finally:
-                file.close()
             done_bytes += self._files.size(copy)
             if done_bytes * 100 // (total_bytes or 1) != percent:
                 percent = done_bytes * 100 // (total_bytes or 1)
                 told(done_bytes, total_bytes)
         for folder in made:
             self._files.sync_folder(folder)
-        replace_file(self._files, self._target / "format", self._files.read(self._folder / "format"))
+        self._files.replace(self._target / "format", [self._files.read(self._folder / "format")]).close()
         return len(paths), total_bytes
 
     def clean(self) -> None:
@@ -167,32 +158,12 @@ class Backup:
             self._copy(source, target)
 
     def _copy(self, source: Path, target: Path, size: int | None = None) -> None:
-        read = self._files.open(source)
-        try:
-            written = self._files.open(target, create=True)
-            try:
-                end = read.size() if size is None else size
-                for at in range(0, end, BLOCK_BYTES):
-                    self._check()
-                    written.write_at(at, read.read_at(at, min(BLOCK_BYTES, end - at)))
-            finally:
-                written.close()
-        finally:
-            read.close()
+        with self._files.open(source) as read, self._files.open(target, create=True) as written:
+            end = read.size() if size is None else size
+            for at in range(0, end, BLOCK_BYTES):
+                self._check()
+                written.write_at(at, read.read_at(at, min(BLOCK_BYTES, end - at)))
 
     def _check(self) -> None:
         if self._stopped:
             raise BackupStopped
-
-
-def _write_lines(file: File, lines: Iterable[bytes]) -> None:
-    size = 0
-    block: list[bytes] = []
-    for line in lines:
-        block.append(line)
-        if len(block) == LINES_AT_ONCE:
-            piece = b"".join(block)
-            file.write_at(size, piece)
-            size += len(piece)
-            block.clear()
-    file.write_at(size, b"".join(block))

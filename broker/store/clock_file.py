@@ -14,7 +14,6 @@ from crc32c import crc32c
 
 from broker.store.damage import CorruptFile, NewerFormat
 from broker.store.files import Files
-from broker.store.whole_file import replace_file
 
 FORMAT: Final = 1
 _HEAD: Final = re.compile(rb"slotmq clock, format (\d{1,9}),")
@@ -62,4 +61,4 @@ class ClockFile:
     def write(self, state: ClockState) -> None:
         """Replace the file; on return it is on disk. *Blocking.* Raises: StoreFailed."""
         line = b"slotmq clock, format %d, ahead %d ms, seen %d ms" % (FORMAT, *state)
-        replace_file(self._files, self.path, b"%b, crc32c %08x\n" % (line, crc32c(line)))
+        self._files.replace(self.path, [b"%b, crc32c %08x\n" % (line, crc32c(line))]).close()

@@ -98,7 +98,6 @@ class FolderBusy(NotNow):
     """Another broker uses the data folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
         super().__init__(f"{folder}: another broker is using this data folder")
 
 
@@ -106,8 +105,6 @@ class FolderUnwritable(BrokerError):
     """The data folder cannot be created or written."""
 
     def __init__(self, folder: Path, reason: str) -> None:
-        self.folder = folder
-        self.reason = reason
         super().__init__(f"{folder}: the data folder cannot be written: {reason}")
 
 
@@ -115,8 +112,6 @@ class NoDataFolder(BrokerError):
     """The folder, or the format in its file `format`, is none that a broker may open."""
 
     def __init__(self, folder: Path, reason: str) -> None:
-        self.folder = folder
-        self.reason = reason
         super().__init__(f"{folder}: not a data folder: {reason}")
 
 

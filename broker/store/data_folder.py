@@ -39,7 +39,6 @@ from broker.store.damage import (
     StoreFailed,
 )
 from broker.store.files import LINK, File, Files
-from broker.store.whole_file import replace_file
 
 NAME: Final = "reserve"
 PIECE_BYTES: Final = 8 * 1024 * 1024  # allocated in one call, or written where the system cannot allocate
@@ -102,11 +101,8 @@ class Reserve:
             return False
         piece_bytes = min(PIECE_BYTES, self.missing_bytes)
         try:
-            file = self._files.open(self._path, create=True)
-            try:
+            with self._files.open(self._path, create=True) as file:
                 file.allocate(self.size_bytes - self.missing_bytes, piece_bytes)
-            finally:
-                file.close()
         except StoreFailed as error:
             _log.warning("disk.reserve_refused", reason=str(error), missing_bytes=self.missing_bytes)
             return False
@@ -195,7 +191,7 @@ class DataFolder:
         if head is None:
             if any(files.exists(path / name) for name in ("incarnation", "definitions")):
                 raise NoDataFolder(path, "its file 'format' is missing")
-            replace_file(files, stamp, b"slotmq data folder, format %d\n" % FORMAT)
+            files.replace(stamp, [b"slotmq data folder, format %d\n" % FORMAT]).close()
         elif int(head[1]) > FORMAT:
             raise NewerFormat(path, int(head[1]), FORMAT)
         elif int(head[1]) < FORMAT:
@@ -208,7 +204,7 @@ class DataFolder:
         The sync of the folder also covers the stamp, whose rename a killed start may have left only in the page cache.
         """
         incarnation = files.token(INCARNATION_BYTES).hex()
-        replace_file(files, path / "incarnation", b"slotmq incarnation, %b\n" % incarnation.encode())
+        files.replace(path / "incarnation", [b"slotmq incarnation, %b\n" % incarnation.encode()]).close()
         return incarnation
 
     @property
@@ -223,7 +219,7 @@ class DataFolder:
     def note_begun(self) -> None:
         """Note that all parts of the data folder are on disk. Raises: StoreFailed."""
         if not self.has_begun:
-            replace_file(self.files, self.path / BEGUN, b"slotmq data folder, begun\n")
+            self.files.replace(self.path / BEGUN, [b"slotmq data folder, begun\n"]).close()
 
     def list_vhosts(self) -> list[str]:
         """Return the names of the vhosts that have a folder, sorted.
@@ -249,14 +245,7 @@ class DataFolder:
         folder = self._vhosts / folder_name(name)
         if is_digest(folder.name) and self._read_name(folder) != name:
             self.files.make_folder(folder)
-            file = self.files.open(folder / "name", create=True)
-            try:
-                file.truncate(0)
-                file.write_at(0, name.encode())
-                file.sync()
-            finally:
-                file.close()
-            self.files.sync_folder(folder)
+            self.files.replace(folder / "name", [name.encode()]).close()
             self.files.sync_folder(self._vhosts)
         return folder
 

@@ -16,7 +16,6 @@ from crc32c import crc32c
 
 from broker.store.damage import CorruptFile, NewerFormat
 from broker.store.files import Files
-from broker.store.whole_file import replace_file
 
 FORMAT: Final = 1
 NAME: Final = "definitions"
@@ -70,7 +69,7 @@ class DefinitionsFile:
         """
         content = json.dumps(definitions, ensure_ascii=False, indent=1, allow_nan=False).encode()
         head = b"slotmq definitions, format %d, crc32c %08x\n" % (FORMAT, crc32c(content))
-        replace_file(self._files, self.path, head + content)
+        self._files.replace(self.path, [head, content]).close()
 
     def _damaged(self, reason: str) -> CorruptFile:
         advice = 'put a copy of it back, or move it away and start without users: store.on_corruption = "quarantine"'

@@ -1,4 +1,4 @@
-"""The entry buffer: the queue-log entries of chunks that have too few of them for a file.
+"""What queue logs keep in memory: entries of chunks that have too few of them for a file, and the ids in use.
 
 To create a file takes as long as to write hundreds of entries, and on ext4 a hundred times longer once many files were
 removed. Thousands of queues with a few messages each would need one file each.
@@ -6,42 +6,12 @@ removed. Thousands of queues with a few messages each would need one file each.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from typing import Final
 
 CHUNK_MAX_BYTES: Final = 4096  # of entries of one chunk: 170 of them, which in memory took 70 kB or more
 
 Piece = tuple[int, bytes]  # offset in the file of the chunk, and entries
-
-
-class _Chunk:
-    """The entries of one chunk, in the order in which they were written: a later piece replaces an earlier one."""
-
-    __slots__ = ("pieces", "size_bytes")
-
-    def __init__(self) -> None:
-        self.pieces: list[Piece] = []
-        self.size_bytes = 0
-
-    def add(self, at: int, block: bytes) -> None:
-        """Add entries."""
-        self.pieces.append((at, block))
-        self.size_bytes += len(block)
-
-    def drop(self, at: int, stop: int) -> None:
-        """Remove the pieces that lie within a range of offsets."""
-        self.pieces = [piece for piece in self.pieces if piece[0] < at or piece[0] + len(piece[1]) > stop]
-        self.size_bytes = sum([len(block) for _, block in self.pieces])
-
-    def read(self, at: int, size: int) -> bytes:
-        """Return a range of the chunk, with zeros for what was not written."""
-        found = bytearray(size)
-        for start, block in self.pieces:
-            skipped = max(at - start, 0)
-            part = block[skipped : at + size - start] if start < at + size else b""
-            if part:
-                begin = start + skipped - at
-                found[begin : begin + len(part)] = part
-        return bytes(found)
 
 
 class EntryBuffer:
@@ -51,37 +21,43 @@ class EntryBuffer:
     """
 
     def __init__(self) -> None:
-        self._queues: dict[int, dict[int, _Chunk]] = {}  # by queue number and chunk
+        # By queue number and chunk, in the order in which they were written: a later piece replaces an earlier one.
+        self._queues: dict[int, dict[int, list[Piece]]] = {}
 
     def __contains__(self, key: tuple[int, int]) -> bool:
         return key[1] in self._queues.get(key[0], ())
 
     def add(self, queue_number: int, chunk: int, at: int, block: bytes) -> bool:
         """Add entries at an offset of a chunk; return False, with nothing added, when they are too many."""
-        chunks = self._queues.get(queue_number)
-        found = None if chunks is None else chunks.get(chunk)
-        if len(block) + (0 if found is None else found.size_bytes) > CHUNK_MAX_BYTES:
+        pieces = self.pieces(queue_number, chunk)
+        if len(block) + sum([len(piece) for _, piece in pieces]) > CHUNK_MAX_BYTES:
             return False
-        if found is None:
-            found = self._queues.setdefault(queue_number, {})[chunk] = _Chunk()
-        found.add(at, block)
+        self._queues.setdefault(queue_number, {}).setdefault(chunk, []).append((at, block))
         return True
 
     def pieces(self, queue_number: int, chunk: int) -> list[Piece]:
         """Return the entries of a chunk as they were written, none when it is not there."""
-        found = self._queues.get(queue_number, {}).get(chunk)
-        return [] if found is None else found.pieces
+        return self._queues.get(queue_number, {}).get(chunk, [])
 
     def read(self, queue_number: int, chunk: int, at: int, size: int) -> bytes | None:
         """Return a range of a chunk, with zeros for what was not written, None when the chunk is not there."""
-        found = self._queues.get(queue_number, {}).get(chunk)
-        return None if found is None else found.read(at, size)
+        pieces = self._queues.get(queue_number, {}).get(chunk)
+        if pieces is None:
+            return None
+        found = bytearray(size)
+        for start, block in pieces:
+            skipped = max(at - start, 0)
+            part = block[skipped : at + size - start] if start < at + size else b""
+            if part:
+                begin = start + skipped - at
+                found[begin : begin + len(part)] = part
+        return bytes(found)
 
     def drop(self, queue_number: int, chunk: int, at: int, stop: int) -> None:
         """Forget the entries in a range of offsets. Cost: O(pieces of the chunk)."""
-        found = self._queues.get(queue_number, {}).get(chunk)
-        if found is not None:
-            found.drop(at, stop)
+        chunks = self._queues.get(queue_number, {})
+        if chunk in chunks:
+            chunks[chunk] = [one for one in chunks[chunk] if one[0] < at or one[0] + len(one[1]) > stop]
 
     def discard(self, queue_number: int, chunk: int) -> None:
         """Forget a chunk, if it is in the buffer."""
@@ -92,3 +68,53 @@ class EntryBuffer:
     def chunks(self, queue_number: int) -> tuple[int, ...]:
         """Return the chunks of a queue."""
         return tuple(self._queues.get(queue_number, ()))
+
+
+class IdRanges:
+    """The ids of one queue whose entries are still needed.
+
+    Shapes: ``borders`` ascends: first id, end, first id, end ... with a gap between each end and the next first id.
+    Cost: O(ranges); a backlog without gaps is one.
+    """
+
+    __slots__ = ("borders",)
+
+    def __init__(self) -> None:
+        self.borders: list[int] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.borders)
+
+    def add(self, first: int, end: int) -> None:
+        """Add the ids first <= id < end; some may be in the set already."""
+        if first >= end:
+            return
+        borders = self.borders
+        left, right = bisect_left(borders, first), bisect_right(borders, end)
+        # At an even index, between two ranges, the new border is kept; at an odd one, inside a range, it is not.
+        borders[left:right] = ([] if left % 2 else [first]) + ([] if right % 2 else [end])
+
+    def remove(self, first: int, end: int) -> None:
+        """Remove the ids first <= id < end; some may be missing already."""
+        if first >= end:
+            return
+        borders = self.borders
+        left, right = bisect_left(borders, first), bisect_right(borders, end)
+        borders[left:right] = ([first] if left % 2 else []) + ([end] if right % 2 else [])
+
+    def overlaps(self, first: int, end: int) -> bool:
+        """Return whether any id with first <= id < end is in the set."""
+        borders = self.borders
+        place = bisect_right(borders, first)
+        return bool(place % 2) or (place < len(borders) and borders[place] < end)
+
+    def within(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Return the ranges of the ids first <= id < end that are in the set, as pairs of first id and end."""
+        borders = self.borders
+        place = bisect_right(borders, first)
+        place -= place % 2
+        found: list[tuple[int, int]] = []
+        while place < len(borders) and borders[place] < end:
+            found.append((max(first, borders[place]), min(end, borders[place + 1])))
+            place += 2
+        return found

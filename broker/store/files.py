@@ -11,11 +11,12 @@ import fcntl
 import mmap
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from broker.store.damage import FolderBusy, StoreFailed
 
@@ -23,6 +24,7 @@ PAGE_BYTES: Final = mmap.PAGESIZE
 _FILE_MODE: Final = 0o600  # only the account that runs the broker may read messages
 _FOLDER_MODE: Final = 0o700
 LINK: Final = "a symbolic link, which the broker does not follow in its data folder"
+PIECES_AT_ONCE: Final = 1000  # lines, or a whole file, in one call
 BLOCKS_MAX: Final = 1024  # of one call: IOV_MAX of Linux and macOS
 _RWF_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)  # Linux
 _O_DIRECT: Final = getattr(os, "O_DIRECT", 0)  # macOS has none
@@ -258,6 +260,14 @@ class File:
         with _Failing(self.path):
             os.close(self._descriptor)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
 
 class Files:
     """The files of the operating system."""
@@ -274,11 +284,8 @@ class Files:
 
     def read(self, path: Path) -> bytes:
         """Return the content of a file."""
-        file = self.open(path)
-        try:
+        with self.open(path) as file:
             return file.read_at(0, file.size())
-        finally:
-            file.close()
 
     def exists(self, path: Path) -> bool:
         """Return whether a file or folder exists."""
@@ -319,6 +326,29 @@ class Files:
         """Rename a file, replacing one of that name, or a folder to a free name; atomically."""
         with _Failing(source):
             os.replace(source, target)
+
+    def replace(self, path: Path, pieces: Iterable[bytes], *, sync: bool = True) -> File:
+        """Replace a file as a whole, and return it, open for writing. A crash leaves the old content or the new one.
+
+        On return the content and the name are on disk, if it was synced. Raises: StoreFailed, as after a crash.
+        """
+        unfinished = path.with_name(f"{path.name}.unfinished")
+        self.remove(unfinished)  # after a failed sync, no later one writes the pages of that file
+        file = self.open(unfinished, create=True)
+        try:
+            end, left = 0, iter(pieces)
+            while block := b"".join(islice(left, PIECES_AT_ONCE)):
+                file.write_at(end, block)
+                end += len(block)
+            if sync:
+                file.sync()
+            self.rename(unfinished, path)
+            if sync:
+                self.sync_folder(path.parent)
+        except BaseException:
+            file.close()
+            raise
+        return file
 
     def link(self, source: Path, target: Path) -> bool:
         """Make a hard link to a file that never changes again; return whether the disks allow it."""

@@ -20,7 +20,16 @@ from broker.store.damage import CorruptRecord, StoreFailed
 from broker.store.direct_writer import DirectWriter
 from broker.store.files import File, Files
 from broker.store.open_files import OpenFiles
-from broker.store.record import FRONT, HEAD_BYTES, MARK, MARK_BYTES, MARK_TAIL, PREFIX_BYTES, is_whole
+from broker.store.record import (
+    FRONT,
+    HEAD_BYTES,
+    MARK,
+    MARK_BYTES,
+    MARK_TAIL,
+    PREFIX_BYTES,
+    encode_inner,
+    encode_transaction_head,
+)
 from broker.store.segment import (
     AHEAD_MAX_BYTES,
     HEADER_BYTES,
@@ -31,7 +40,6 @@ from broker.store.segment import (
     encode_header,
     segment_path,
 )
-from broker.store.transaction import encode_inner, encode_transaction_head
 
 SEGMENT_MAX_BYTES: Final = 1 << 31  # an offset has 32 bits, and the last record of a segment may cross its end
 RECORD_MAX_BYTES: Final = 1 << 31
@@ -70,16 +78,77 @@ class Batch:
         self.size_bytes = size_bytes
 
 
-class MessageLog:
+class Segments:
+    """The segments of one folder; any thread reads them.
+
+    Shapes: ``segments`` maps a number to its bytes, ``live`` to the number of slots that need it. The numbers begin
+        with `lowest`, which the names of the files leave out.
+    """
+
+    def __init__(self, files: Files, folder: Path, *, lowest: int = 0) -> None:
+        self._files = files
+        self._folder = folder
+        self._lowest = lowest
+        self._readers = OpenFiles(files)
+        self.segments: dict[int, int] = {}
+        self.live: dict[int, int] = {}
+
+    def path(self, segment: int) -> Path:
+        """Return the file of a segment."""
+        return segment_path(self._folder, segment - self._lowest)
+
+    def has(self, segment: int) -> bool:
+        """Return whether the file of a segment exists."""
+        return self._files.exists(self.path(segment))
+
+    def read_span(self, position: int, size: int) -> bytes:
+        """Return `size` bytes of one segment, unchecked, fewer at its end."""
+        with self._readers.borrow(self.path(position >> OFFSET_BITS)) as file:
+            return file.read_at(position & OFFSET_MASK, size)
+
+    def read_cached(self, position: int, size: int) -> bytes | None:
+        """Return what `read_span` would return if the disk is not needed for it, None otherwise."""
+        with self._readers.borrow(self.path(position >> OFFSET_BITS)) as file:
+            return file.read_cached(position & OFFSET_MASK, size)
+
+    def corrupt(self, position: int, reason: str) -> CorruptRecord:
+        """Return the error that names a place."""
+        segment = position >> OFFSET_BITS
+        return CorruptRecord(self.path(segment), segment - self._lowest, position & OFFSET_MASK, reason)
+
+    def add_live(self, segment: int, n: int) -> None:
+        """Add n references to a segment, which keep it on disk."""
+        self.live[segment] = self.live.get(segment, 0) + n
+
+    def drop_live(self, segment: int, n: int) -> None:
+        """Remove n references from a segment.
+
+        Raises: ValueError when there were not so many (a defect of the caller).
+        """
+        left = self.live.get(segment, 0) - n
+        if left < 0:
+            raise ValueError(f"segment {segment} has {left + n} references, not {n}")
+        if left:
+            self.live[segment] = left
+        else:
+            del self.live[segment]
+
+    def _remove(self, segment: int) -> None:
+        path = self.path(segment)
+        self._readers.forget(path)
+        self._files.remove(path)
+        del self.segments[segment]
+
+
+class MessageLog(Segments):
     """One vhost's log.
 
     ``append``, ``take``, ``complete`` and the live counts belong to the loop; ``write`` runs in one thread at a time;
-    ``read`` in any thread.
+    ``read_span`` in any thread.
 
     Shapes: ``position`` is where the next record goes: its segment is exact, its offset may still move on by the mark
         of a new batch. ``written`` is in the page cache, ``synced`` on disk (it stands still with ``sync=False``),
-        ``confirmable`` is what a confirm may follow: the one of the two that the settings ask for. ``segments`` maps a
-        number to its bytes.
+        ``confirmable`` is what a confirm may follow: the one of the two that the settings ask for.
     Invariant: synced <= written <= position; confirmable == position when nothing waits. New segments are numbered
         after all existing ones: a position is never used twice.
     """
@@ -95,11 +164,9 @@ class MessageLog:
         previous_end: int = 0,
         segments: dict[int, int] | None = None,
     ) -> None:
-        self._files = files
-        self._folder = folder
+        super().__init__(files, folder)
         self._limit = min(max(segment_bytes, HEADER_BYTES + 1), SEGMENT_MAX_BYTES)
         self._sync = sync
-        self._readers = OpenFiles(files)
         # These belong to the writing thread: the open segment, and where its zeros end.
         self._file: File | None = None
         self._zeros_end = 0
@@ -120,11 +187,11 @@ class MessageLog:
         self.written = self.position
         self.synced = self.position if sync else 0
         self.confirmable = self.position
-        self.segments: dict[int, int] = {} if segments is None else segments
-        self.live: dict[int, int] = {}
+        if segments is not None:
+            self.segments = segments
         self.syncs = 0  # for the metrics; they belong to the writing thread
         self.syncing_s = 0.0
-        self._now_s: Callable[[], float] = no_time
+        self._now_s: Callable[[], float] = lambda: 0.0  # nobody measures
 
     def time_syncs(self, now_s: Callable[[], float]) -> None:
         """Measure how long syncs take, by a clock that any thread may read."""
@@ -238,23 +305,6 @@ class MessageLog:
         self.written = self.confirmable = batch.end
         if self._sync:
             self.synced = batch.end
-
-    def add_live(self, segment: int, n: int) -> None:
-        """Add n references to a segment, which keep it on disk."""
-        self.live[segment] = self.live.get(segment, 0) + n
-
-    def drop_live(self, segment: int, n: int) -> None:
-        """Remove n references from a segment.
-
-        Raises: ValueError when there were not so many (a defect of the caller).
-        """
-        left = self.live.get(segment, 0) - n
-        if left < 0:
-            raise ValueError(f"segment {segment} has {left + n} references, not {n}")
-        if left:
-            self.live[segment] = left
-        else:
-            del self.live[segment]
 
     def _append_at_border(self, record: bytes, rest: bytes, *, large: bool = False) -> int:
         """Append a record that begins a batch, ends a block or a segment, has a large body or belongs to a transaction,
@@ -379,7 +429,7 @@ class MessageLog:
         if self._file is not None:
             self._file.close()
             self._file = None
-        self._file = self._files.open(segment_path(self._folder, segment), create=True)
+        self._file = self._files.open(self.path(segment), create=True)
         self._zeros_end = 0
 
     def _write_bodies(self, file: File, run: SegmentRun) -> int:
@@ -402,37 +452,7 @@ class MessageLog:
             self._zeros_end = end + ahead_bytes
             file.write_zeros(end, ahead_bytes)
 
-    # -- in any thread ------------------------------------------------------------------------------------------------
-
-    def read(self, position: int, size: int) -> bytes:
-        """Return the record at a position.
-
-        Shapes: size is the whole record's length, as the queue log has it.
-        Raises: CorruptRecord when it is not what was written; StoreFailed when it cannot be read.
-        """
-        record = self.read_span(position, size)
-        if not is_whole(record):
-            raise self.corrupt(position, "the record that was asked for is not there")
-        return record
-
-    def read_span(self, position: int, size: int) -> bytes:
-        """Return `size` bytes of one segment, unchecked, fewer at its end."""
-        with self._readers.borrow(segment_path(self._folder, position >> OFFSET_BITS)) as file:
-            return file.read_at(position & OFFSET_MASK, size)
-
-    def read_cached(self, position: int, size: int) -> bytes | None:
-        """Return what `read_span` would return if the disk is not needed for it, None otherwise."""
-        with self._readers.borrow(segment_path(self._folder, position >> OFFSET_BITS)) as file:
-            return file.read_cached(position & OFFSET_MASK, size)
-
-    def has(self, segment: int) -> bool:
-        """Return whether the file of a segment exists."""
-        return self._files.exists(segment_path(self._folder, segment))
-
-    def corrupt(self, position: int, reason: str) -> CorruptRecord:
-        """Return the error that names a place in this log."""
-        segment = position >> OFFSET_BITS
-        return CorruptRecord(segment_path(self._folder, segment), segment, position & OFFSET_MASK, reason)
+    # -- when checkpoints are written ---------------------------------------------------------------------------------
 
     def unneeded(self, need: LogNeed) -> list[int]:
         """Return the segments that a recovery does not need and that no slot refers to now."""
@@ -448,10 +468,7 @@ class MessageLog:
         """
         gone = self.unneeded(need)
         for number in gone:
-            path = segment_path(self._folder, number)
-            self._readers.forget(path)
-            self._files.remove(path)
-            del self.segments[number]
+            self._remove(number)
         return gone
 
     def close(self, *, clean: bool = False) -> None:
@@ -462,11 +479,6 @@ class MessageLog:
                 self._file.truncate(self.segments[max(self.segments)])
             self._file.close()
             self._file = None
-
-
-def no_time() -> float:
-    """Return no time: nobody measures."""
-    return 0.0
 
 
 def encode_mark(synced: int, token: bytes, position: int) -> bytes:

@@ -21,9 +21,8 @@ from threading import Lock
 from typing import Final
 
 from broker.store.damage import StoreFailed, read_around
-from broker.store.entry_buffer import EntryBuffer
+from broker.store.entry_buffer import EntryBuffer, IdRanges
 from broker.store.files import File, Files
-from broker.store.id_ranges import IdRanges
 from broker.store.open_files import OpenFiles
 from broker.store.queue_entry import (
     CELL_IDS,
@@ -115,7 +114,9 @@ class QueueLogs:
     ) -> None:
         """Write the entries of the ids from `first` on, into the page cache, or into the buffer while they are few.
 
-        Shapes: `due_ms` as of `pack_entries`. The entries of a queue that is not `lasting` are never synced.
+        They may be ahead of the log: they count only when a checkpoint or a replay covers their ids.
+        Shapes: NO_ENTRY stands for messages that need no place; `due_ms` as of `pack_entries`. The entries of a queue
+            that is not `lasting` are never synced.
         Cost: at most one write per chunk, and that of `pack_entries`.
         """
         block = pack_entries(queue_number, first, entries, due_ms)

@@ -20,9 +20,7 @@ from broker.store.record import (
     PREFIX_BYTES,
     TARGET,
     TARGET_BYTES,
-    StoredMessage,
     is_whole,
-    route_names,
 )
 from broker.store.segment import SPILLED
 
@@ -62,34 +60,6 @@ class Maker(Generic[T]):
         Shapes: the record has `size` bytes at log position `position`; the parts of it that have no fixed width follow
             each other in the block, from the offset `targets_at` to `stop`.
         """
-
-
-class StoredMessages(Maker[StoredMessage]):
-    """The maker of messages as the log has them; neighbouring messages share the names of their routes."""
-
-    def __init__(self) -> None:
-        self._routes: dict[bytes, tuple[str, str]] = {}
-
-    def make(
-        self,
-        position: int,
-        size: int,
-        timestamp_ms: int,
-        flags: int,
-        block: bytes,
-        targets_at: int,
-        route_at: int,
-        header_at: int,
-        body_at: int,
-        stop: int,
-    ) -> StoredMessage:
-        """Return one message."""
-        route = block[route_at:header_at]
-        names = self._routes.get(route)
-        if names is None:
-            names = self._routes[route] = route_names(route)
-        header, body, targets = block[header_at:body_at], block[body_at:stop], block[targets_at:route_at]
-        return StoredMessage(position, size, timestamp_ms, flags, route, names, header, body, targets)
 
 
 def read_messages(

@@ -25,7 +25,7 @@ Every kind has the same 36 bytes in front. What the rest holds:
     QUEUE_DELETED    u64 queue number
     TOPOLOGY         JSON of one change
     MARK             16s the segment's token, u64 its own position
-    TRANSACTION      records, whole ones without a gap, each with the bit INNER in its kind: see `transaction`
+    TRANSACTION      records, whole ones without a gap, each with the bit INNER in its kind
 
 The log writes a mark at the front of each batch: after a damaged record the next boundary is found by searching for
 the token, which no publisher can know.
@@ -246,40 +246,46 @@ def is_whole(record: bytes) -> bool:
     return bool(length == len(record) - PREFIX_BYTES and crc32c(memoryview(record)[PREFIX_BYTES:]) == checksum)
 
 
-class StoredMessage:
-    """One message as it was read back.
+def encode_inner(record: bytes) -> bytes:
+    """Return a whole record in its form within a transaction, which has the same length.
 
-    Shapes: ``route`` as ``encode_route`` made it; ``targets`` as in the record; ``size`` is the whole record's length.
+    It is whole in itself, so a queue log may point at it. The bit INNER tells it from a record outside of transactions:
+    the search for the next record after damage must not stop within a transaction.
     """
+    kind = record[KIND_AT]
+    assert kind not in (MARK, TRANSACTION)
+    content = b"".join((record[PREFIX_BYTES:KIND_AT], bytes((kind | INNER,)), record[KIND_AT + 1 :]))
+    return encode_prefix(content) + content
 
-    __slots__ = ("body", "exchange", "flags", "header", "key", "position", "route", "size", "targets", "timestamp_ms")
 
-    def __init__(
-        self,
-        position: int,
-        size: int,
-        timestamp_ms: int,
-        flags: int,
-        route: bytes,
-        names: tuple[str, str],
-        header: bytes,
-        body: bytes,
-        targets: bytes,
-    ) -> None:
-        self.position = position
-        self.size = size
-        self.timestamp_ms = timestamp_ms
-        self.flags = flags
-        self.route = route
-        self.exchange, self.key = names
-        self.header = header
-        self.body = body
-        self.targets = targets
+def encode_transaction_head(synced: int, records: Iterable[bytes]) -> bytes:
+    """Return the bytes in front of the records of a transaction.
 
-    @property
-    def persistent(self) -> bool:
-        """Whether it was published with delivery-mode 2."""
-        return bool(self.flags & PERSISTENT)
+    Shapes: records are those that `encode_inner` made, in order.
+    """
+    front = HEAD.pack(0, 0, synced, 0, TRANSACTION, 0, 0, 0, 0)[PREFIX_BYTES:]
+    length, checksum = len(front), crc32c(front)
+    for record in records:
+        length += len(record)
+        checksum = crc32c(record, checksum)
+    return (length << 32 | checksum).to_bytes(PREFIX_BYTES, "big") + front
+
+
+def inner_records(record: bytes) -> list[tuple[int, bytes]]:
+    """Return (place, record) of each record in a whole TRANSACTION record; the place counts from its beginning.
+
+    Raises: ValueError when no writer could have written them; then apply none of them.
+    """
+    found = []
+    at = HEAD_BYTES
+    while at < len(record):
+        length = HEAD.unpack_from(record, at)[0] if len(record) - at >= HEAD_BYTES else 0
+        inner = record[at : at + PREFIX_BYTES + length]
+        if length < LENGTH_MIN or not is_whole(inner) or not inner[KIND_AT] & INNER:
+            raise ValueError(f"there is no inner record {at} bytes into the transaction")
+        found.append((at, inner))
+        at += len(inner)
+    return found
 
 
 def body_bytes(head: bytes, size: int) -> int:

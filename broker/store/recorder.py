@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from crc32c import crc32c
@@ -37,7 +36,7 @@ class Recorder:
     """
 
     def __init__(self, log: MessageLog) -> None:
-        self._log = log
+        self.log = log
         self._checksum_of = crc32c  # compiled code looks a function of another package up at each call
         self._synced = self._timestamp_ms = -1
         self._flags = self._header_bytes = 0
@@ -48,25 +47,6 @@ class Recorder:
         self._block = -1  # of 256 message ids
         self._head = b""  # the front, the targets, and the last message id without its last octet
 
-    @property
-    def progress(self) -> int:
-        """A number that grows with each record: where it has not changed, nothing was recorded in between."""
-        return self._log.position
-
-    @property
-    def needs_sync(self) -> bool:
-        """Whether a record was appended that no confirm may follow yet."""
-        return self._log.needs_sync
-
-    @property
-    def unwritten_bytes(self) -> int:
-        """How many bytes were appended that no batch has taken."""
-        return self._log.pending_bytes
-
-    def transaction(self) -> AbstractContextManager[None]:
-        """Return a context in which all records count together or not at all after a crash; see MessageLog.group()."""
-        return self._log.group()
-
     def record(self, message: Recorded, flags: int, route: bytes, targets: bytes, message_id: int) -> None:
         """Append the record of a message for all the streams that keep it on disk. HOT.
 
@@ -75,7 +55,7 @@ class Recorder:
         Cost: one copy of the message's bytes, but not of a large body, and a checksum. What stands in front of the last
             octet of the id is made once for neighbours of a stream that share moment and lengths.
         """
-        log = self._log
+        log = self.log
         header = message.header
         if (
             message.timestamp_ms != self._timestamp_ms
@@ -107,7 +87,7 @@ class Recorder:
 
     def _take_front(self, message: Recorded, flags: int, targets: bytes, route_bytes: int) -> None:
         """Take the front of this record and of others like it; fronts that differ by the route alone are kept."""
-        synced, timestamp_ms, header_bytes = self._log.synced, message.timestamp_ms, len(message.header)
+        synced, timestamp_ms, header_bytes = self.log.synced, message.timestamp_ms, len(message.header)
         if (
             timestamp_ms != self._timestamp_ms
             or header_bytes != self._header_bytes
@@ -134,20 +114,20 @@ class Recorder:
         """
         for segment in sorted({message.position >> OFFSET_BITS for message in messages}):
             if slot.add_segment(segment):
-                self._log.add_live(segment, 1)
+                self.log.add_live(segment, 1)
 
     def record_settled(self, timestamp_ms: int, number: int, ids: Sequence[int]) -> None:
         """Record that messages of a stream are settled. Shapes: ids are distinct and at least one, in any order."""
-        self._log.append(encode_settled(self._log.synced, timestamp_ms, number, ids))
+        self.log.append(encode_settled(self.log.synced, timestamp_ms, number, ids))
 
     def record_requeued(self, timestamp_ms: int, number: int, first_id: int, runs: Iterable[ReturnRun]) -> None:
         """Record how often messages came back. Shapes: indexes of the runs count from `first_id`."""
-        self._log.append(encode_requeued(self._log.synced, timestamp_ms, number, first_id, runs))
+        self.log.append(encode_requeued(self.log.synced, timestamp_ms, number, first_id, runs))
 
     def record_deleted(self, timestamp_ms: int, number: int) -> None:
         """Record that a stream is gone for good."""
-        self._log.append(encode_queue_deleted(self._log.synced, timestamp_ms, number))
+        self.log.append(encode_queue_deleted(self.log.synced, timestamp_ms, number))
 
     def record_topology(self, timestamp_ms: int, change: Mapping[str, Any]) -> None:
         """Record one change of the durable topology. Raises: TypeError when a value is not JSON."""
-        self._log.append(encode_topology(self._log.synced, timestamp_ms, change))
+        self.log.append(encode_topology(self.log.synced, timestamp_ms, change))

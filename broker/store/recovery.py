@@ -218,13 +218,10 @@ class Recovery:
     def _truncate(self, number: int, offset: int) -> None:
         """Cut a segment to its records; zeros may follow the last one."""
         if offset >= HEADER_BYTES and self.log.segments.get(number, 0) > offset:
-            file = self._files.open(self.log.path(number), write=True)
-            try:
+            with self._files.open(self.log.path(number), write=True) as file:
                 file.truncate(offset)
                 if self._sync:
                     file.sync()
-            finally:
-                file.close()
             self.log.segments[number] = offset
 
     def _remove_after(self, number: int) -> None:
@@ -248,13 +245,10 @@ class Recovery:
         """
         for number in numbers if self._checkpoint_synced else list(self.log.segments):
             self._done(0)  # a sync may take long, and the caller may want to stop
-            file = self._files.open(self.log.path(number), write=True)
-            try:
+            with self._files.open(self.log.path(number), write=True) as file:
                 file.sync()
                 file.drop_cache()
                 self.log.segments[number] = file.size()
-            finally:
-                file.close()
         self._files.sync_folder(self.log.folder)
 
 

@@ -40,8 +40,8 @@ from broker.store.record import (
     TRANSACTION,
     decode_topology,
     due_of,
+    inner_records,
 )
-from broker.store.transaction import inner_records
 from broker.store.window import QueueReplay
 
 _NUMBER_BYTES: Final = 8

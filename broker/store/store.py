@@ -5,9 +5,9 @@ A confirm may follow a record as soon as ``log.confirmable`` is past it. Methods
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, TypeVar, overload
+from typing import Final
 
 from broker.event_log import get_logger
 from broker.store.checkpoint import Checkpoint, CheckpointFolder, QueueState
@@ -18,11 +18,9 @@ from broker.store.log_scan import LogFolder
 from broker.store.message_log import MessageLog
 from broker.store.queue_entry import Entries
 from broker.store.queue_log import QueueLogs
-from broker.store.reading import Maker, StoredMessages
-from broker.store.record import StoredMessage
 from broker.store.recorder import Recorder
 from broker.store.recovery import Recovered, Recovery, RecoveryProgress
-from broker.store.segment import OFFSET_BITS, segment_path
+from broker.store.segment import OFFSET_BITS
 from broker.store.spill import Spill, is_spilled
 from broker.store.stored_slots import StoredSlots
 
@@ -32,14 +30,13 @@ _FOLDERS: Final = ("log", "spill", "queues")
 AT_ONCE: Final = 0  # a log position before every checkpoint
 RELOCATION_MAX_BYTES: Final = 64 * 1024 * 1024  # what one relocation holds in memory
 
-T = TypeVar("T")
-
 
 class VhostStore:
     """One vhost's durable log, its spill, its queue logs and its checkpoints.
 
-    Shapes: ``log`` takes durable records, ``spill`` those of transient messages that must leave memory. A segment
-        number is the upper half of a position, ``position >> 32``; those of the spill have their highest bit set.
+    Shapes: ``log`` takes durable records, ``spill`` those of transient messages that must leave memory. ``queues`` has
+        the place of each message, and ``slots`` reads them back. A segment number is the upper half of a position,
+        ``position >> 32``; those of the spill have their highest bit set.
     """
 
     def __init__(
@@ -59,8 +56,8 @@ class VhostStore:
         self.spill = Spill(files, folder / "spill", segment_bytes=segment_bytes)
         self._files = files
         self._folder = folder
-        self._queues = queues
-        self._slots = StoredSlots(files, folder / "log", log, self.spill, queues, quarantine=quarantine)
+        self.queues = queues
+        self.slots = StoredSlots(files, folder / "log", log, self.spill, queues, quarantine=quarantine)
         self._checkpoints = checkpoints
         self._sync = sync
         self._relocation: Relocation | None = None  # appended, and not finished
@@ -147,11 +144,8 @@ class VhostStore:
         return store, recovered
 
     def _sync_begin(self) -> None:
-        file = self._files.open(segment_path(self._folder / "log", self.log.active), write=True)
-        try:
+        with self._files.open(self.log.path(self.log.active), write=True) as file:
             file.sync()
-        finally:
-            file.close()
         self._files.sync_folder(self._folder / "log")
 
     def _start(self, recovered: Recovered) -> None:
@@ -195,122 +189,15 @@ class VhostStore:
 
     # -- slots that leave memory and come back ------------------------------------------------------------------------
 
-    def page_out(
-        self,
-        queue_number: int,
-        first: int,
-        entries: Entries,
-        due_ms: Sequence[int] = (),
-        *,
-        lasting: bool = True,
-    ) -> None:
-        """Write where the messages from id `first` on lie, NO_ENTRY for those that need no place; not synced.
-
-        The entries may be ahead of the log: they count only when a checkpoint or a replay covers their ids.
-        Shapes: `due_ms` has one moment per entry for messages that are delayed; otherwise it is empty. No checkpoint
-            refers to the entries of a queue that is not `lasting`.
-        """
-        self._queues.write(queue_number, first, entries, due_ms, lasting=lasting)
-
-    @property
-    def entries_written(self) -> int:
-        """How often entries were written to files: the first ones of a queue stay in memory."""
-        return self._queues.written
-
-    @overload
-    def read_slot(
-        self,
-        queue_number: int,
-        first: int,
-        end: int,
-        wanted: Iterable[int] | None = None,
-        segments: Iterable[int] | None = None,
-    ) -> list[StoredMessage | None]: ...
-
-    @overload
-    def read_slot(
-        self,
-        queue_number: int,
-        first: int,
-        end: int,
-        wanted: Iterable[int] | None,
-        segments: Iterable[int] | None,
-        maker: Maker[T],
-    ) -> list[T | None]: ...
-
-    def read_slot(
-        self,
-        queue_number: int,
-        first: int,
-        end: int,
-        wanted: Iterable[int] | None = None,
-        segments: Iterable[int] | None = None,
-        maker: Maker[Any] | None = None,
-    ) -> list[Any]:
-        """Read messages of one queue back; index 0 is id `first`, None is what was not wanted. *Blocking.*
-
-        Shapes: wanted are indexes, all of them when None; every wanted one must have been paged out. `segments` are
-            those that the slot keeps on disk: there a message is looked for whose entry is damaged, in the whole log
-            when None. `maker` makes what is returned for a message.
-        Raises: CorruptRecord when a message is not what was written, unless the store was opened with quarantine: then
-            it is None too, and logged. StoreFailed.
-        Cost: one read of the queue log per 65,536 ids, one of the log per run of neighbours.
-        """
-        maker = StoredMessages() if maker is None else maker
-        return self._slots.read(queue_number, first, end, wanted, segments, maker)
-
-    def read_cached(
-        self, queue_number: int, first: int, end: int, wanted: Sequence[int], maker: Maker[T]
-    ) -> list[T | None]:
-        """Return what `read_slot` returns if the page cache has all of it, an empty list otherwise. Never waits.
-
-        Cost: under a millisecond: a slot whose records are far apart is left to `read_slot`, too.
-        """
-        return self._slots.read_cached(queue_number, first, end, wanted, maker)
-
-    def read_due(self, queue_number: int, first: int, end: int) -> list[int]:
-        """Return when delayed messages are due, 0 where no entry tells; reads no record. *Blocking.*"""
-        return self._queues.read_due(queue_number, first, end)
-
-    def read_some(
-        self, queue_number: int, ids: Sequence[int], segments: Iterable[int], limit_bytes: int, maker: Maker[T]
-    ) -> dict[int, T | None]:
-        """Read messages from anywhere in a queue by id, as `read_slot` does. *Blocking.*
-
-        Shapes: the first ones, up to this many bytes, at least one; None is one that cannot be read.
-        """
-        return self._slots.read_some(queue_number, ids, segments, limit_bytes, maker)
-
-    def body_sizes(
-        self,
-        queue_number: int,
-        first: int,
-        end: int,
-        wanted: Iterable[int] | None = None,
-        segments: Iterable[int] | None = None,
-    ) -> list[int]:
-        """Return how many bytes the bodies of messages of one queue have; index 0 is id `first`. *Blocking.*
-
-        Shapes: as for `read_slot`; 0 is what was not wanted.
-        Raises: CorruptRecord when there is no message where one should be, unless the store was opened with quarantine:
-            then it is 0 too, and logged. StoreFailed.
-        Cost: reads 36 bytes a message; bodies are read along where they are shorter than what a call costs.
-        """
-        return self._slots.body_sizes(queue_number, first, end, wanted, segments)
-
-    def mend(self) -> None:
-        """Write the queue-log entries again that were found damaged by reading. Raises: StoreFailed."""
-        self._slots.mend()
-
     def drop_entries(self, queue_number: int, first: int, end: int, *, at_once: bool) -> None:
         """Give up the entries of a deleted slot.
 
         Their file goes with the last of them: when no kept checkpoint refers to it, or at once when none ever does
         because the queue is not durable. Raises: StoreFailed.
         """
-        self._queues.drop(queue_number, first, end, AT_ONCE if at_once else self.log.position)
+        self.queues.drop(queue_number, first, end, AT_ONCE if at_once else self.log.position)
         if at_once:
-            self._queues.reclaim(AT_ONCE + 1)
+            self.queues.reclaim(AT_ONCE + 1)
 
     def forget_queue(self, queue_number: int, *, at_once: bool, recorded: bool = False) -> None:
         """Give up all entries of a deleted queue, as `drop_entries` does. Raises: StoreFailed.
@@ -318,9 +205,9 @@ class VhostStore:
         If the log ends with the record of the deletion, a checkpoint from there on knows of it: the file goes although
         the log grows no more.
         """
-        self._queues.forget(queue_number, AT_ONCE if at_once else self.log.position - recorded)
+        self.queues.forget(queue_number, AT_ONCE if at_once else self.log.position - recorded)
         if at_once:
-            self._queues.reclaim(AT_ONCE + 1)
+            self.queues.reclaim(AT_ONCE + 1)
 
     def discard(self, state: QueueState) -> None:
         """Give up a recovered queue that no change of the topology declares, with its references."""
@@ -343,7 +230,7 @@ class VhostStore:
             raise RuntimeError("the checkpoint is ahead of what the log has on disk")
         if self._relocation is not None:
             raise RuntimeError("a relocation was appended and not finished")
-        self._queues.sync()
+        self.queues.sync()
         self._checkpoints.write(checkpoint, sync=self._sync, between=between)
         self._checkpoint_position = checkpoint.position
         if self._saves_space:
@@ -369,8 +256,8 @@ class VhostStore:
         gone = self.log.reclaim(need)
         for segment in gone:
             self._refused.pop(segment, None)
-        self._queues.reclaim(need.position)
-        self.holds_back = bool(self.log.unneeded(newest)) or self._queues.holds_before(newest.position)
+        self.queues.reclaim(need.position)
+        self.holds_back = bool(self.log.unneeded(newest)) or self.queues.holds_before(newest.position)
         return gone
 
     # -- compaction: see `compaction` for the order of the steps ------------------------------------------------------
@@ -404,11 +291,11 @@ class VhostStore:
 
         def read_entries(slot: SlotReference) -> Entries:
             entries = corrected.get((slot.queue_number, slot.first))
-            return entries or self._queues.read(slot.queue_number, slot.first, slot.end)
+            return entries or self.queues.read(slot.queue_number, slot.first, slot.end)
 
         for searched in (False, True):
             relocation = plan_relocation(
-                self.log.synced, self._slots.read_span, read_entries, segment, references, limit_bytes
+                self.log.synced, self.slots.read_span, read_entries, segment, references, limit_bytes
             )
             if relocation is None:
                 break
@@ -425,8 +312,8 @@ class VhostStore:
                 )
                 break
             for slot, indexes in relocation.doubtful:
-                entries = self._queues.read(slot.queue_number, slot.first, slot.end)
-                self._slots.search(slot.queue_number, slot.first, entries, indexes, slot.segments)
+                entries = self.queues.read(slot.queue_number, slot.first, slot.end)
+                self.slots.search(slot.queue_number, slot.first, entries, indexes, slot.segments)
                 corrected[slot.queue_number, slot.first] = entries
         self._refused[segment] = self.log.live.get(segment, 0)
         return None
@@ -449,7 +336,7 @@ class VhostStore:
             raise RuntimeError("the relocation is not on disk yet")
         moves = relocation.take_moves(most)
         for queue_number, first, entries, due_ms in runs_of(moves):
-            self._queues.move(queue_number, first, entries, due_ms)
+            self.queues.move(queue_number, first, entries, due_ms)
         if not relocation.left:
             self._relocation = None
         return moves
@@ -457,7 +344,7 @@ class VhostStore:
     def close(self, *, clean: bool = False) -> None:
         """Close the files. Clean says that the last checkpoint was a clean one and nothing happened after it."""
         self.log.close(clean=clean)
-        self._queues.close()
+        self.queues.close()
         self.spill.close()
         if clean:
             self.spill.wipe()

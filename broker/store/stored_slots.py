@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from broker.event_log import get_logger
 from broker.store.damage import CorruptRecord, StoreFailed, read_around
@@ -61,6 +61,7 @@ CACHED_MAX_BYTES: Final = 1 << 20  # of one that is read without leaving the loo
 
 _log = get_logger()
 Segments = Iterable[int] | None
+T = TypeVar("T")
 
 
 class StoredSlots:
@@ -89,18 +90,29 @@ class StoredSlots:
         end: int,
         wanted: Iterable[int] | None,
         segments: Segments,
-        maker: Maker[Any],
-    ) -> list[Any]:
-        """Return the messages, as `VhostStore.read_slot` does."""
+        maker: Maker[T],
+    ) -> list[T | None]:
+        """Read messages of one queue back; index 0 is id `first`, None is what was not wanted. *Blocking.*
+
+        Shapes: wanted are indexes, all of them when None; every wanted one must have been paged out. `segments` are
+            those that the slot keeps on disk: there a message is looked for whose entry is damaged, in the whole log
+            when None. `maker` makes what is returned for a message.
+        Raises: CorruptRecord when a message is not what was written, unless the store was opened with quarantine: then
+            it is None too, and logged. StoreFailed.
+        Cost: one read of the queue log per 65,536 ids, one of the log per run of neighbours.
+        """
         wanted = range(end - first) if wanted is None else list(wanted)
         entries = self._queues.read(queue_number, first, end)
         plain = self._read_plain(queue_number, first, entries, wanted, maker, self.read_span, PLAIN_MAX_BYTES)
         return plain or self._read_carefully(queue_number, first, end, wanted, segments, maker)
 
     def read_cached(
-        self, queue_number: int, first: int, end: int, wanted: Sequence[int], maker: Maker[Any]
-    ) -> list[Any]:
-        """Return the messages, as `VhostStore.read_cached` does."""
+        self, queue_number: int, first: int, end: int, wanted: Sequence[int], maker: Maker[T]
+    ) -> list[T | None]:
+        """Return what `read` returns if the page cache has all of it, an empty list otherwise. Never waits.
+
+        Cost: under a millisecond: a slot whose records are far apart is left to `read`, too.
+        """
         entries = self._queues.read_cached(queue_number, first, end)
         if entries is None:
             return []
@@ -112,10 +124,10 @@ class StoredSlots:
         first: int,
         entries: Entries,
         wanted: Sequence[int],
-        maker: Maker[Any],
+        maker: Maker[T],
         read_span: Callable[[int, int], bytes],
         extent_max_bytes: int,
-    ) -> list[Any]:
+    ) -> list[T | None]:
         """Return the messages of a slot as it usually is, an empty list when it is not.
 
         All of it is records of the log, or of the spill, in the order of their ids.
@@ -143,15 +155,15 @@ class StoredSlots:
         end: int,
         wanted: Sequence[int],
         segments: Segments,
-        maker: Maker[Any],
-    ) -> list[Any]:
+        maker: Maker[T],
+    ) -> list[T | None]:
         """Return the messages of a slot; search those that are not where their entries say."""
         entries, failed, indexes = self._entries(queue_number, first, end, wanted)
 
         def missed(_position: int, index: int) -> None:
             failed.append(index)
 
-        messages: list[Any] = read_messages(self.read_span, queue_number, first, entries, indexes, maker, missed)
+        messages = read_messages(self.read_span, queue_number, first, entries, indexes, maker, missed)
         if failed:
             failed.sort()
             mended = self.search(queue_number, first, entries, failed, segments)
@@ -164,19 +176,37 @@ class StoredSlots:
         return messages
 
     def read_some(
-        self, queue_number: int, ids: Sequence[int], segments: Segments, limit_bytes: int, maker: Maker[Any]
-    ) -> dict[int, Any]:
-        """Return messages by id, as `VhostStore.read_some` does."""
-        found: dict[int, Any] = {}
+        self, queue_number: int, ids: Sequence[int], segments: Segments, limit_bytes: int, maker: Maker[T]
+    ) -> dict[int, T | None]:
+        """Read messages from anywhere in a queue by id, as `read` does. *Blocking.*
+
+        Shapes: the first ones, up to this many bytes, at least one; None is one that cannot be read.
+        """
+        found: dict[int, T | None] = {}
         for first, end, wanted in spans_within(partial(self._queues.read, queue_number), ids, limit_bytes):
             messages = self.read(queue_number, first, end, wanted, segments, maker)
             found.update((first + index, messages[index]) for index in wanted)
         return found
 
+    def read_due(self, queue_number: int, first: int, end: int) -> list[int]:
+        """Return when delayed messages are due, 0 where no entry tells; reads no record. *Blocking.*"""
+        return self._queues.read_due(queue_number, first, end)
+
     def body_sizes(
-        self, queue_number: int, first: int, end: int, wanted: Iterable[int] | None, segments: Segments
+        self,
+        queue_number: int,
+        first: int,
+        end: int,
+        wanted: Iterable[int] | None = None,
+        segments: Segments = None,
     ) -> list[int]:
-        """Return the sizes, as `VhostStore.body_sizes` does."""
+        """Return how many bytes the bodies of messages of one queue have; index 0 is id `first`. *Blocking.*
+
+        Shapes: as for `read`; 0 is what was not wanted.
+        Raises: CorruptRecord when there is no message where one should be, unless the store was opened with quarantine:
+            then it is 0 too, and logged. StoreFailed.
+        Cost: reads 36 bytes a message; bodies are read along where they are shorter than what a call costs.
+        """
         entries, failed, indexes = self._entries(queue_number, first, end, wanted)
         sizes = [0] * (end - first)
         failed += self._measure(entries, indexes, sizes)

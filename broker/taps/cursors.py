@@ -10,7 +10,7 @@ from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.deadlines import Clock
 from broker.core.names import is_short_text
 from broker.core.vhost import Vhost
-from broker.settings.storage import TapSettings
+from broker.settings import Settings
 from broker.slot_files.seal_log import TAP_PREFIX, Cursor
 from broker.slot_files.slot_folder import SlotFolder
 from broker.taps.slot_writer import SlotWriter
@@ -43,7 +43,7 @@ class Cursors:
         folder: SlotFolder,
         vhosts: Vhosts,
         writer: SlotWriter,
-        settings: TapSettings,
+        settings: Callable[[], Settings],
         clock: Clock,
         moved: Callable[[], None],
     ) -> None:
@@ -54,10 +54,6 @@ class Cursors:
         self._writer = writer
         self._clock = clock
         self._moved = moved
-
-    def take_settings(self, settings: TapSettings) -> None:
-        """Apply changed settings; no cursor is removed for that."""
-        self._settings = settings
 
     async def set(
         self,
@@ -102,8 +98,8 @@ class Cursors:
     async def _create(self, name: str, vhost: str, tap: str, seal: int, maker: str, user: str) -> None:
         """Create a cursor, unless its maker or the broker has too many, those included that are being created."""
         users = [cursor.user for cursor in self._folder.view.cursors] + self._begun
-        if maker and users.count(maker) >= self._settings.cursors_user_max:
-            most = self._settings.cursors_user_max
+        if maker and users.count(maker) >= self._settings().taps.cursors_user_max:
+            most = self._settings().taps.cursors_user_max
             raise TapRefused(f"user '{maker}' has {most} cursors already (taps.cursors_user_max): remove some")
         if len(users) >= CURSORS_MAX:
             raise TapRefused(f"there are {CURSORS_MAX} cursors already: remove some")
@@ -135,7 +131,7 @@ class Cursors:
 
     async def _put(self, name: str, vhost: str, tap: str, seal: int, user: str) -> None:
         cursor = Cursor(name, vhost, tap, seal, self._clock.now_ms - self._clock.ahead_ms, user)
-        await self._writer.in_thread(partial(self._folder.log.set_cursor, cursor))
+        await self._writer.in_thread(partial(self._folder.log.append, cursor))
         self._moved()
 
 

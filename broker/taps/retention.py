@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from broker.core.deadlines import Clock
 from broker.event_log import get_logger
-from broker.settings.storage import TapSettings
+from broker.settings import Settings
 from broker.slot_files.seal_log import Seal
 from broker.slot_files.seal_view import SealView
 from broker.slot_files.slot_folder import SlotFolder
@@ -44,7 +44,7 @@ class Retention:
         vhosts: Vhosts,
         writer: SlotWriter,
         snapshots: Snapshots,
-        settings: TapSettings,
+        settings: Callable[[], Settings],
         clock: Clock,
         fail: Callable[[BaseException], None],
     ) -> None:
@@ -54,14 +54,9 @@ class Retention:
         self._snapshots = snapshots
         self._settings = settings
         self._clock = clock
-        self._fail = fail
         self._tasks = Tasks(fail)
         self._next_s = 0.0
         self._ends = False
-
-    def take_settings(self, settings: TapSettings) -> None:
-        """Apply changed settings; a tap with caps of its own keeps them."""
-        self._settings = settings
 
     @property
     def busy(self) -> bool:
@@ -98,7 +93,7 @@ class Retention:
 
     def _remove(self, caps: dict[tuple[str, str], Cap]) -> None:
         """Remove slot files. *Blocking.*"""
-        default = Cap(self._settings.max_bytes, self._settings.max_age_ms)
+        default = Cap(self._settings().taps.max_bytes, self._settings().taps.max_age_ms)
         plan = plan_deletions(self._folder.view, caps, default, self._clock.now_ms)
         for seal, reason in plan.forced:
             _log.warning("tap.gap_made", vhost=seal.vhost, tap=seal.queue, seal=seal.seal, reason=reason)

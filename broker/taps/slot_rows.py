@@ -7,18 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from broker.amqp.content_header import measure_header
-from broker.amqp.header_facts import MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX, HeaderFacts
 from broker.core.message.message import OVERHEAD_BYTES, Message
 from broker.core.queue.level import Level
+from broker.delivery.message_loader import MessageLoader
 from broker.slot_files.slot_file import PERSISTENT, REDELIVERED
 from broker.slots.slot import Slot
-from broker.store.record import StoredMessage
-from broker.store.segment import SPILLED
 from broker.store.store import VhostStore
 
 if TYPE_CHECKING:
-    from broker.slot_files.slot_file_writer import SlotFileWriter
+    from broker.slot_files.slot_file_writer import SlotDraft, SlotFileWriter
 
 ROWS_AT_ONCE: Final = 200  # half a millisecond; then other threads may take the interpreter
 
@@ -84,18 +81,33 @@ def gather(
 def let_go(store: VhostStore, pieces: Sequence[Piece]) -> None:
     """Unpin the segments of the pieces."""
     for piece in pieces:
-        for segment in piece.segments:
-            store.drop_live(segment, 1)
+        store.let_go(piece.segments)
 
 
 def copy_pieces(
-    store: VhostStore, number: int, pieces: Sequence[Piece], file: SlotFileWriter, most_bytes: int, ahead_ms: int
+    store: VhostStore, number: int, pieces: Sequence[Piece], draft: SlotDraft, most_bytes: int, ahead_ms: int
 ) -> int:
     """Add the messages of the pieces to a slot file until it has `most_bytes`, and return the id after the last one.
 
     *Blocking.* Messages on disk are read slot by slot. Rows have the time of day: the broker's clock less `ahead_ms`.
-    Raises: CorruptRecord, StoreFailed.
+    The file is complete then; one whose messages could not be read, as the log says, is abandoned.
+    Raises: CorruptRecord, StoreFailed; the file is abandoned.
     """
+    try:
+        end = _copy(store, number, pieces, draft.writer, most_bytes, ahead_ms)
+        if draft.writer.rows:
+            draft.complete(end)  # here, where a full disk is no reason to stop the broker
+    except BaseException:
+        draft.abandon()
+        raise
+    if not draft.writer.rows:
+        draft.abandon()
+    return end
+
+
+def _copy(
+    store: VhostStore, number: int, pieces: Sequence[Piece], file: SlotFileWriter, most_bytes: int, ahead_ms: int
+) -> int:
     end = file.meta.first
     add = file.add
     until_turn = ROWS_AT_ONCE
@@ -106,10 +118,7 @@ def copy_pieces(
                 continue
             if file.size_bytes >= most_bytes and file.rows:
                 return end
-            if isinstance(message, Message):
-                flags, route = message.facts.persistent * PERSISTENT, message.envelope.route
-            else:
-                flags, route = _flags(message), message.route
+            flags, route = message.facts.persistent * PERSISTENT, message.envelope.route
             if index in redelivered:
                 flags |= REDELIVERED
             add(first + index, message.timestamp_ms - ahead_ms, flags, route, message.header, message.body)
@@ -137,21 +146,10 @@ def _piece(level: Level, slot: Slot, indexes: Sequence[int], end: int, *, recoun
     return Piece(slot, indexes, end, None, redelivered, segments)
 
 
-def _contents(store: VhostStore, number: int, piece: Piece) -> Sequence[Message | StoredMessage | None]:
+def _contents(store: VhostStore, number: int, piece: Piece) -> Sequence[Message | None]:
     """Return the messages of a piece, read from disk where they are not in memory. *Blocking.*"""
     if piece.held is not None:
         return piece.held
-    found = store.read_slot(number, piece.slot.first, piece.slot.end, piece.indexes, piece.segments)
+    slot = piece.slot
+    found = store.slots.read(number, slot.first, slot.end, piece.indexes, piece.segments, MessageLoader())
     return [found[index] for index in piece.indexes]
-
-
-def _flags(stored: StoredMessage) -> int:
-    """Return PERSISTENT for a persistent message; the spill does not keep the flag, so the header is read."""
-    if stored.position < SPILLED:
-        return stored.flags & PERSISTENT
-    return PERSISTENT if _measure(stored.header).persistent else 0
-
-
-def _measure(header: bytes) -> HeaderFacts:
-    """Return the facts of a header, past the cache, which only the loop may use."""
-    return measure_header(header, MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX)

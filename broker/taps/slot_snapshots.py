@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from broker.delivery.engine import Engine
-    from broker.settings.storage import TapSettings
+    from broker.settings import Settings
     from broker.slot_files.slot_folder import SlotFolder, SnapshotSlot
     from broker.taps.slot_writer import SlotWriter
     from broker.vhosts.vhosts import Vhosts
@@ -91,9 +91,8 @@ class Snapshots(Mapping[str, Snapshot]):
         folder: SlotFolder,
         vhosts: Vhosts,
         writer: SlotWriter,
-        settings: TapSettings,
+        settings: Callable[[], Settings],
         clock: Clock,
-        keep_free_bytes: int,
         *,
         in_cluster: bool,
     ) -> None:
@@ -103,14 +102,8 @@ class Snapshots(Mapping[str, Snapshot]):
         self._writer = writer
         self._settings = settings
         self._clock = clock
-        self._keep_free_bytes = keep_free_bytes
         self._by_id: dict[str, Snapshot] = {}
         self._taking: list[Taking] = []
-
-    def take_settings(self, settings: TapSettings, keep_free_bytes: int) -> None:
-        """Apply changed settings; a snapshot that exists keeps its time."""
-        self._settings = settings
-        self._keep_free_bytes = keep_free_bytes
 
     def __getitem__(self, snapshot: str) -> Snapshot:
         return self._by_id[snapshot]
@@ -162,13 +155,13 @@ class Snapshots(Mapping[str, Snapshot]):
     async def _take(self, engine: Engine, queue: Queue, taking: Taking) -> Snapshot:
         owner = taking.owner
         if owner:
-            most = self._settings.snapshots_user_max
+            most = self._settings().taps.snapshots_user_max
             while len(self._of(owner)) > most:
                 await self._drop_oldest(
                     owner, f"user '{owner}' takes {most} snapshots already (taps.snapshots_user_max)"
                 )
             disk_bytes = await self._writer.in_thread(self._folder.snapshots.disk_bytes)
-            taking.share(int(disk_bytes * self._settings.snapshots_disk_ratio))
+            taking.share(int(disk_bytes * self._settings().taps.snapshots_disk_ratio))
         private = is_private(queue)
         bounds = [(level, list(level.manager.slots), level.manager.next_id) for level in queue.levels]
         snapshot = await self._writer.in_thread(self._folder.snapshots.new)
@@ -179,7 +172,7 @@ class Snapshots(Mapping[str, Snapshot]):
         except BaseException:
             await self._writer.in_thread(lambda: self._folder.snapshots.drop(snapshot))
             raise
-        until_ms = self._clock.now_ms + self._settings.snapshot_ms
+        until_ms = self._clock.now_ms + self._settings().taps.snapshot_ms
         store, vhost = self._folder.view.store, engine.vhost.name
         taken = Snapshot(snapshot, store, vhost, queue.name, tuple(files), until_ms, private, owner)
         self._by_id[snapshot] = taken
@@ -240,7 +233,7 @@ class Snapshots(Mapping[str, Snapshot]):
         above = 0
         while above < below:
             start = max(bisect_right(firsts, above) - 1, 0)
-            await self._make_room(taking, self._settings.window_bytes)
+            await self._make_room(taking, self._settings().taps.window_bytes)
             async with self._writer.turn:
                 if level.deleted:
                     raise TapRefused(f"queue '{level.queue.name}' was deleted")
@@ -251,8 +244,8 @@ class Snapshots(Mapping[str, Snapshot]):
                     islice(firsts, start, None),
                     above=above,
                     below=below,
-                    most_rows=self._settings.window_messages,
-                    most_bytes=self._settings.window_bytes,
+                    most_rows=self._settings().taps.window_messages,
+                    most_bytes=self._settings().taps.window_bytes,
                 )
                 if not pieces:
                     return
@@ -271,28 +264,19 @@ class Snapshots(Mapping[str, Snapshot]):
     ) -> Callable[[], tuple[SnapshotSlot | None, int]]:
         """Return a *blocking* function that writes one file; it returns the file and the id after its last message."""
         folder, name, queue = self._folder.snapshots, engine.vhost.name, level.queue.name
-        store, number, most_bytes = engine.store, level.number, self._settings.window_bytes
-        keep_free_bytes, ahead_ms = self._keep_free_bytes, self._clock.ahead_ms
+        store, number, most_bytes = engine.store, level.number, self._settings().taps.window_bytes
+        keep_free_bytes, ahead_ms = self._settings().store.disk_free_min_bytes, self._clock.ahead_ms
 
         def write() -> tuple[SnapshotSlot | None, int]:
-            free_bytes = folder.free_bytes()
+            free_bytes = self._folder.free_bytes()
             if free_bytes < keep_free_bytes + most_bytes:
                 raise TapRefused(
                     f"no room for a snapshot: the disk has {free_bytes} bytes free; {most_bytes} are needed above "
                     f"store.disk_free_min_bytes ({keep_free_bytes})"
                 )
             draft = folder.draft(snapshot, n, name, queue, number, pieces[0].slot.first + pieces[0].indexes[0])
-            try:
-                end = copy_pieces(store, number, pieces, draft.writer, most_bytes, ahead_ms)
-                if draft.writer.rows:
-                    draft.complete(end)
-            except BaseException:
-                draft.abandon()
-                raise
-            if not draft.writer.rows:
-                draft.abandon()
-                return None, end
-            return folder.finish(draft, end), end
+            end = copy_pieces(store, number, pieces, draft, most_bytes, ahead_ms)
+            return (folder.finish(draft, end) if draft.writer.rows else None), end
 
         return write
 

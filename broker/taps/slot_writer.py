@@ -19,7 +19,7 @@ from broker.core.queue.kinds import TapQueue
 from broker.core.queue.level import Level
 from broker.delivery.engine import Engine
 from broker.event_log import get_logger
-from broker.settings.storage import TapSettings
+from broker.settings import Settings
 from broker.slot_files.seal_log import Seal
 from broker.slot_files.slot_folder import SlotFolder
 from broker.store.damage import CorruptStore, StoreFailed
@@ -50,7 +50,7 @@ class SlotWriter:
         self,
         folder: SlotFolder,
         engines: Mapping[str, Engine],
-        settings: TapSettings,
+        settings: Callable[[], Settings],
         clock: Clock,
         fail: Callable[[BaseException], None],
         keep_free_bytes: int,
@@ -61,7 +61,6 @@ class SlotWriter:
         self._engines = engines
         self._settings = settings
         self._clock = clock
-        self._fail = fail
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="slot-writer")
         self.turn = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -72,11 +71,6 @@ class SlotWriter:
         self._windows_ms: dict[TapQueue, int] = {}  # of taps whose last file nobody read, 0 of those read since then
         self._asked: dict[TapQueue, list[tuple[int, asyncio.Future[None]]]] = {}
         self._retry_at_s = 0.0
-        self.sealed = 0
-
-    def take_settings(self, settings: TapSettings) -> None:
-        """Apply changed settings, from the next file on."""
-        self._settings = settings
 
     @property
     def busy(self) -> bool:
@@ -198,7 +192,7 @@ class SlotWriter:
         """Move a file's worth of a tap's messages into one. Raises: NotWritten; StoreFailed."""
         level = queue.level
         level.manager.seal()
-        settings = self._settings
+        settings = self._settings().taps
         pieces = gather(
             level,
             level.manager.slots,
@@ -224,7 +218,6 @@ class SlotWriter:
         self._since_ms[queue] = self._clock.now_ms
         self._widen(queue)
         if seal is not None:
-            self.sealed += 1
             _log.debug(
                 "slot_file.sealed", seal=seal.seal, vhost=seal.vhost, tap=seal.queue, count=seal.count, bytes=seal.bytes
             )
@@ -238,27 +231,18 @@ class SlotWriter:
         number = queue.level.number
         try:
             free_bytes = self._folder.free_bytes()
-            if free_bytes < self._keep_free_bytes + self._settings.window_bytes:
+            if free_bytes < self._keep_free_bytes + self._settings().taps.window_bytes:
                 raise StoreFailed(
                     self._folder.folder, f"the disk has {free_bytes} bytes free, which are left to the logs"
                 )
             draft = self._folder.draft(vhost, queue.tap, number, first)
-            try:
-                ahead_ms = self._clock.ahead_ms
-                end = copy_pieces(store, number, pieces, draft.writer, self._settings.window_bytes, ahead_ms)
-                if draft.writer.rows:
-                    draft.complete(end)  # here, where a full disk is no reason to stop the broker
-            except BaseException:
-                draft.abandon()
-                raise
+            ahead_ms = self._clock.ahead_ms
+            end = copy_pieces(store, number, pieces, draft, self._settings().taps.window_bytes, ahead_ms)
         except CorruptStore:
             raise
         except StoreFailed as error:
             raise NotWritten from error
-        if not draft.writer.rows:  # no message could be read, as the log says
-            draft.abandon()
-            return None, end
-        return self._folder.seal(draft, end, ahead_ms), end
+        return (self._folder.seal(draft, end, ahead_ms) if draft.writer.rows else None), end
 
     async def _settle(self, engine: Engine, level: Level, end: int) -> None:
         """Settle the messages below an id, a few slots per turn of the loop."""
@@ -277,17 +261,17 @@ class SlotWriter:
 
     def _window_ms(self, queue: TapQueue) -> int:
         """Return how long a tap's oldest message waits."""
-        settings = self._settings
+        settings = self._settings().taps
         return max(settings.window_ms, min(self._windows_ms.get(queue, 0), settings.window_max_ms))
 
     def _widen(self, queue: TapQueue) -> None:
         """Double the window of a tap for which a file was written, unless somebody has read it since the last one."""
         window_ms = self._window_ms(queue)
         if self._windows_ms.pop(queue, None) != 0:
-            self._windows_ms[queue] = min(2 * window_ms, self._settings.window_max_ms)
+            self._windows_ms[queue] = min(2 * window_ms, self._settings().taps.window_max_ms)
 
     def _is_due(self, queue: TapQueue) -> bool:
-        settings = self._settings
+        settings = self._settings().taps
         if not queue.ready:
             return False
         now_ms = self._clock.now_ms

@@ -54,28 +54,24 @@ class Taps:
     ) -> None:
         self._folder = folder
         self._vhosts = vhosts
-        self._settings = settings.taps
+        self._settings = settings
         self._in_cluster = settings.cluster.is_on
         self._limits = PatternLimits(settings.routing.hashes_max, settings.routing.words_max)
         self._clock = clock
-        self._writer = SlotWriter(
-            folder, vhosts.engines, settings.taps, clock, fail, settings.store.reserve_bytes // RESERVE_DIVISOR
-        )
-        free_min_bytes = settings.store.disk_free_min_bytes
-        self.snapshots = Snapshots(
-            folder, vhosts, self._writer, settings.taps, clock, free_min_bytes, in_cluster=self._in_cluster
-        )
-        self._retention = Retention(folder, vhosts, self._writer, self.snapshots, settings.taps, clock, fail)
-        self.cursors = Cursors(folder, vhosts, self._writer, settings.taps, clock, self._retention.soon)
+
+        def in_force() -> Settings:
+            return self._settings
+
+        kept_bytes = settings.store.reserve_bytes // RESERVE_DIVISOR
+        self._writer = SlotWriter(folder, vhosts.engines, in_force, clock, fail, kept_bytes)
+        self.snapshots = Snapshots(folder, vhosts, self._writer, in_force, clock, in_cluster=self._in_cluster)
+        self._retention = Retention(folder, vhosts, self._writer, self.snapshots, in_force, clock, fail)
+        self.cursors = Cursors(folder, vhosts, self._writer, in_force, clock, self._retention.soon)
         vhosts.tell(self._writer.leave, self._forget)
 
     def take_settings(self, settings: Settings) -> None:
-        """Apply changed settings; a tap with caps of its own keeps them."""
-        self._settings = settings.taps
-        self._retention.take_settings(settings.taps)
-        self._writer.take_settings(settings.taps)
-        self.cursors.take_settings(settings.taps)
-        self.snapshots.take_settings(settings.taps, settings.store.disk_free_min_bytes)
+        """Apply changed settings, from the next file on; a tap with caps of its own, a cursor and a snapshot stay."""
+        self._settings = settings
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -157,7 +153,7 @@ class Taps:
             check_cursor_name(cursor)
         found = held.queues.taps.get(queue_name)
         if found is None:
-            settings = self._settings
+            settings = self._settings.taps
             most_bytes = settings.max_bytes if max_bytes is None else max_bytes
             most_age_ms = settings.max_age_ms if max_age_ms is None else max_age_ms
             first_id = end_of(self.view, vhost, name)

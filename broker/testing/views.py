@@ -10,6 +10,7 @@ from broker.amqp.content_header import decode_properties
 from broker.core.message.message import Message
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
+from broker.delivery.message_loader import MessageLoader
 from broker.slots.slot import Slot
 
 if TYPE_CHECKING:
@@ -102,5 +103,6 @@ def _message(level: Level, slot: Slot, index: int) -> tuple[str, str, bytes, byt
         message: Message | None = slot.contents[index]
         return None if message is None else _parts(message)
     # A broker under test has its files in memory, so this read does not block.
-    (stored,) = level.store.read_slot(level.number, slot.first + index, slot.first + index + 1)
-    return None if stored is None else (stored.exchange, stored.key, stored.body, stored.header)
+    first = slot.first + index
+    (stored,) = level.store.slots.read(level.number, first, first + 1, None, None, MessageLoader())
+    return None if stored is None else _parts(stored)

@@ -10,8 +10,7 @@ from broker.core.session.channel import SessionOfChannel
 from broker.core.statistics.publish_tally import PublishTally, SizeTally
 from broker.core.statistics.vhost_tally import NO_MESSAGES, MessageCounts, VhostTally
 from broker.delivery.engine import Engine
-from broker.routing.exchange import Exchange
-from broker.routing.exchange_tally import ExchangeTally
+from broker.routing.exchange import Exchange, ExchangeTally
 from broker.vhosts.vhosts import Vhosts
 
 

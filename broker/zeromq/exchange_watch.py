@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.queue.queue import Queue
-from broker.overlay.conjunction import conjunction
+from broker.overlay.aggregation import conjunction
 from broker.overlay.packets import Space
 from broker.routing.bundle import Bundle
 from broker.routing.exchange import Exchange

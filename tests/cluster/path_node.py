@@ -80,7 +80,7 @@ class PathQueue(LevelOwner):
         self.rules = rules or queue_rules({})
         self.consumers = ConsumerRing()
         self.awake = self.lags = self.prioritized = self.strict = False
-        self.level: SharedLevel = node.path.level_of(cast("Any", self), 0, number, node.ports, False)
+        self.level: SharedLevel = SharedLevel(cast("Any", self), 0, number, node.ports, node.path.levels)
         self.levels = (self.level,)
 
     @property

@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 MESSAGES = 6000
 TARGETS = ("first", "second")
+SEEDS = pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.torture) for seed in (1, 2))])
 
 
 class Order(threading.Thread):
@@ -88,7 +89,7 @@ def interrupted(nodes: Nodes, random: Random) -> Order:
     return order
 
 
-@pytest.mark.parametrize("seed", range(3))
+@SEEDS
 def test_a_move_survives_the_death_of_its_node(nodes: Nodes, seed: int) -> None:
     """After kill -9 each message is in its old queue or in its new ones, and what was told as moved is moved."""
     prepare(nodes)
@@ -117,7 +118,7 @@ def test_a_move_of_a_node_that_was_counted_out_ends(nodes: Nodes) -> None:
     judge(nodes, order.moved)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@SEEDS
 def test_a_move_survives_broken_connections(shared_postgres: PostgresServer, nodes: Nodes, seed: int) -> None:
     """Whether the call that was under way was committed or not, it counts once."""
     prepare(nodes)

@@ -10,7 +10,7 @@ from tests.fault.faulty_files import TornContent
 
 def flip_newest(files: MemoryFiles, folder: Path, bit: int = 1) -> bool:
     """Flip a bit in the middle of a store's newest checkpoint, on the disk too; return whether it has one."""
-    names = sorted(path for path in files.contents if path.parent == folder and path.name.startswith("checkpoint-"))
+    names = sorted(path for path in files.contents if path.parent == folder and path.match("checkpoint-??????????"))
     if not names:
         return False
     content = files.contents[names[-1]]

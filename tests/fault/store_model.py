@@ -38,6 +38,7 @@ from tests.fault.store_state import (
     unsettled,
 )
 from tests.fault.store_verdict import verify
+from tests.stored_record import read_slot
 
 FOLDER = Path("/store/vhost")
 SEGMENT_BYTES = 4096
@@ -107,7 +108,7 @@ class StoreModel:
         queue = ModelQueue(state.number, state.next_id)
         for slot in state.slots:
             queue.slots.append(ModelSlot(slot.first, slot.end, set(slot.segments), slot.end - slot.first))
-            stored = self.store.read_slot(state.number, slot.first, slot.end, unsettled(slot))
+            stored = read_slot(self.store, state.number, slot.first, slot.end, unsettled(slot))
             counts = delivery_counts(slot)
             for index in range(slot.end - slot.first):
                 message = stored[index]
@@ -193,7 +194,7 @@ class StoreModel:
             return
         queue = self.random.choice(queues)
         record = encode_message(0, 1, 0, ROUTES[0], b"header", b"transient", TARGET.pack(queue.number, queue.next_id))
-        position = self.store.spill.append(record)
+        position = self.store.spill.extend([record])[0]
         message_id = self.accept(queue, position >> 32)
         queue.messages[message_id] = ModelMessage(b"transient", position, len(record), NEVER)
 
@@ -325,7 +326,7 @@ class StoreModel:
         messages = [self.message(queue, message_id) for message_id in range(slot.first + slot.logged, slot.end)]
         if messages:
             entries = ([message.position for message in messages], [message.size for message in messages])
-            self.store.page_out(queue.number, slot.first + slot.logged, entries)
+            self.store.queues.write(queue.number, slot.first + slot.logged, entries)
             slot.logged = slot.end - slot.first
 
     def snapshot(self, *, clean: bool = False) -> Checkpoint:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from broker.store.checkpoint import QueueState
 from broker.store.recovery import Recovered
 from tests.fault.store_state import NEVER, ModelQueue, ModelTransaction, delivery_counts, unsettled
+from tests.stored_record import read_slot
 
 if TYPE_CHECKING:
     from tests.fault.store_model import StoreModel
@@ -52,7 +53,7 @@ def verify_queue(model: StoreModel, queue: ModelQueue, state: QueueState, safe: 
         assert end <= slot.first < slot.end <= state.next_id, "slots overlap"
         end = slot.end
         counts = delivery_counts(slot)
-        for index, message in enumerate(model.store.read_slot(queue.number, slot.first, slot.end, unsettled(slot))):
+        for index, message in enumerate(read_slot(model.store, queue.number, slot.first, slot.end, unsettled(slot))):
             if message is not None:
                 found[slot.first + index] = (message.body, counts.get(index, 0))
     for message_id, (body, count) in found.items():

@@ -25,10 +25,10 @@ from broker.amqp.errors import BrokerError
 from broker.cli.control_client import Unanswered, ask
 from broker.net.control_address import socket_address
 from broker.slot_files.slot_view import open_slot
-from broker.store.backup import BLOCK_BYTES, LINES_AT_ONCE, STAGING, UNFINISHED, Backup
+from broker.store.backup import BLOCK_BYTES, STAGING, UNFINISHED, Backup
 from broker.store.damage import NoDataFolder
 from broker.store.data_folder import DataFolder
-from broker.store.files import File, Files
+from broker.store.files import PIECES_AT_ONCE, File, Files
 from broker.store.memory_files import MemoryFiles
 from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S, wait_until
@@ -304,7 +304,7 @@ def test_what_is_longer_than_a_block_is_copied_whole(rest: int) -> None:
     content = bytes(range(256)) * (3 * BLOCK_BYTES // 256) + bytes(rest)
     files.open(data / "format", create=True).write_at(0, b"format")
     files.open(data / "definitions", create=True).write_at(0, content)
-    lines = [b"%d\n" % number for number in range(3 * LINES_AT_ONCE + rest)]
+    lines = [b"%d\n" % number for number in range(3 * PIECES_AT_ONCE + rest)]
     backup = Backup(files, data, target)
     backup.begin()
     backup.gather_settings()

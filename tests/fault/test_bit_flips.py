@@ -15,6 +15,7 @@ from broker.store.segment import HEADER_BYTES, segment_path
 from broker.store.store import VhostStore
 from tests.fault.store_model import FOLDER
 from tests.fault.test_torn_tail import commit, cut_copy
+from tests.stored_record import read_slot
 
 ROUTE = encode_route("x", "k")
 SEGMENT_BYTES = 1 << 20
@@ -89,7 +90,7 @@ def test_quarantine_skips_one_record_and_says_so() -> None:
             found = [
                 message.body
                 for slot in state.slots
-                for message in store.read_slot(1, slot.first, slot.end, present(slot.settled, slot.end - slot.first))
+                for message in read_slot(store, 1, slot.first, slot.end, present(slot.settled, slot.end - slot.first))
                 if message is not None
             ]
             bodies = [b"body %d" % (place + 1) for place in range(len(places))]
@@ -139,17 +140,17 @@ def test_flips_below_the_checkpoint_show_when_the_message_is_read() -> None:
     store, recovered = settle_into_checkpoint(files)
     slot = recovered.queues[1].slots[0]
     block = files.contents[SEGMENT].block
-    first = store.read_slot(1, slot.first, slot.end)[0]
+    first = read_slot(store, 1, slot.first, slot.end)[0]
     assert first is not None
     start = first.position & 0xFFFFFFFF
     for _ in flips(block, start, start + first.size, range(0, 8, 5)):
         with pytest.raises(CorruptRecord):
-            store.read_slot(1, slot.first, slot.end, [0])
-        assert store.read_slot(1, slot.first, slot.end, [1])[1] is not None
+            read_slot(store, 1, slot.first, slot.end, [0])
+        assert read_slot(store, 1, slot.first, slot.end, [1])[1] is not None
     block[start] ^= 1
     store = open_store(files)  # recovery does not read this part
     with pytest.raises(CorruptRecord) as caught:
-        store.read_slot(1, slot.first, slot.end)
+        read_slot(store, 1, slot.first, slot.end)
     assert (caught.value.segment, caught.value.offset) == (1, start)
 
 
@@ -205,7 +206,7 @@ def test_a_missing_queue_log_is_written_again() -> None:
         bodies = [
             message.body
             for slot in recovered.queues[1].slots
-            for message in store.read_slot(1, slot.first, slot.end)
+            for message in read_slot(store, 1, slot.first, slot.end)
             if message is not None
         ]
         assert bodies == [b"body %d" % message_id for message_id in range(1, 3 * MESSAGES + 1)]
@@ -227,7 +228,7 @@ def test_a_missing_queue_log_that_replay_begins_again() -> None:
     bodies = [
         message.body
         for slot in recovered.queues[1].slots
-        for message in store.read_slot(1, slot.first, slot.end)
+        for message in read_slot(store, 1, slot.first, slot.end)
         if message is not None
     ]
     assert bodies == [b"body %d" % message_id for message_id in range(1, 3 * MESSAGES + 2)]
@@ -256,7 +257,7 @@ def test_queue_logs_are_rebuilt_behind_damage(at: int) -> None:
     found = [
         message.body
         for slot in recovered.queues[1].slots
-        for message in store.read_slot(1, slot.first, slot.end, present(slot.settled, slot.end - slot.first))
+        for message in read_slot(store, 1, slot.first, slot.end, present(slot.settled, slot.end - slot.first))
         if message is not None
     ]
     assert found == [b"body %d" % message_id for message_id in range(1, len(places) + 1) if message_id != 11]

@@ -28,6 +28,7 @@ from tests.fault.store_model import FOLDER
 from tests.fault.test_bit_flips import flips, present
 from tests.fault.test_torn_tail import commit
 from tests.raw_talk import Sections, connect, declare, mortal_broker, numbered, publish, receive, talk
+from tests.stored_record import read_slot
 
 ROUTE: Final = encode_route("x", "k")
 FORMATS: Final = ["group", "single"]
@@ -87,8 +88,8 @@ def bodies(store: VhostStore, recovered: Recovered) -> list[int]:
     return [
         int(message.body)
         for slot in recovered.queues[1].slots
-        for message in store.read_slot(
-            1, slot.first, slot.end, present(slot.settled, slot.end - slot.first), slot.segments
+        for message in read_slot(
+            store, 1, slot.first, slot.end, present(slot.settled, slot.end - slot.first), slot.segments
         )
         if message is not None
     ]
@@ -106,10 +107,12 @@ def test_flips_in_a_queue_log_cost_nothing(form: str) -> None:
     for offset, bit in flips(block, ENTRY_BYTES, ENTRY_BYTES * 14):
         with capture_logs() as events:
             assert bodies(store, recovered) == list(range(1, 13)), f"bit {bit} of byte {offset}"
-            assert store.body_sizes(1, 1, 13, None, slot.segments) == [len(str(number)) for number in range(1, 13)]
+            assert store.slots.body_sizes(1, 1, 13, None, slot.segments) == [
+                len(str(number)) for number in range(1, 13)
+            ]
         assert {event["event"] for event in events} <= {"store.entries_rebuilt"}
         before = bytes(block)
-        store.mend()
+        store.slots.mend()
         if before != bytes(block):
             block[offset] ^= 1 << bit  # `flips` flips it back
             assert bodies(store, recovered) == list(range(1, 13))
@@ -126,7 +129,7 @@ def test_whole_entries_are_not_rebuilt(form: str) -> None:
     with capture_logs() as events:
         store, recovered = reopened(files)
         assert bodies(store, recovered) == list(range(1, 31))
-        store.mend()
+        store.slots.mend()
     assert events == []
     assert bytes(queue_log(files, "group")) == before
 
@@ -137,7 +140,7 @@ def test_a_damaged_entry_does_not_refuse_the_start(form: str) -> None:
     """Recovery that reads entries finds the record of a damaged one in the log, and reports it."""
     files = MemoryFiles()
     store, recovered = write_messages(files, 12)
-    record = store.log.read(1 << 32 | 64 + 60, len(encode_message(0, 1, 1, ROUTE, b"h", b"1", TARGET.pack(1, 1))))
+    record = store.log.read_span(1 << 32 | 64 + 60, len(encode_message(0, 1, 1, ROUTE, b"h", b"1", TARGET.pack(1, 1))))
     store.log.append(encode_moved(0, record, TARGET.pack(1, 1)))  # a copy of message 1, so recovery reads the window
     commit(store)
     store.close()
@@ -243,7 +246,7 @@ def test_the_queue_log_of_these_tests_is_one_file() -> None:
     store, recovered = write_messages(files, 3)
     queue_log(files, "group")[ENTRY_BYTES:] = bytes(4 * ENTRY_BYTES)
     with pytest.raises(CorruptRecord):
-        store.read_slot(1, 1, 4, None, ())
+        read_slot(store, 1, 1, 4, None, ())
     assert bodies(store, recovered) == [1, 2, 3]
 
 

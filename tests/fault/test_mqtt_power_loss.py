@@ -162,7 +162,7 @@ def kept(port: int) -> dict[int, int]:
 async def live(life: Life, random: Random, *works: Callable[[int, Life], None]) -> None:
     """Let the clients work until the broker dies, or for some moments."""
     loop = asyncio.get_running_loop()
-    port = life.broker.listener.other_ports["mqtt"]
+    port = life.broker.listener.ports["mqtt"]
 
     def run(work: Callable[[int, Life], None]) -> None:
         with suppress(*GONE):
@@ -188,13 +188,13 @@ async def live_and_die(seed: int) -> tuple[Writer, Reader]:
         life = await begin(disk, random, seed)
         disk = life.files.disk
         if not number:
-            await loop.run_in_executor(None, reader.subscribe, life.broker.listener.other_ports["mqtt"])
+            await loop.run_in_executor(None, reader.subscribe, life.broker.listener.ports["mqtt"])
         if random.random() < 0.7:
             disk.lose_at = disk.calls + random.randint(1, 300)
         await live(life, random, writer.work, reader.work)
         disk = disk.after_loss(seed * LIVES + number) if random.random() < 0.8 else disk.after_kill()
     life = await begin(disk, random, seed)
-    port = life.broker.listener.other_ports["mqtt"]
+    port = life.broker.listener.ports["mqtt"]
     await loop.run_in_executor(None, writer.work, port, None)
     await loop.run_in_executor(None, reader.work, port, None, {one for one in writer.acknowledged if one % 4})
     found = await loop.run_in_executor(None, kept, port) if len(writer.retained) == RETAINED else {}

@@ -23,6 +23,7 @@ from tests.fault.faulty_files import FaultyFiles, PowerLost
 from tests.fault.store_model import FOLDER, StoreModel
 from tests.fault.store_state import delivery_counts, unsettled
 from tests.in_process import client_of, queue_of, running_broker
+from tests.stored_record import read_slot
 
 pytestmark = pytest.mark.fault
 
@@ -55,7 +56,7 @@ def state_of(model: StoreModel) -> dict[str, Any]:
     for number in numbers & recovered.queues.keys():
         found = queues[number] = {}
         for slot in recovered.queues[number].slots:
-            stored = model.store.read_slot(number, slot.first, slot.end, unsettled(slot))
+            stored = read_slot(model.store, number, slot.first, slot.end, unsettled(slot))
             counts = delivery_counts(slot)
             for index, message in enumerate(stored):
                 if message is not None:

@@ -62,7 +62,7 @@ class Life:
     def set_cursor(self, at: int) -> None:
         """Move the cursor."""
         self.cursor.append(at)
-        self.folder.log.set_cursor(Cursor("lake", "/", "tap1", at, 0))
+        self.folder.log.append(Cursor("lake", "/", "tap1", at, 0))
         self.cursor = [at]
 
     def remove(self, passed: list[Seal], forced: list[tuple[Seal, str]]) -> None:

@@ -115,7 +115,7 @@ def later(folder: Path, what: str) -> Path:
             front = block[:8] + b"\0\7" + block[10:60]
             path.write_bytes(front + crc32c(front).to_bytes(4, "big") + block[64:])
         case "checkpoint":
-            path = max((folder / "vhosts" / "%2F").glob("checkpoint-*"))
+            path = max((folder / "vhosts" / "%2F").glob("checkpoint-??????????"))
             block = path.read_bytes()
             front = block[:8] + b"\0\7" + block[10:12]
             path.write_bytes(front + crc32c(front + block[16:]).to_bytes(4, "big") + block[16:])

@@ -16,6 +16,7 @@ from broker.store.store import VhostStore
 from tests.fault.store_model import FOLDER
 from tests.fault.test_bit_flips import BITS, SEGMENT_BYTES, flips, open_store, present
 from tests.fault.test_torn_tail import commit, cut_copy
+from tests.stored_record import read_slot
 
 ROUTE = encode_route("x", "k")
 SEGMENT = segment_path(FOLDER / "log", 1)
@@ -63,7 +64,7 @@ def waiting(store: VhostStore, recovered: Recovered) -> list[list[int]]:
         [
             int(one.body)
             for slot in recovered.queues[queue].slots
-            for one in store.read_slot(queue, slot.first, slot.end, present(slot.settled, slot.end - slot.first))
+            for one in read_slot(store, queue, slot.first, slot.end, present(slot.settled, slot.end - slot.first))
             if one is not None
         ]
         for queue in QUEUES

@@ -18,7 +18,7 @@ MAY_CALL_FILES = {
     "store/files.py",
     "cli/broker_folder.py",  # reads only the data folder from the settings file
     "cli/broker_url.py",  # reads the files that variables name
-    "cli/cluster_copy.py",  # writes and reads the backup that the user names
+    "cli/cluster.py",  # writes and reads the backup that the user names
     "cli/definitions.py",  # reads and writes the document that the user names
     "cli/perf.py",  # reads and writes the results that the user names
     "cli/rabbitmq_variables.py",  # reads the files that variables name
@@ -31,7 +31,7 @@ MAY_CALL_FILES = {
     "cluster/schema.py",  # reads the SQL that the package brings
     "manage/page/files.py",  # reads the files of the page that the package brings
     "net/control.py",  # creates and removes its socket
-    "overlay_node/dialled.py",  # reads the password of a neighbour at each attempt, so that it can be changed
+    "overlay_node/links.py",  # reads the password of a neighbour at each attempt, so that it can be changed
     "net/control_address.py",  # opens the folder of a socket whose path is too long
     "testing/process.py",  # keeps the output of its broker
     "net/tls.py",  # checks that the certificates are readable, and reads when they end; OpenSSL reads them

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from bench import brokers
-from bench.certificate import Certificate
+from bench.brokers import Certificate
 from bench.growth import pauses
 from bench.growth.turn_sampler import prefix
-from bench.messages.companion import Companion
+from bench.light import Companion
 from bench.messages.limits import QUICK
 from bench.messages.lone import KINDS, LoneCall
 from bench.messages.perf_load import (

@@ -16,7 +16,7 @@ from broker.core.message.delay import due_ms_of
 from broker.core.queue.due_moments import NEAR_MAX
 from broker.core.queue.kinds import holding_name
 from broker.server import BrokerServer
-from broker.store.store import VhostStore
+from broker.store.stored_slots import StoredSlots
 from broker.testing import VirtualClock
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.deadline import DEADLINE_S, wait_until_async
@@ -74,19 +74,19 @@ class Counted:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.looks = 0  # of the entries of a slot
         self.messages = 0
-        read_due, read_slot = VhostStore.read_due, VhostStore.read_slot
+        read_due, read_slot = StoredSlots.read_due, StoredSlots.read
 
-        def counted_look(store: VhostStore, *arguments: Any) -> list[int]:
+        def counted_look(slots: StoredSlots, *arguments: Any) -> list[int]:
             self.looks += 1
-            return read_due(store, *arguments)
+            return read_due(slots, *arguments)
 
-        def counted_read(store: VhostStore, *arguments: Any) -> list[Any]:
-            found: list[Any] = read_slot(store, *arguments)
+        def counted_read(slots: StoredSlots, *arguments: Any) -> list[Any]:
+            found: list[Any] = read_slot(slots, *arguments)
             self.messages += sum(message is not None for message in found)
             return found
 
-        monkeypatch.setattr(VhostStore, "read_due", counted_look)
-        monkeypatch.setattr(VhostStore, "read_slot", counted_read)
+        monkeypatch.setattr(StoredSlots, "read_due", counted_look)
+        monkeypatch.setattr(StoredSlots, "read", counted_read)
 
 
 async def test_held_messages_cost_memory_and_a_start_by_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ async def test_a_part_of_a_slot_has_its_own_moments(tmp_path: Path) -> None:
         moments = [due_ms_of(message) for message in slot.contents]
         assert slot.logged == 10
         page_out(broker.server, holding_name("x"))
-        assert engine.store.read_due(stream.number, slot.first, slot.end) == moments
+        assert engine.store.slots.read_due(stream.number, slot.first, slot.end) == moments
         assert len(set(moments)) == len(delays_ms)
 
 
@@ -169,7 +169,7 @@ async def test_moments_of_damaged_entries_are_read_from_the_messages(
     async with timed_broker(tmp_path, clock, **SECTIONS) as broker:
         address = BrokerAddress("127.0.0.1", broker.port)
         await talk(broker.server, hold, address, [1000 * (1 + number % 7) for number in range(count)])
-    monkeypatch.setattr(VhostStore, "read_due", lambda _store, _number, first, end: [0] * (end - first))
+    monkeypatch.setattr(StoredSlots, "read_due", lambda _store, _number, first, end: [0] * (end - first))
     async with timed_broker(tmp_path, clock, **SECTIONS) as broker:
         await broker.idle()
         clock.advance(7)

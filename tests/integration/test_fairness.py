@@ -173,13 +173,13 @@ async def test_a_get_that_waits_twice_is_answered_in_its_place(tmp_path: Path) -
 
                 await wait_until_async(waits, f"{count} that wait for the read")
 
-            gate = Gate(broker.engines["/"].store, "read_slot")
+            gate = Gate(broker.engines["/"].store.slots, "read")
             fetch = commands.Basic.Get(queue="q", no_ack=True)
             winner.method(1, fetch)
             await wait_for(first, 1)
             loser.send(method_frame(1, fetch), method_frame(1, commands.Queue.Declare(queue="q", passive=True)))
             await wait_for(first, 2)
-            later = Gate(broker.engines["/"].store, "read_slot")
+            later = Gate(broker.engines["/"].store.slots, "read")
             gate.open()
             await talk(broker, winner.expect, commands.Basic.GetOk, 1)
             assert (await talk(broker, winner.expect_content, 1))[1] == numbered(10, 10)[9]

@@ -257,7 +257,7 @@ async def test_a_queue_of_another_connection_is_private(tmp_path: Path) -> None:
 
 async def test_snapshots_that_are_being_taken_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of concurrent snapshots is limited, however many are requested at once."""
-    monkeypatch.setattr("broker.manage.v1.snapshot_routes.SNAPSHOTS_MAX", 2)
+    monkeypatch.setattr("broker.manage.slot_routes.SNAPSHOTS_MAX", 2)
     async with tapped_broker(tmp_path / "data") as broker:
         async with client_of(broker) as channel:
             await channel.declare_queue("q")

@@ -134,7 +134,7 @@ async def test_a_relocation_never_takes_the_loop_for_long(tmp_path: Path, monkey
 
         turns: list[asyncio.Handle] = []
         with pytest.MonkeyPatch.context() as counting:
-            log, queues = engine.store.log, engine.store._queues
+            log, queues = engine.store.log, engine.store.queues
             counting.setattr(log, "append", count("appended", log.append))
             counting.setattr(queues, "move", count("moved", queues.move))
             counting.setattr(engine.store, "drop_live", count("released", engine.store.drop_live))

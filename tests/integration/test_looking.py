@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.cli.control_client import Unanswered, ask
-from broker.routing.engine_names import AUTO, CHOICES, ENGINES
+from broker.routing.index import AUTO, CHOICES, ENGINES
 from broker.server import BrokerServer
 from tests.in_process import client_of, queue_of, running_broker
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiormq.exceptions import ChannelAccessRefused
 
-from broker.overlay_node.vhost.vhost_overlay import AT_ONCE, VhostOverlay
+from broker.overlay_node.vhost_overlay import AT_ONCE, VhostOverlay
 from broker.testing import Broker
 from tests.deadline import wait_until_async
 from tests.in_process import timed_broker

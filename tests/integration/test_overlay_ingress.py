@@ -8,7 +8,7 @@ from typing import Any
 from aio_pika import Message
 
 from broker.overlay.packets import Space, StreamName
-from broker.overlay_node.vhost.binding_interest import StartPoint
+from broker.overlay_node.binding_interest import StartPoint
 from broker.testing import Broker
 from tests.in_process import timed_broker
 from tests.overlay_vhosts import crashed, overlay_of, pass_on, read, told

@@ -10,8 +10,8 @@ from unittest.mock import AsyncMock
 import aio_pika
 import pytest
 
-from broker.overlay_node.vhost.binding_interest import BATCH_BINDINGS
-from broker.overlay_node.vhost.vhost_overlay import VhostOverlay
+from broker.overlay_node.binding_interest import BATCH_BINDINGS
+from broker.overlay_node.vhost_overlay import VhostOverlay
 from broker.testing import Broker
 from tests.deadline import wait_until_async
 from tests.in_process import timed_broker

@@ -14,7 +14,7 @@ from aiormq.exceptions import ChannelAccessRefused
 
 from broker.core.policy.policy import Policy
 from broker.overlay.packets import Data, VectorChange
-from broker.overlay_node.vhost.exchange_log import FETCH_MESSAGES, SLOTS_AT_ONCE, ExchangeLog
+from broker.overlay_node.exchange_log import FETCH_MESSAGES, SLOTS_AT_ONCE, ExchangeLog
 from broker.testing import Broker
 from tests import raw_talk
 from tests.deadline import wait_until_async
@@ -254,11 +254,11 @@ async def test_trimming_goes_slot_by_slot_and_gives_the_log_back(tmp_path: Path)
 
 
 async def test_limits_force_messages_out_and_the_stream_remembers_it(tmp_path: Path) -> None:
-    """Too many bytes or too old: the oldest go, in memory and on disk, and `lost_upto` says so after kill -9."""
+    """Too many bytes or too old: the oldest go, in memory and on disk, and `lost` says so after kill -9."""
     async with timed_broker(tmp_path / "d", slots={"window_messages": 4}) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         log = await level_of(broker, "x")
-        assert log.enforce(0, 0) == log.lost_upto == 0
+        assert log.enforce(0, 0) == log.lost == 0
         log.append_vector({}, {"sb": 1}, 7)
         await publish(exchange, ["old"] * 9)
         broker.clock.advance(60)
@@ -269,7 +269,7 @@ async def test_limits_force_messages_out_and_the_stream_remembers_it(tmp_path: P
 
             async def dropped() -> bool:
                 found.enforce(ALL, 59_000)
-                return found.lost_upto == 8
+                return found.lost == 8
 
             await wait_until_async(dropped, "the slots whose last message is old")
             assert told(await read(found)) == [
@@ -278,13 +278,13 @@ async def test_limits_force_messages_out_and_the_stream_remembers_it(tmp_path: P
                 (10, "old"),
                 *((n, "new") for n in range(11, 15)),
             ]
-        assert log.enforce(ALL, 59_000) == log.lost_upto == 10
+        assert log.enforce(ALL, 59_000) == log.lost == 10
         assert told(await read(log)) == [(1, "vector"), *((number, "new") for number in range(11, 15))]
         assert log.enforce(0, ALL) == 14
         await broker.server.vhosts.drain()
         async with crashed(broker, tmp_path) as again:
             found = await level_of(again, "x")
-            assert (found.lost_upto, found.first, found.last) == (14, 15, 14)
+            assert (found.lost, found.first, found.last) == (14, 15, 14)
             assert found.changes[-1] == VectorChange(1, {}, {"sb": 1}, 7)
 
 

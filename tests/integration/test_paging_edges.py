@@ -20,7 +20,7 @@ from broker.server import BrokerServer
 from broker.store.files import Files
 from broker.store.message_log import MessageLog
 from broker.store.record import encode_settled
-from broker.store.store import VhostStore
+from broker.store.stored_slots import StoredSlots
 from tests.cold_files import ColdFiles
 from tests.deadline import DEADLINE_S, wait_until_async
 from tests.in_process import queue_of
@@ -48,7 +48,7 @@ SMALL: Sections = {
 class Gate:
     """Blocks a call of a store, or of its log, until the gate is opened; `once` blocks only the first call."""
 
-    def __init__(self, owner: VhostStore | MessageLog, name: str, *, once: bool = False) -> None:
+    def __init__(self, owner: StoredSlots | MessageLog, name: str, *, once: bool = False) -> None:
         self.reached = Event()
         self._once = once
         self._open = Event()
@@ -256,7 +256,7 @@ async def test_a_queue_is_deleted_under_a_read(tmp_path: Path) -> None:
             await talk(broker, declare, client, "q")
             await talk(broker, lambda: publish(client, "q", numbered(100)))
             page_out(broker, "q")
-            gate = Gate(broker.engines["/"].store, "read_slot")
+            gate = Gate(broker.engines["/"].store.slots, "read")
             consuming = commands.Basic.Consume(queue="q", consumer_tag="x")
             await talk(broker, client.call, 1, consuming, commands.Basic.ConsumeOk)
             assert await talk(broker, gate.reached.wait, DEADLINE_S)
@@ -313,7 +313,7 @@ async def test_who_fetches_and_leaves_gives_the_lease_back(tmp_path: Path) -> No
             await talk(broker, lambda: declare(client, "q", durable=True))
             await talk(broker, lambda: publish(client, "q", numbered(50)))
             page_out(broker, "q")
-            gate = Gate(broker.engines["/"].store, "read_slot")
+            gate = Gate(broker.engines["/"].store.slots, "read")
             client.method(1, commands.Basic.Get(queue="q"))
             assert await talk(broker, gate.reached.wait, DEADLINE_S)
             (transport,) = broker.listener.transports
@@ -379,7 +379,7 @@ async def test_a_slot_that_came_back_has_no_settled_messages(tmp_path: Path, fil
             page_out(broker, "q")
             slot = next(iter(queue_of(broker, "q").level.manager.slots.values()))
             await talk(broker, acked, client, [3, 4, 5])
-            gate = Gate(engine.store, "read_slot")
+            gate = Gate(engine.store.slots, "read")
             other.method(1, commands.Basic.Get(queue="q", no_ack=True))
             if type(files) is ColdFiles:
                 assert await talk(broker, gate.reached.wait, DEADLINE_S)

@@ -191,14 +191,14 @@ async def test_who_leaves_during_a_snapshot_leaves_nothing(tmp_path: Path, monke
         page_out(broker.server, "q")
         store = queue_of(broker.server, "q").level.store
         begun, gate = threading.Event(), threading.Event()
-        read_slot = store.read_slot
+        read_stored = store.slots.read
 
         def slow_read(_store: Any, *arguments: Any) -> Any:
             begun.set()
             gate.wait(DEADLINE_S)
-            return read_slot(*arguments)
+            return read_stored(*arguments)
 
-        monkeypatch.setattr(type(store), "read_slot", slow_read)
+        monkeypatch.setattr(type(store.slots), "read", slow_read)
         free = dict(store.log.live)
         taking = asyncio.create_task(broker.server.taps.snapshots.take("/", "q"))
         await asyncio.to_thread(begun.wait, DEADLINE_S)

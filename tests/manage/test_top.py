@@ -83,15 +83,17 @@ async def test_the_age_of_a_head_on_disk_is_read_once(tmp_path: Path, monkeypatc
         page_out(broker, "q")
         assert slot.contents is None
         reads: list[Any] = []
-        read = queue.level.store.read_slot
+        slots, kept = queue.level.store.slots, dict(queue.level.store.log.live)
+        read = slots.read
 
         def counted(_store: Any, *words: Any) -> Any:
             reads.append(words)
             return read(*words)
 
-        monkeypatch.setattr(type(queue.level.store), "read_slot", counted)
+        monkeypatch.setattr(type(slots), "read", counted)
         assert [await heads.oldest_ms(queue) for _ in range(3)] == [at_ms] * 3
         assert len(reads) == 1
+        assert queue.level.store.log.live == kept, "a look lets go of the segments that it read"
         heads.keep(set())
         assert not heads._on_disk
 

@@ -86,6 +86,23 @@ async def test_without_the_setting_nobody_is_anonymous(tmp_path: Path) -> None:
         assert await codes(broker.mqtt.port, NOBODY, NO_PASSWORD) == [BAD, BAD]
 
 
+@pytest.mark.parametrize("keep_alive_s", [8, 60])
+async def test_no_heartbeat_of_amqp(tmp_path: Path, keep_alive_s: int) -> None:
+    """A client is told nothing that it did not ask for, also while turns may not run: in a cluster without database."""
+    async with running_broker(tmp_path, mqtt={"enabled": True, "port": 0}) as broker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.mqtt.port)
+        writer.write(connect("quiet", keep_alive_s=keep_alive_s))
+        await reader.readexactly((await reader.readexactly(2))[1])
+        broker.turn.act_while(lambda: False)
+        for _ in range(keep_alive_s):
+            for _ in range(10):
+                broker.listener.step()
+        broker.turn.act_while(lambda: True)
+        writer.write(packet(0xC0))
+        assert await reader.readexactly(2) == packet(0xD0)
+        writer.close()
+
+
 async def test_an_anonymous_administrator_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The log warns of a user that may do everything; guest is one only for clients of this machine."""
     async with running_broker(tmp_path, mqtt={"enabled": True, "port": 0, "anonymous_user": "guest"}) as broker:

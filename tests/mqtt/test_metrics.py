@@ -48,6 +48,8 @@ def test_messages_and_clients_are_counted_by_protocol(tmp_path: Path) -> None:
         found = metrics(process)
         connected = [found[f'slotmq_connections{{protocol="{name}"}}'] for name in PROTOCOLS]
         assert connected == [1, 2, 1]
+        logins = [found[f'rabbitmq_auth_attempts_succeeded_total{{protocol="{name}"}}'] for name in ("amqp091", "mqtt")]
+        assert logins == [1, 3]
         assert found["slotmq_mqtt_sessions_disconnected"] == 0
         assert found['rabbitmq_global_consumers{protocol="mqtt50"}'] == 2
         assert found['rabbitmq_global_publishers{protocol="mqtt311"}'] == 1

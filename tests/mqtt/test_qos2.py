@@ -53,27 +53,6 @@ def bodies(client: RawMqtt, count: int) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("version", [4, 5])
-def test_a_publish_is_published_once(enter: Callable[..., RawMqtt], name: str, version: int) -> None:
-    """PUBREC for each in order, a repeated one too, which is not published again; PUBCOMP for each PUBREL."""
-    extra = None if version == 4 else b""
-    reader, writer = enter(f"{name}-r", version), enter(name, version)
-    reader.send(subscribe(1, (name, 1), properties=extra)).expect(SUBACK)
-    run = [publish_2(name, b"%d" % number, number, extra) for number in (1, 2, 3)]
-    writer.send(
-        *run, publish_2(name, b"2", 2, extra, DUP), publish_2(name, b"4", 4, extra), publish_2(name, b"4", 4, extra)
-    )
-    assert [writer.expect(PUBREC) for _ in range(6)] == [b"\0\1", b"\0\2", b"\0\3", b"\0\2", b"\0\4", b"\0\4"]
-    assert bodies(reader, 4) == [b"1", b"2", b"3", b"4"]
-    writer.send(pubrel(2), pubrel(1), publish_2(name, b"5", 2, extra))
-    assert [writer.expect(PUBCOMP) for _ in range(2)] == [b"\0\2", b"\0\1"]
-    assert writer.expect(PUBREC) == b"\0\2"
-    assert bodies(reader, 1) == [b"5"]
-    unknown = writer.send(pubrel(77)).expect(PUBCOMP)
-    assert unknown == (b"\0\x4d" if version == 4 else b"\0\x4d\x92")
-    assert reader.silent(0.05)
-
-
 def test_reason_codes_of_mqtt_5(tmp_path: Path, name: str) -> None:
     """0x10 when no queue gets a publish, 0x97 from a full queue: then the packet id is free again."""
     process = mqtt_process(tmp_path / "folder").start()  # on which nobody else subscribes to #

@@ -36,48 +36,6 @@ def present(client: RawMqtt, *packets: bytes) -> bool:
     return body[0] == 1
 
 
-@pytest.mark.parametrize("version", [4, 5])
-def test_a_session_lasts_over_connections(port: int, enter: Callable[..., RawMqtt], name: str, version: int) -> None:
-    """Subscriptions stay, missed messages arrive, and those without a PUBACK come again, marked, in their order."""
-    extra = None if version == 4 else b""
-    last: dict[str, Any] = {"clean": False, "properties": HOUR if version == 5 else b""}
-    first = enter(name, version, **last)
-    first.send(subscribe(1, (f"{name}/#", 1), properties=extra)).expect(SUBACK)
-    writer = enter(f"{name}-w", version)
-    for number in (1, 2, 3):
-        writer.send(publish(f"{name}/a", b"%d" % number, number, extra)).expect(PUBACK)
-    got = [first.expect(PUBLISH) for _ in range(3)]
-    packet_id = got[1][len(text(f"{name}/a")) :][:2]
-    first.send(packet(0x40, packet_id)).round_trip()
-    assert first.send(GOODBYE).ends()
-    writer.send(publish(f"{name}/a", b"4", 9, extra)).expect(PUBACK)
-    with RawMqtt(port) as second:
-        assert present(second, connect(name, version, **last))
-        again = [second.read() for _ in range(3)]
-    assert [(first & 0x08, body[-1:]) for first, body in again] == [(8, b"1"), (8, b"3"), (0, b"4")]
-    with RawMqtt(port) as third:
-        assert not present(third, connect(name, version, clean=True))
-        assert third.silent()
-
-
-def test_a_session_without_an_expiry_ends(port: int, enter: Callable[..., RawMqtt], name: str) -> None:
-    """The next connection finds no session, and the queues are deleted."""
-    client = enter(name, clean=False)
-    client.send(subscribe(1, (name, 1), (f"{name}/low", 0)), GOODBYE).expect(SUBACK)
-    assert client.ends()
-    with RawMqtt(port) as second:
-        assert not present(second, connect(name, clean=False))
-
-
-def test_a_disconnect_can_end_a_session(port: int, enter: Callable[..., RawMqtt], name: str) -> None:
-    """A DISCONNECT with an expiry of 0 deletes what would have lasted."""
-    client = enter(name, properties=HOUR)
-    client.send(subscribe(1, (name, 1))).expect(SUBACK)
-    assert client.send(packet(0xE0, b"\x00\x05\x11\x00\x00\x00\x00")).ends()
-    with RawMqtt(port) as second:
-        assert not present(second, connect(name, clean=False, properties=HOUR))
-
-
 def test_connack_tells_the_expiry_in_force(port: int, enter: Callable[..., RawMqtt], name: str) -> None:
     """An expiry over the limit is cut to a day."""
     forever = b"\x11\xff\xff\xff\xff"
@@ -128,17 +86,6 @@ def test_a_resumed_session_takes_the_new_expiry(tmp_path: Path, name: str) -> No
         assert not visit(HOUR)
     finally:
         process.kill()
-
-
-def test_the_second_connection_of_a_client_id_takes_over(enter: Callable[..., RawMqtt], name: str) -> None:
-    """The first gets DISCONNECT 0x8E; its session goes on at the second."""
-    first = enter(name, properties=HOUR)
-    first.send(subscribe(1, (name, 1))).expect(SUBACK)
-    second = enter(name, clean=False, properties=HOUR)
-    assert first.expect(DISCONNECT)[0] == 0x8E
-    assert first.ends()
-    second.send(publish(name, b"x", 5))
-    assert {second.read()[0] & 0xF0 for _ in range(2)} == {PUBLISH, PUBACK}
 
 
 def test_a_subscription_moves_with_its_qos(enter: Callable[..., RawMqtt], name: str) -> None:
@@ -228,37 +175,6 @@ def will(name: str, body: bytes, properties: bytes = b"") -> dict[str, Any]:
     return {"will": bytes([len(properties)]) + properties + text(name) + text(body), "will_flags": 0x0C}
 
 
-def test_a_will_is_published_unless_the_client_says_goodbye(
-    port: int, enter: Callable[..., RawMqtt], name: str
-) -> None:
-    """A lost connection, a take-over and DISCONNECT 0x04 publish the will; a plain DISCONNECT does not."""
-    reader = enter(f"{name}-r")
-    reader.send(subscribe(1, (f"{name}/#", 1))).expect(SUBACK)
-    with RawMqtt(port) as polite:
-        polite.send(connect("polite", **will(f"{name}/polite", b"no")), GOODBYE).expect(CONNACK)
-        assert polite.ends()
-    for client_id, end in (("lost", None), ("asks", packet(0xE0, b"\x04")), ("broken", b"\xf0\x00")):
-        with RawMqtt(port) as client:
-            client.send(connect(f"{name}{client_id}", **will(f"{name}/{client_id}", b"bye", b"\x03\0\1t")))
-            client.expect(CONNACK)
-            if end is not None:
-                client.send(end)
-        body = reader.expect(PUBLISH)
-        assert body.startswith(text(f"{name}/{client_id}"))
-        assert body.endswith(b"\x04\x03\x00\x01tbye")
-        reader.send(packet(0x40, body[len(text(f"{name}/{client_id}")) :][:2]))
-
-
-def test_a_silent_client_is_gone(port: int, enter: Callable[..., RawMqtt], name: str) -> None:
-    """A client that sends nothing for one and a half times its keep alive is disconnected, and its will published."""
-    reader = enter(f"{name}-r")
-    reader.send(subscribe(1, (name, 0))).expect(SUBACK)
-    with RawMqtt(port) as silent:
-        silent.send(connect(name, keep_alive_s=1, **will(name, b"gone"))).expect(CONNACK)
-        assert reader.expect(PUBLISH).endswith(b"gone")
-        assert silent.ends()
-
-
 def delayed(name: str, body: bytes, seconds: int, flags: int = 0x0C, topic: str = "w") -> dict[str, Any]:
     """Return the options of a CONNECT of a session that lasts with a delayed will."""
     properties = b"\x18" + seconds.to_bytes(4, "big") + b"\x26\0\1k\0\1v\x26\0\1k\0\1v"
@@ -270,30 +186,6 @@ def left_by(port: int, client_id: str, **options: Any) -> None:
     """Connect, and close the socket without a DISCONNECT."""
     with RawMqtt(port) as client:
         client.send(connect(client_id, **options)).expect(CONNACK)
-
-
-def test_a_delayed_will_waits_for_its_moment(port: int, enter: Callable[..., RawMqtt], name: str, channel: Any) -> None:
-    """A new connection cancels it; its time, the end of the session and a clean start publish it, retained if asked."""
-    reader = enter(f"{name}-r")
-    reader.send(subscribe(1, (f"{name}/#", 0))).expect(SUBACK)
-    left_by(port, f"{name}-1", **delayed(name, b"never", 3600))
-    assert reader.silent(0.1)
-    left_by(port, f"{name}-1", clean=False, properties=HOUR)  # without a will of its own
-    left_by(port, f"{name}-1")
-    assert reader.silent(0.1)
-    left_by(port, f"{name}-2", **delayed(name, b"due", 1))
-    assert reader.read() == (0x30, text(f"{name}/w") + b"\x0e\x26\0\1k\0\1v\x26\0\1k\0\1vdue")
-    left_by(port, f"{name}-3", **delayed(name, b"expired", 3600) | {"properties": b"\x11\0\0\0\1"})
-    assert reader.expect(PUBLISH).endswith(b"expired")
-    left_by(port, f"{name}-4", **delayed(name, b"ended", 3600, 0x2C))
-    left_by(port, f"{name}-4")
-    assert reader.expect(PUBLISH).endswith(b"ended")
-    left_by(port, f"{name}-5", **delayed(name, b"at once", 3600) | {"properties": b""})
-    assert reader.expect(PUBLISH).endswith(b"at once")
-    late = enter(f"{name}-l")
-    late.send(subscribe(1, (f"{name}/#", 0))).expect(SUBACK)
-    assert late.read()[0] == 0x31
-    assert channel.queue_declare("amq.mqtt.wills", passive=True).method.message_count == 0
 
 
 @pytest.mark.parametrize("stop", ["kill", "terminate"])

@@ -23,7 +23,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from tests.broker_process import PACKAGE, BrokerProcess
 from tests.deadline import DEADLINE_S, wait_until
 from tests.mqtt.conftest import mqtt_port, mqtt_process
-from tests.mqtt.raw_mqtt import CONNACK, PUBACK, SUBACK, UNSUBACK, RawMqtt, connect, packet, publish, subscribe, text
+from tests.mqtt.raw_mqtt import PUBACK, SUBACK, UNSUBACK, RawMqtt, packet, publish, subscribe, text
 
 HOUR = b"\x11\x00\x00\x0e\x10"  # a session expiry of 3,600 s
 WITH_HTTP = {"SLOTMQ_HTTP__ENABLED": "true", "SLOTMQ_HTTP__PORT": "0", "SLOTMQ_METRICS__ENABLED": "true",
@@ -90,52 +90,6 @@ def test_options_last_with_the_session(enter: Callable[..., RawMqtt], name: str)
     assert second.send(packet(0xA2, b"\0\2\0", text(name))).expect(UNSUBACK)[-1] == 0
     writer.send(publish(name, b"", 2, flags=1)).expect(PUBACK)
     assert second.silent(0.05)
-
-
-@pytest.mark.parametrize("qos", [0, 1])
-def test_retain_as_published(enter: Callable[..., RawMqtt], name: str, channel: Any, qos: int) -> None:
-    """With it, a live message has the flag of its publish; without it, none has. No header of AMQP is shown."""
-    kept, bare, writer = enter(name), enter(f"{name}-2"), enter(f"{name}-w")
-    kept.send(subscribe(1, (name, qos | AS_PUBLISHED))).expect(SUBACK)
-    named = enter(f"{name}-3")
-    bare.send(subscribe(1, (name, qos))).expect(SUBACK)
-    named.send(subscribe(1, (name, qos), properties=b"\x0b\x01")).expect(SUBACK)
-    for retain in (1, 0):
-        writer.send(publish(name, b"%d" % retain, 1, flags=retain)).expect(PUBACK)
-        assert [(one.retain, one.properties) for one in (kept.receive(), bare.receive(), named.receive())] == [
-            (retain == 1, b""),
-            (False, b""),
-            (False, b"\x0b\x01"),
-        ]
-    channel.basic_publish("amq.topic", name, b"amqp")
-    assert not kept.receive().retain
-    writer.send(publish(name, b"", 1, flags=1)).expect(PUBACK)
-
-
-@pytest.mark.parametrize("qos", [0, 1])
-def test_no_local(port: int, enter: Callable[..., RawMqtt], name: str, qos: int) -> None:
-    """A client does not get what it publishes, unless another subscription matches it too; others do, with no mark."""
-    client, other = enter(name), enter(f"{name}-2")
-    client.send(subscribe(1, (f"{name}/#", qos | NO_LOCAL))).expect(SUBACK)
-    other.send(subscribe(1, (f"{name}/#", qos))).expect(SUBACK)
-    client.send(publish(f"{name}/a", b"own", 1)).expect(PUBACK)
-    got = other.receive()
-    assert (got.body, got.properties) == (b"own", b"")
-    other.send(publish(f"{name}/a", b"theirs", 1))
-    assert client.receive().body == b"theirs"
-    client.send(subscribe(2, (f"{name}/+", qos))).expect(SUBACK)
-    client.send(publish(f"{name}/a", b"both", 2))
-    assert {client.read()[0] & 0xF0 for _ in range(2)} == {0x30, 0x40}
-    client.send(publish(f"{name}/a/b", b"own again", 3)).expect(PUBACK)
-    assert client.silent()
-    with RawMqtt(port) as dying:
-        will = b"\0" + text(f"{name}/will") + text("gone")
-        dying.send(connect(f"{name}-3", properties=HOUR, will=will, will_flags=0x0C)).expect(CONNACK)
-        dying.send(subscribe(1, (f"{name}/#", qos | NO_LOCAL))).expect(SUBACK)
-    assert client.receive().body == b"gone"
-    with RawMqtt(port) as back:
-        back.enter(f"{name}-3", clean=False, properties=HOUR)
-        assert back.silent()
 
 
 def test_topic_aliases(enter: Callable[..., RawMqtt], name: str) -> None:

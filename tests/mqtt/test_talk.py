@@ -21,7 +21,7 @@ from paho.mqtt.properties import Properties
 from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S
 from tests.mqtt.conftest import mqtt_port, mqtt_process
-from tests.mqtt.raw_mqtt import DISCONNECT, PUBACK, PUBLISH, SUBACK, RawMqtt, publish, subscribe, text
+from tests.mqtt.raw_mqtt import PUBACK, PUBLISH, SUBACK, RawMqtt, publish, subscribe, text
 
 VERSIONS = [MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5]
 
@@ -90,23 +90,6 @@ def test_aiomqtt_talks_to_itself(port: int, name: str) -> None:
     assert asyncio.run(asyncio.wait_for(talk(), DEADLINE_S)) == b"hello"
 
 
-def test_a_topic_alias_stands_for_its_last_topic(enter: Callable[..., RawMqtt], name: str) -> None:
-    """Also within a run, at QoS 2 and for retained messages; each connection has its own."""
-    reader, writer = enter(f"{name}-r"), enter(name)
-    reader.send(subscribe(1, (f"{name}/#", 0))).expect(SUBACK)
-    alias = b"\x23\0\x10"
-    writer.send(*[publish(topic, b"x", 0, alias) for topic in (f"{name}/a", "", f"{name}/b", "")])
-    writer.send(publish("", b"x", 1, alias, 1), publish(f"{name}/c", b"x", 2, alias, 1), publish("", b"y", 3, alias, 1))
-    assert [reader.expect(PUBLISH)[len(name) + 3 :] for _ in range(7)] == [
-        b"a\0x", b"a\0x", b"b\0x", b"b\0x", b"b\0x", b"c\0x", b"c\0y"
-    ]  # fmt: skip
-    assert [writer.expect(PUBACK) for _ in range(3)] == [b"\0\1", b"\0\2", b"\0\3"]
-    late = enter(f"{name}-l")
-    late.send(subscribe(1, (f"{name}/#", 0))).expect(SUBACK)
-    assert [late.expect(PUBLISH)[len(name) + 3 :] for _ in range(2)] == [b"b\0x", b"c\0y"]
-    assert writer.send(publish("", b"x", 0, b"\x23\0\1")).expect(DISCONNECT)[0] == 0x82
-
-
 def test_amqp_reads_what_mqtt_publishes(port: int, name: str, channel: Any) -> None:
     """The topic is the routing key with / and . swapped, the properties are those of RabbitMQ's mapping."""
     channel.queue_declare(name, exclusive=True)
@@ -155,24 +138,6 @@ def test_mqtt_reads_what_amqp_publishes(enter: Callable[..., RawMqtt], name: str
         "ResponseTopic": "a/b",
         "CorrelationData": "63",
         "UserProperty": [("z", "26")],
-    }
-
-
-def test_properties_pass_through_unchanged(enter: Callable[..., RawMqtt], name: str) -> None:
-    """From MQTT to MQTT, binary correlation data, repeated user properties and the payload format stay."""
-    client = enter(name)
-    client.send(subscribe(1, (f"{name}", 1))).expect(SUBACK)
-    sent = b"\x01\x01\x09\x00\x02\xff\x00" + b"".join(b"\x26" + text(key) + text("v") for key in ("b", "a", "b"))
-    client.send(publish(name, b"x", 7, sent))
-    packets = [client.read(), client.read()]
-    assert {first & 0xF0 for first, _ in packets} == {PUBLISH, PUBACK}
-    body = next(body for first, body in packets if first & 0xF0 == PUBLISH)
-    read = Properties(PacketTypes.PUBLISH)
-    read.unpack(body[len(text(name)) + 2 : -1])
-    assert read.json() == {
-        "PayloadFormatIndicator": 1,
-        "CorrelationData": "ff00",
-        "UserProperty": [("b", "v"), ("a", "v"), ("b", "v")],
     }
 
 

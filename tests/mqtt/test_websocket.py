@@ -35,6 +35,7 @@ from tests.mqtt.raw_mqtt import (
     publish,
     subscribe,
 )
+from tests.mqtt.test_talk import api
 
 BINARY, TEXT, CLOSE, PING, PONG, CONTINUATION = 0x82, 0x81, 0x88, 0x89, 0x8A, 0x80
 END = 0x80
@@ -186,6 +187,16 @@ def test_paho(port: int, version: MQTTProtocolVersion) -> None:
     assert [got.get(timeout=DEADLINE_S), got.get(timeout=DEADLINE_S)] == [1, 1_000_000]
     client.disconnect()
     client.loop_stop()
+
+
+def test_how_a_client_is_shown(process: BrokerProcess, port: int) -> None:
+    """Its protocol has RabbitMQ's name, and the HTTP port is in the list of listeners once more."""
+    with RawWebSocket(port) as client:
+        client.send(connect("shown")).expect(CONNACK)
+        rows = {row["client_properties"]["client_id"]: row["protocol"] for row in api(process, "connections")}
+        assert rows["shown"] == "Web MQTT 5-0"
+        listeners = {row["protocol"]: row["port"] for row in api(process, "overview")["listeners"]}
+        assert listeners["http"] == listeners["http/web-mqtt"] == port
 
 
 def test_frames_are_no_packets(port: int) -> None:

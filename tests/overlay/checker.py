@@ -10,10 +10,10 @@ from broker.overlay.inner import Inner
 from broker.overlay.leaf import Leaf
 from broker.overlay.packets import Space, StreamName, VectorChange
 from broker.overlay.simulation.leaf_member import LeafMember, SimulatedBinding, SimulatedPublish
-from broker.overlay.simulation.network import Network
 from broker.overlay.sink import Delivery, StreamGap
 from broker.routing.cover_set import CoverSet
 from broker.routing.pattern import parse_pattern
+from tests.overlay.faulty_network import FaultyNetwork
 
 MANY_PATTERNS = 100
 
@@ -33,14 +33,15 @@ class Checker:
     still held for others may be delivered a second time.
     """
 
-    def __init__(self, network: Network, *, may_lose: bool = False) -> None:
+    def __init__(self, network: FaultyNetwork, *, may_lose: bool = False) -> None:
         self._network = network
         self._may_lose = may_lose
         self._limit_bytes = min(member.limit_bytes for member in network.members())
         self._last: dict[tuple[str, StreamName], int] = defaultdict(int)
         self.delivered = 0
+        network.on_replace = self._replaced
         for leaf in network.leaves.values():
-            leaf.watch(self._committed, self._replaced)
+            leaf.watch(self._committed)
             leaf.log.watch(self._watch_trim(leaf))
 
     def quiet(self) -> str:
@@ -209,7 +210,7 @@ def _is_of_another_life(leaf: LeafMember, time: int) -> bool:
     return time <= interest.recovered_time or interest.read_time(time) is None
 
 
-def _wanted(network: Network, behind: Iterable[str], space: Space) -> set[str]:
+def _wanted(network: FaultyNetwork, behind: Iterable[str], space: Space) -> set[str]:
     return {
         binding.conjunction.pattern
         for name in behind

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Final, get_args
 
 from broker.overlay.aggregation import Aggregation
-from broker.overlay.interest import Interest
-from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.packets import Conjunction, InterestPacket, Space
-from broker.overlay.simulation.leaf_member import FolderCopy, LeafMember, SimulatedBinding
-from broker.overlay.simulation.link import NO_FAULTS, LinkFaults
-from broker.overlay.simulation.network import Network, SimulatedTree, random_tree
-from broker.overlay.simulation.scheduler import Dice
+from broker.overlay.simulation.leaf_member import LeafMember, SimulatedBinding
+from broker.overlay.simulation.link import NO_FAULTS, LinkFaults, Statistics
+from broker.overlay.simulation.member import Dice
+from broker.overlay.simulation.network import SimulatedTree
 from broker.routing.pattern import parse_pattern
 from tests.overlay.checker import Broken, Checker
-from tests.overlay.reference.packets import ConstraintPacket
+from tests.overlay.faulty_network import FaultyNetwork, FolderCopy, folder_copy, random_tree
 
 SETTLE_MS = 120_000
 WORDS = ("a", "b", "c")
 MOST = 0.9
 """The share of the messages that have no copies, and of those that are not large."""
 SMALL_BYTES, LARGE_BYTES = 100, 1_000
-_UPDATES: Final = [kind.__name__ for kind in get_args(InterestPacket | ConstraintPacket)]
+_UPDATES: Final = [kind.__name__ for kind in get_args(InterestPacket)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,6 @@ class Story:
         scenario: Scenario,
         dice: Dice,
         topology: SimulatedTree | None = None,
-        scheme: type[InterestScheme] = Interest,
         *,
         forgets_vectors: bool = False,
     ) -> None:
@@ -126,13 +124,12 @@ class Story:
         mixed = dice.random() < 0.3
         kinds = (Aggregation.COVERING, Aggregation.COVERING, Aggregation.IDENTICAL, Aggregation.NONE)
         kind = dice.choice(kinds)
-        self.network = Network(
+        self.network = FaultyNetwork(
             topology or random_tree(dice, scenario.brokers),
             spaces,
             dice,
             lambda: dice.choice(kinds) if mixed else kind,
             patterns_max=dice.choice((1000, 1000, 4)),
-            scheme=scheme,
             forgets_vectors=forgets_vectors,
         )
         for member in self.network.members():
@@ -141,8 +138,7 @@ class Story:
         self.checker = Checker(self.network, may_lose=scenario.may_lose)
         self._bindings = 0
         self._folders: list[tuple[LeafMember, FolderCopy]] = []
-        ships = scheme is Interest and not forgets_vectors  # the paper's schemes trust their data folders
-        self._copies = scenario.replaced_folders if ships else 0
+        self._copies = 0 if forgets_vectors else scenario.replaced_folders
 
     def run(self) -> SimulationOutcome:
         """Run everything and check it. Raises: Broken."""
@@ -215,7 +211,7 @@ class Story:
     def _outcome(self) -> SimulationOutcome:
         network = self.network
         leaves = network.leaves.values()
-        packets = network.statistics.by_kind()
+        packets = packets_by_kind(network.statistics)
         return SimulationOutcome(
             published=sum(len(messages) for leaf in leaves for messages in leaf.published.values()),
             delivered=self.checker.delivered,
@@ -273,7 +269,7 @@ class Story:
     def _copy_folder(self) -> None:
         leaf = self._leaf()
         if leaf is not None:
-            self._folders.append((leaf, leaf.copy()))
+            self._folders.append((leaf, folder_copy(leaf)))
 
     def _replace_folder(self) -> None:
         back_after_ms = self.dice.choice((1, 200, 1_000))
@@ -287,9 +283,20 @@ class Story:
         leaf = self._leaf()
         if leaf is not None:
             space = self.dice.choice(self.network.spaces)
-            leaf.log.force_out(space, leaf.log.last(space))
+            leaf.log.streams[space].force_out(leaf.log.streams[space].durable)
 
 
 def dice_limits(dice: Dice) -> int:
     """Return how often a limit forces messages out."""
     return dice.randint(0, 2)
+
+
+def packets_by_kind(statistics: Statistics) -> dict[str, tuple[int, int]]:
+    """Return packets and bytes by kind."""
+    packets: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for (_, _, kind), count in statistics.packets.items():
+        packets[kind] += count
+    for (_, _, kind), size in statistics.bytes.items():
+        sizes[kind] += size
+    return {kind: (count, sizes[kind]) for kind, count in sorted(packets.items())}

@@ -1,6 +1,6 @@
-"""Runs random scenarios of the overlay by their seeds: `python -m tests.overlay.seeds FIRST LAST [replicas]`.
+"""Runs random scenarios of the overlay by their seeds: `python -m tests.overlay.seeds FIRST LAST [forgetful]`.
 
-With `forgetful` brokers use replicas and publishing leaves do not find V_m again after a crash.
+With `forgetful` publishing leaves do not find V_m again after a crash.
 """
 
 from __future__ import annotations
@@ -8,47 +8,40 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from random import Random
+from typing import Final
 
-from broker.overlay.interest import Interest
-from broker.overlay.interest_scheme import InterestScheme
-from tests.overlay.reference.constraints import ConstraintInterest
 from tests.overlay.scenario import SimulationOutcome, Story, random_scenario
 
-SCHEMES: dict[str, type[InterestScheme]] = {
-    "replicas": Interest,
-    "constraints": ConstraintInterest,
-    "forgetful": Interest,
-}
+PUBLISHERS: Final = ("remembering", "forgetful")
 
 
-def simulate(seeds: Iterable[int], schemes: Iterable[str]) -> SimulationOutcome:
-    """Run the scenarios of some seeds by some schemes. The error of one that fails tells its seed."""
+def simulate(seeds: Iterable[int], publishers: Iterable[str]) -> SimulationOutcome:
+    """Run the scenarios of some seeds with some kinds of publishers. The error of one that fails tells its seed."""
     total = SimulationOutcome()
     for seed in seeds:
-        for scheme in schemes:
+        for kind in publishers:
             dice = Random(seed)
             try:
-                forgets = scheme == "forgetful"
-                story = Story(random_scenario(dice), dice, scheme=SCHEMES[scheme], forgets_vectors=forgets)
+                story = Story(random_scenario(dice), dice, forgets_vectors=kind == "forgetful")
                 total.add(story.run())
             except Exception as error:
-                error.add_note(f"seed {seed}, {scheme}")
+                error.add_note(f"seed {seed}, {kind}")
                 raise
     return total
 
 
-def main(first: int, last: int, *schemes: str) -> None:
+def main(first: int, last: int, *publishers: str) -> None:
     """Run the seeds from `first` up to, not including, `last`, and print what failed and all outcomes together."""
-    for scheme in schemes or SCHEMES:
+    for kind in publishers or PUBLISHERS:
         total = SimulationOutcome()
         failed = 0
         for seed in range(first, last):
             try:
-                total.add(simulate([seed], [scheme]))
+                total.add(simulate([seed], [kind]))
             except Exception as error:  # noqa: BLE001 - any failure of a seed is a finding; the others go on
                 failed += 1
                 print(f"{type(error).__name__} {error} {error.__notes__}", flush=True)
-        print(f"{scheme}: seeds {first} to {last - 1}, {failed} failed", *total.lines(), sep="\n  ", flush=True)
+        print(f"{kind}: seeds {first} to {last - 1}, {failed} failed", *total.lines(), sep="\n  ", flush=True)
 
 
 if __name__ == "__main__":

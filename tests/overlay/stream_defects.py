@@ -30,21 +30,21 @@ STREAM_DEFECTS: Final = (
     ),
     Defect(
         "one answer to a question is on its way at a time",
-        "broker/overlay/catch_up.py",
+        "broker/overlay/progress.py",
         "        if not self.since < first <= self.next:",
         "        if True:",
         CATCH_UP,
     ),
     Defect(
         "a question that goes on does not move the window",
-        "broker/overlay/catch_up.py",
+        "broker/overlay/progress.py",
         "            self.flight_bytes -= self._in_flight.popleft()[1]",
         "            self._in_flight.popleft()",
         CATCH_UP,
     ),
     Defect(
         "what expired while a link was down is sent",
-        "broker/overlay_node/vhost/exchange_log.py",
+        "broker/overlay_node/exchange_log.py",
         "if message is None or _is_expired(message, now_ms):",
         "if message is None:",
         STREAMS,
@@ -135,7 +135,7 @@ STREAM_DEFECTS: Final = (
     ),
     Defect(
         "a binding that was removed and made again keeps its start",
-        "broker/overlay_node/vhost/binding_interest.py",
+        "broker/overlay_node/binding_interest.py",
         " and (wanted is None or one not in cut)",
         "",
         ("tests/integration/test_overlay_interest.py",),
@@ -149,7 +149,7 @@ STREAM_DEFECTS: Final = (
     ),
     Defect(
         "an inner broker takes the minimum over the leaves that have acknowledged something",
-        "broker/overlay/acknowledgements.py",
+        "broker/overlay/progress.py",
         "return min((positions.get(leaf, 0) for leaf in leaves), default=None)",
         "return min((positions[leaf] for leaf in leaves if leaf in positions), default=None)",
         SIMULATION,
@@ -269,7 +269,7 @@ STREAM_DEFECTS: Final = (
     Defect(
         "each change of interest is appended at once",
         "broker/overlay/leaf.py",
-        "self._log.before_next(space, partial(self._change_vector, source) if source.begins else None)",
+        "source.before_next(partial(self._change_vector, source) if source.begins else None)",
         "self._change_vector(source) if source.is_stale else None",
         LEAF,
     ),
@@ -297,7 +297,7 @@ STREAM_DEFECTS: Final = (
     Defect(
         "a vector change that is appended by itself goes before itself, too",
         "broker/overlay/source.py",
-        "        self._log.before_next(self._space, None)\n",
+        "        self._log.before_next(None)\n",
         "",
         LEAF,
     ),

@@ -9,7 +9,8 @@ import pytest
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.packets import Conjunction, Space
 from broker.overlay.simulation.leaf_member import SimulatedBinding
-from broker.overlay.simulation.network import Network, regular_tree
+from broker.overlay.simulation.network import Network
+from tests.overlay.faulty_network import regular_tree
 
 SPACE = Space("/", "orders")
 MESSAGES = 5

@@ -1,28 +1,28 @@
-"""The promises of the overlay hold in simulated networks with faults, by both schemes of subscription propagation."""
+"""The promises of the overlay hold in simulated networks with faults."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.overlay.seeds import SCHEMES, simulate
+from tests.overlay.seeds import PUBLISHERS, simulate
 
 BATCH = 50
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 500, BATCH))
-@pytest.mark.parametrize(("scheme", "remainder"), [("replicas", 0), ("constraints", 1), ("forgetful", 2)])
-def test_random_scenarios(scheme: str, remainder: int, first: int) -> None:
+@pytest.mark.parametrize(("publishers", "remainder"), [("remembering", 0), ("remembering", 1), ("forgetful", 2)])
+def test_random_scenarios(publishers: str, remainder: int, first: int) -> None:
     """No message is missing or comes twice, and everything settles."""
-    simulate(range(first + remainder, first + BATCH, 3), [scheme])
+    simulate(range(first + remainder, first + BATCH, 3), [publishers])
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("first", range(500, 20_500, 1_000))
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_many_random_scenarios(scheme: str, first: int, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("publishers", PUBLISHERS)
+def test_many_random_scenarios(publishers: str, first: int, capsys: pytest.CaptureFixture[str]) -> None:
     """The same for many more seeds; what happened in all of them is printed."""
-    total = simulate(range(first, first + 1_000), [scheme])
+    total = simulate(range(first, first + 1_000), [publishers])
     with capsys.disabled():
-        print(f"\n{scheme}: seeds {first} to {first + 999}", *total.lines(), sep="\n  ")
+        print(f"\n{publishers}: seeds {first} to {first + 999}", *total.lines(), sep="\n  ")

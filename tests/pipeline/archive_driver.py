@@ -17,10 +17,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from broker.pipeline.job import Progress
 from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
 from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.slot_copy import Copied, LakeTarget, Slots
-from broker.pipeline.progress import Progress
 from broker.pipeline.source.catalog import open_catalog, open_handle
 from broker.pipeline.source.seal_stream import StreamOffset
 from broker.pipeline.source.slot_handle import SlotHandle

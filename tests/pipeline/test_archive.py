@@ -19,10 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from broker.cli.control_client import ask
 from broker.pipeline.faults import BAD_RECORDS, GAP, OK, JobFailed
-from broker.pipeline.job import Summary
+from broker.pipeline.job import Progress, Summary
 from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
 from broker.pipeline.lake.lake import Lake
-from broker.pipeline.progress import Progress
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
 from tests.delta_log import messages_of, orphans_of

@@ -20,14 +20,14 @@ from broker.cli.control_client import ask
 from broker.cli.main import main
 from broker.client.address import AmqpAddress
 from broker.pipeline.faults import BAD_RECORDS, OK
+from broker.pipeline.job import Progress
 from broker.pipeline.jobs.replay import ReplayOptions, run_replay
 from broker.pipeline.jobs.route import count_frame, routed_rows, running_topology
 from broker.pipeline.lake.lake import Lake
-from broker.pipeline.progress import Progress
 from broker.pipeline.routes.topology import read_definitions
 from broker.pipeline.selection import Selection
 from broker.pipeline.sink.amqp_publisher import AmqpPublisher
-from broker.pipeline.sink.bad_records import BadRecordLog
+from broker.pipeline.sink.publishing import BadRecordLog
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until

@@ -14,13 +14,12 @@ from pyspark.sql import SparkSession
 
 import slotmq
 from broker.pipeline.faults import OK, USAGE, JobFailed
-from broker.pipeline.job import Summary
+from broker.pipeline.job import Progress, Summary
 from broker.pipeline.jobs.compact import CompactOptions, run_compact
 from broker.pipeline.jobs.query import QueryOptions, run_query
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.slot_copy import LakeTarget
 from broker.pipeline.lake.table import LakeBatch
-from broker.pipeline.progress import Progress
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.slot_files.slot_view import open_slot
 from tests.slot_folders import START_MS, STEP_MS, SlotFolder, numbered

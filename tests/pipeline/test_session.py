@@ -16,8 +16,8 @@ import pytest
 from broker.cli.pipeline import missing_packages
 from broker.pipeline import register
 from broker.pipeline.faults import OK
+from broker.pipeline.job import Progress
 from broker.pipeline.jobs.doctor import DoctorOptions, run_doctor
-from broker.pipeline.progress import Progress
 from broker.pipeline.spark.java import find_java
 from broker.pipeline.spark.log import SparkLog, told
 from tests.slot_folders import SlotFolder, TapMessage

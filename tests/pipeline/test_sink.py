@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from broker.pipeline.faults import fault_in
-from broker.pipeline.sink.bad_records import BadRecordLog
+from broker.pipeline.sink.publishing import BadRecordLog
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
 from broker.testing import Broker
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from broker.core.durable_topology import TopologySnapshot, restore
 from broker.core.topology import deferred_unbinding
 from broker.core.vhost import Vhost
-from broker.routing.engine_names import CHOICES
+from broker.routing.index import CHOICES
 from broker.routing.route import Route
 from tests.property.topic_reference import matches
 from tests.unit.core.room import Room

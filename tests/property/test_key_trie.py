@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.routing.dialect import DIALECTS
 from broker.routing.key_trie import KeyTrie
-from broker.routing.pattern import BindingKeyError, PatternLimits
+from broker.routing.pattern import DIALECTS, BindingKeyError, PatternLimits
 from tests.property.topic_reference import matches
 
 WORDS = st.lists(st.sampled_from(["a", "b", "", "*", "#", "+", "$", "."]), max_size=5)

@@ -42,4 +42,4 @@ def test_a_record_depends_on_its_message_alone(changes: list[tuple[str, Any]]) -
         room.store.recorder.record(message, now["flags"], now["route"], now["targets"], now["message_id"])
     room.commit()
     for message, record in expected:
-        assert room.store.log.read(message.position, message.record_bytes) == record
+        assert room.store.log.read_span(message.position, message.record_bytes) == record

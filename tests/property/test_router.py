@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from broker.routing.bundle import Bundle, Destination
 from broker.routing.cache import CacheLimits
-from broker.routing.engine_names import CHOICES
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import make_exchange
+from broker.routing.index import CHOICES
 from broker.routing.route import Route
 from broker.routing.router import Router
 from tests.property.topic_reference import matches

@@ -18,10 +18,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from broker.routing.dialect import DIALECTS, TopicDialect
-from broker.routing.engine_names import ENGINES, make_engine
+from bench.topics.published_engines import ENGINES, make_engine
 from broker.routing.index import TopicEngine, TopicIndex, footprint_bytes
-from broker.routing.pattern import Pattern, PatternLimits
+from broker.routing.pattern import DIALECTS, Pattern, PatternLimits, TopicDialect
 from tests.property.topic_reference import matches
 from tests.property.topic_scripts import VOCABULARIES, Step, script
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from broker.routing.cache import CacheLimits
 from broker.routing.direct_exchange import DefaultExchange
-from broker.routing.engine_names import AUTO, CHOICES
 from broker.routing.exchange import KeyedExchange
 from broker.routing.exchange_types import make_exchange
+from broker.routing.index import AUTO, CHOICES
 from broker.routing.pattern import split_words
 from broker.routing.route import Route
 from tests.property.topic_reference import matches

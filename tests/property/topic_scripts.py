@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from broker.routing.dialect import AMQP, DIALECTS, MQTT, TopicDialect
-from broker.routing.pattern import Pattern
+from broker.routing.pattern import AMQP, DIALECTS, MQTT, Pattern, TopicDialect
 from tests.property.topic_reference import matches
 
 SEPARATORS = {"amqp": ".", "mqtt": "/"}
+STARS = {"amqp": "*", "mqtt": "+"}
 SIZES = (6, 10, 150, 8, 4)
 
 
@@ -80,7 +80,7 @@ class Author:
             for place in range(len(words)):
                 chance = self.source.random()
                 if chance < self.vocabulary.stars:
-                    words[place] = self.dialect.star
+                    words[place] = STARS[self.dialect.name]
                 elif chance < self.vocabulary.stars + self.vocabulary.hashes and (amqp or place == len(words) - 1):
                     words[place] = "#"
             text = SEPARATORS[self.dialect.name].join(words)
@@ -102,7 +102,7 @@ class Author:
         for word in text.split(separator) if text else []:
             if word == "#":
                 words += self.words()[: self.source.randrange(4)]
-            elif word == self.dialect.star:
+            elif word == STARS[self.dialect.name]:
                 words.append(self.source.choice(["a", "", "*", "#", *self.source.choice(self.vocabulary.levels)]))
             else:
                 words.append(word)

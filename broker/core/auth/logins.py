@@ -19,6 +19,7 @@ GUEST: Final = "guest"
 BASIC: Final = "Basic"  # RFC 7617, over HTTP
 AMQP: Final = "amqp091"  # protocols as they are counted
 HTTP: Final = "http"
+MQTT: Final = "mqtt"
 LOOPBACK_ONLY: Final = frozenset({GUEST})  # RabbitMQ's loopback_users: everybody knows the password
 ONLY_LOCALHOST: Final = "User can only log in via localhost"  # RabbitMQ's words over HTTP
 PLAIN: Final = "PLAIN"
@@ -126,6 +127,7 @@ class Logins:
         "_loopback_only",
         "_mechanisms",
         "_pending",
+        "_uncertified",
         "counts",
         "users",
     )
@@ -148,6 +150,7 @@ class Logins:
         self._loopback_only = frozenset(loopback_only)
         self._guest_anywhere = guest_anywhere
         self._mechanisms = tuple(mechanisms)
+        self._uncertified = tuple([name for name in self._mechanisms if name != EXTERNAL])
         self._certificate_name = certificate_name
         self._check = check
         self._attempts = Attempts(now_s)
@@ -180,10 +183,8 @@ class Logins:
         """
         if peer.inside:
             return (EXTERNAL,)
-        if EXTERNAL not in self._mechanisms:
-            return self._mechanisms
         asked = peer.tls is not None and peer.verified and not peer.origin
-        return [name for name in self._mechanisms if name != EXTERNAL or asked]
+        return self._mechanisms if asked else self._uncertified
 
     def decide(
         self,
@@ -192,6 +193,7 @@ class Logins:
         peer: Peer,
         then: Callable[[Verdict], None],
         gone: Callable[[], bool] = lambda: False,
+        protocol: str = AMQP,
     ) -> None:
         """Call `then` with the user that an answer proves, or with the refusal: now, or after a hash was computed.
 
@@ -201,7 +203,7 @@ class Logins:
         if peer.inside:
             then(self._inside(mechanism, peer))
             return
-        then = self._counting(AMQP, peer, then)
+        then = self._counting(protocol, peer, then)
         try:
             if mechanism == EXTERNAL and EXTERNAL in self.mechanisms(peer):
                 then(self._by_certificate(peer))
@@ -217,7 +219,7 @@ class Logins:
 
         A page of another site is refused: it could reach what only its browser can.
         """
-        then = self._counting(AMQP, peer, then)
+        then = self._counting(MQTT, peer, then)
         try:
             user = self.users.get(name)
             if user is None or peer.origin:

@@ -86,11 +86,12 @@ class Peer:
     """A client's end of a connection, and ours; `verified` when this listener asks clients for certificates.
 
     `inside` is the user that a part of this process acts as; it needs no password, and `address` is its name. `origin`
-    is that of another site's page in the client's browser, which has no right because of where that browser is.
+    is that of another site's page in the client's browser, which has no right because of where that browser is. A `web`
+    client speaks its protocol over WebSocket.
     Cost: one per connection; to make a dataclass takes ten times as long.
     """
 
-    __slots__ = ("address", "inside", "origin", "port", "server_address", "server_port", "tls", "verified")
+    __slots__ = ("address", "inside", "origin", "port", "server_address", "server_port", "tls", "verified", "web")
 
     def __init__(
         self,
@@ -102,6 +103,7 @@ class Peer:
         verified: bool = False,
         inside: str = "",
         origin: str = "",
+        web: bool = False,
     ) -> None:
         self.address = address
         self.port = port
@@ -111,6 +113,7 @@ class Peer:
         self.verified = verified
         self.inside = inside
         self.origin = origin
+        self.web = web
 
     @property
     def name(self) -> str:

@@ -7,8 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.header_edit import read_headers
-from broker.routing.engines.conventional import words_match
-from broker.routing.pattern import parse_pattern, split_words
+from broker.routing.pattern import parse_pattern, split_words, words_match
 
 if TYPE_CHECKING:
     from broker.core.message.message import Message

@@ -76,8 +76,8 @@ class MqttBasic(BasicSession):
 
         Called when output is taken.
         """
-        if self._copies is not None:
-            self._copies.output_taken()
+        if self._copies is not None and not self._copies.output_taken():
+            self._copies = None
         ids = self._form.packet_ids
         if (ids.unanswered or ids.held) and not self._settling:
             self._settling = True
@@ -95,7 +95,7 @@ class MqttBasic(BasicSession):
 
     def send_retained(self, retained: RetainedMessages, wanted: list[tuple[str, str]]) -> None:
         """Deliver copies of retained messages. Shapes: `wanted` has names of queues, and binding keys."""
-        if not self.closed:
+        if not self.closed and len(retained):
             copies = self._copies
             if copies is None:
                 copies = self._copies = RetainedCopies(self._vhost, retained)

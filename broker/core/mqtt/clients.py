@@ -11,8 +11,6 @@ from broker.core.mqtt.faults import TakenOver
 if TYPE_CHECKING:
     from broker.amqp.connection import Connection
 
-__all__ = ["MqttClients"]
-
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class MqttClients(dict[tuple[str, str], "Connection"]):

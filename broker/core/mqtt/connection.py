@@ -6,7 +6,6 @@ channel, whose number no packet shows.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -15,18 +14,17 @@ from broker.amqp.channel import Channel
 from broker.amqp.connection import Connection, ConnectionSession
 from broker.amqp.control import CLOSED, RUNNING, STARTING
 from broker.amqp.errors import UNEXPECTED, ConnectionFault, Fatal, ProtocolError, Refused
+from broker.amqp.framing import FrameCutter
 from broker.amqp.handshake import ConnectionLimits
 from broker.amqp.output import OutputTaker
-from broker.core.mqtt.channel import CHANNEL, MqttChannel
+from broker.core.mqtt.client_handshakes import ClientHandshakes
 from broker.core.mqtt.context import MqttContext
 from broker.core.mqtt.faults import PacketFault, reason_of
 from broker.core.mqtt.filter_request import FilterRequest
 from broker.core.mqtt.handshakes import Handshakes
 from broker.core.mqtt.login import check_connect, client_form, connack_properties, credentials, session_expiry_s
 from broker.core.mqtt.publisher import MqttPublisher
-from broker.core.mqtt.receipts import Receipts
-from broker.core.mqtt.releases import Releases
-from broker.core.mqtt.session import MqttSession, MqttSessionOfConnection
+from broker.core.mqtt.session import CHANNEL, MqttChannel, MqttSession, MqttSessionOfConnection
 from broker.core.postponed import Postponed, carry_out
 from broker.core.queue.consumer import NO_BODIES
 from broker.core.queue.queue import Queue
@@ -63,14 +61,16 @@ from broker.mqtt.reason_codes import (
 )
 
 WITH_WILL: Final = 0x04
+NOTHING: Final[dict[str, Any]] = {}
+NO_FRAMES: Final = FrameCutter(0)  # all clients of MQTT share it, and leave it empty
 WORDS: Final = {V311: "MQTT 3-1-1", V5: "MQTT 5-0"}  # RabbitMQ's
 
 
 class MqttConnection(Connection):
     """One MQTT client's connection.
 
-    Shapes: `_steps` are parts of packets that are carried out before the next packet is cut: they wait while the
-        connection is held.
+    Shapes: `_steps` are parts of packets that are carried out before the next packet is cut, the next one at the end:
+        they wait while the connection is held.
     Invariant: feed() raises no protocol error.
     """
 
@@ -79,17 +79,17 @@ class MqttConnection(Connection):
         "_connect",
         "_context",
         "_ending",
+        "_handshakes",
         "_publisher",
-        "_releases",
         "_steps",
         "_talk",
         "_vhost",
         "_will",
     )
 
-    __deletable__ = ("_publisher", "_releases")
-    _publisher: MqttPublisher  # from the login to the end
-    _releases: Releases  # as above
+    __deletable__ = ("_handshakes", "_publisher")
+    _handshakes: ClientHandshakes  # from the login to the end
+    _publisher: MqttPublisher  # as above
 
     def __init__(
         self,
@@ -100,13 +100,14 @@ class MqttConnection(Connection):
         context: MqttContext,
         mechanisms: Sequence[str],
     ) -> None:
-        super().__init__(session_factory, limits, {}, taker, on_error, mechanisms)
+        super().__init__(session_factory, limits, NOTHING, taker, on_error, mechanisms)
+        self._cutter = NO_FRAMES
         self.heartbeat_s = 0
         self.frame_max = NO_BODIES
         self.channel_max = 1
         self._context = context
         self._talk = Conversation(context.packet_max_bytes)
-        self._steps: deque[Callable[[], None]] = deque()
+        self._steps: list[Callable[[], None]] = []
         self._client_id = ""
         self._ending: Sequence[Queue] = ()  # queues of a session that ends with the connection
         self._connect: Connect | None = None
@@ -169,7 +170,7 @@ class MqttConnection(Connection):
                 break
             try:
                 if self._steps:
-                    self._carry_out(self._steps.popleft())
+                    self._carry_out(self._steps.pop())
                     continue
                 packet = talk.next_packet()
                 if packet is None:
@@ -192,6 +193,10 @@ class MqttConnection(Connection):
         else:
             self.session.crashed(error)
             self.fail(ConnectionFault(541, UNEXPECTED))
+
+    def _then(self, *steps: Callable[[], None]) -> None:
+        """Carry out steps next, in this order."""
+        self._steps.extend(reversed(steps))
 
     def _carry_out(self, step: Callable[[], None]) -> None:
         """Carry out a step. One that has to wait for an answer from elsewhere runs again when that has arrived."""
@@ -248,11 +253,11 @@ class MqttConnection(Connection):
         if octet == PUBACK:
             self._mqtt.deliveries.acknowledge(packet_ids)
         elif octet == PUBREL:
-            self._publisher.receipts.release(packet_ids)
+            self._handshakes.release(packet_ids)
         elif octet == PUBREC:
-            self._releases.take(packet_ids)
+            self._handshakes.settle(packet_ids)
         else:
-            self._releases.complete(packet_ids)
+            self._handshakes.complete(packet_ids)
 
     @property
     def _mqtt(self) -> MqttSession:
@@ -284,7 +289,7 @@ class MqttConnection(Connection):
         """Admit the user, also when the decision came after a hold; the vhost is opened next."""
         if self.state is not STARTING:
             return
-        self._steps.append(self._open)
+        self._then(self._open)
         if self.held:
             self.release()
 
@@ -308,9 +313,9 @@ class MqttConnection(Connection):
         assert vhost is not None
         self._client_id = connect.client_id or vhost.new_name("mqtt-")
         self.client_properties |= {"client_id": self._client_id, "connection_name": self._client_id}
-        if not context.handshakes_of(vhost).loaded:
+        if not context.kept_in(vhost).handshakes.loaded:
             raise PacketFault(SERVER_UNAVAILABLE, "the MQTT messages of the vhost are being read")
-        self._steps += (
+        self._then(
             partial(context.require_exchange, vhost),
             partial(context.clients.enter, vhost.name, self._client_id, self),
             partial(self._begin, connect, session, vhost),
@@ -319,8 +324,9 @@ class MqttConnection(Connection):
     def _begin(self, connect: Connect, session: MqttSessionOfConnection, vhost: Vhost) -> None:
         """Begin the session, when no other connection has the client id any more."""
         context = self._context
-        handshakes = context.handshakes_of(vhost)
-        context.end_wait(vhost, self._client_id, clean_start=connect.clean_start)
+        kept = context.kept_in(vhost)
+        handshakes = kept.handshakes
+        kept.end_wait(self._client_id, clean_start=connect.clean_start)
         channel = MqttChannel(self, CHANNEL, self.forget_channel)
         opened = session.open_channel(channel)
         assert isinstance(opened, MqttSession)
@@ -331,21 +337,21 @@ class MqttConnection(Connection):
             session_expiry_s(connect, context),
             context.session_expiry_max_s,
         )
-        receipts = Receipts(handshakes, self._client_id, opened)
-        self._releases = Releases(handshakes, self._client_id, opened)
-        retained = context.retained_of(vhost)
+        own = self._handshakes = ClientHandshakes(handshakes, self._client_id, opened)
         self._publisher = MqttPublisher(
-            channel, opened, connect.version, context.mapping, retained, receipts, self._steps, context.qos_max
+            channel, opened, connect.version, context.mapping, kept.retained, own, self._steps, context.qos_max
         )
         self.heartbeat_s = -(-3 * connect.keep_alive_s // 4)  # a client is gone after two silent intervals
         self._will = connect.will
         self.state = RUNNING
+        ends: Sequence[Callable[[], None]] = ()  # of the client's earlier session
         if connect.clean_start:
             if handshakes.enter(self._client_id):
                 handshakes.drop(self._client_id)
                 vhost.answers.changed(self._subject)
-            self._steps += (partial(opened.delete, 0), partial(opened.delete, 1))
-        self._steps += (
+            ends = partial(opened.delete, 0), partial(opened.delete, 1)
+        self._then(
+            *ends,
             partial(self._renew_expiry, opened),
             partial(self._welcome, connect, opened, handshakes),
             partial(opened.resume, 0),
@@ -367,14 +373,15 @@ class MqttConnection(Connection):
         present = handshakes.enter(self._client_id) or bool(session.kept_queues())
         properties = connack_properties(connect, self._context, self._client_id, session.expiry_s)
         self._answer(encode_connack(connect.version, SUCCESS, present=present, properties=properties))
-        releases = self._releases.resume()
+        connect.forget()
+        releases = self._handshakes.resume()
         if releases:
             self._answer(releases)
 
     def _resume_others(self, session: MqttSession) -> None:
         """Go on with the session's shared subscriptions, one in each step, and with its topics below `$SYS`."""
-        self._steps.extendleft([partial(session.share, *one) for one in session.earlier_shares()])
-        self._context.system_topics_of(session.vhost).watch(session)
+        self._then(*[partial(session.share, *one) for one in session.earlier_shares()])
+        self._context.kept_in(session.vhost).system_topics.watch(session)
 
     @property
     def _subject(self) -> tuple[str, str]:
@@ -390,26 +397,25 @@ class MqttConnection(Connection):
     def _subscribe(self, packet: Subscribe) -> None:
         """Carry out a SUBSCRIBE, a filter in each step."""
         request = self._new_request(packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0))
-        self._steps += [partial(request.subscribe, one) for one in packet.subscriptions]
-        self._steps.append(partial(self._answer_subscribe, request, packet.packet_id))
+        steps = [partial(request.subscribe, one) for one in packet.subscriptions]
+        self._then(*steps, partial(self._answer_subscribe, request, packet.packet_id))
 
     def _answer_subscribe(self, request: FilterRequest, packet_id: int) -> None:
-        retained = self._context.retained_of(self._mqtt.vhost)
+        kept = self._context.kept_in(self._mqtt.vhost)
+        retained = kept.retained
         if request.wanted:
             retained.prepare(self._mqtt.session)
         self._answer(request.suback(packet_id))
         if request.wanted:
             self.when_sent(CHANNEL, partial(self._mqtt.deliveries.send_retained, retained, request.wanted))
-
         if request.of_system:
-            system_topics = self._context.system_topics_of(self._mqtt.vhost)
-            self.when_sent(CHANNEL, partial(system_topics.watch, self._mqtt))
+            self.when_sent(CHANNEL, partial(kept.system_topics.watch, self._mqtt))
 
     def _unsubscribe(self, packet: Unsubscribe) -> None:
         """Carry out an UNSUBSCRIBE, a filter in each step."""
         request = self._new_request()
-        self._steps += [partial(request.unsubscribe, one) for one in packet.filters]
-        self._steps.append(lambda: self._answer(request.unsuback(packet.packet_id)))
+        steps = [partial(request.unsubscribe, one) for one in packet.filters]
+        self._then(*steps, lambda: self._answer(request.unsuback(packet.packet_id)))
 
     def _new_request(self, identifier: int = 0) -> FilterRequest:
         talk, context = self._talk, self._context
@@ -459,8 +465,8 @@ class MqttConnection(Connection):
                 self._publish_will()
                 if not self._mqtt.expiry_s:
                     self._ending = self._mqtt.kept_queues()
-                self._publisher.receipts.leave()
-                del self._publisher, self._releases
+                self._handshakes.leave()
+                del self._handshakes, self._publisher
         super().finish()
 
     def answer_close(self) -> None:
@@ -479,7 +485,7 @@ class MqttConnection(Connection):
         fault: ProtocolError | None = None
         try:
             if delay_s:
-                self._publisher.hold_will(will, self._context.wills_of(session.vhost), self._client_id, delay_s)
+                self._publisher.hold_will(will, self._context.kept_in(session.vhost).wills, self._client_id, delay_s)
             else:
                 self._publisher.publish_will(will)
         except PacketError as error:
@@ -489,8 +495,10 @@ class MqttConnection(Connection):
         if fault is not None and self._on_error is not None:
             self._on_error(self, CHANNEL, fault)
 
-    def send_heartbeat(self) -> None:
-        """Send nothing: the client keeps the connection alive."""
+    @property
+    def heartbeat(self) -> bytes:
+        """Nothing: the client keeps the connection alive."""
+        return b""
 
     def take_output(self) -> list[Any]:
         """Return the output in pieces to write, and settle what it delivers without a PUBACK."""

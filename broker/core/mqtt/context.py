@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Final
 
+from broker import __version__
+from broker.amqp.content_header import facts_of
+from broker.amqp.header_edit import encode_header
 from broker.core.auth.peer import Peer
+from broker.core.message.message import Envelope, Message
 from broker.core.mqtt.clients import MqttClients
 from broker.core.mqtt.faults import PacketFault
 from broker.core.mqtt.handshakes import Handshakes
-from broker.core.mqtt.mapping import MessageMapping
+from broker.core.mqtt.mapping import SYSTEM_EXCHANGE, MessageMapping
 from broker.core.mqtt.retained import RetainedMessages
-from broker.core.mqtt.system_topics import SystemTopics
+from broker.core.mqtt.session import MqttSession
 from broker.core.mqtt.wills import Wills
+from broker.core.publishing.posting import charge_bytes
 from broker.core.queue.memory_queue import WILLS_NAME
 from broker.core.vhost import Vhost
 from broker.mqtt.reason_codes import SERVER_UNAVAILABLE
+from broker.routing.pattern import AMQP, words_match
 
-__all__ = ["MqttContext"]
+INTERVAL_MS: Final = 10_000  # between two looks at the topics below $SYS
 
 
 class MqttContext:
@@ -29,9 +36,8 @@ class MqttContext:
         `qos_max` is 1 in a cluster, which keeps no handshakes and no delayed wills.
     """
 
-    __slots__ = ("_handshakes", "_new_retained", "_retained", "_retained_max", "_retained_max_bytes",
-                 "_system_topics", "_vhosts_of_ports", "_wills", "anonymous_user", "clients", "default_vhost",
-                 "mapping", "packet_max_bytes", "prefetch", "qos_max",
+    __slots__ = ("_kept", "_new_retained", "_retained_max", "_retained_max_bytes", "_vhosts_of_ports",
+                 "anonymous_user", "clients", "default_vhost", "mapping", "packet_max_bytes", "prefetch", "qos_max",
                  "session_expiry_max_s")  # fmt: skip
 
     def __init__(
@@ -59,11 +65,8 @@ class MqttContext:
         self.prefetch = prefetch
         self.qos_max = qos_max
         self.session_expiry_max_s = session_expiry_max_s
-        self._handshakes: dict[str, Handshakes] = {}
-        self._system_topics: dict[str, SystemTopics] = {}
-        self._wills: dict[str, Wills] = {}  # of vhosts that have had any
+        self._kept: dict[str, KeptInVhost] = {}
         self._new_retained = retained
-        self._retained: dict[str, RetainedMessages] = {}
         self._retained_max = retained_max
         self._retained_max_bytes = retained_max_bytes
         self.anonymous_user = anonymous_user
@@ -92,53 +95,117 @@ class MqttContext:
             raise PacketFault(SERVER_UNAVAILABLE, text)
 
     def load(self, vhost: Vhost, done: Callable[[], None]) -> None:
-        """Make the indexes of a vhost's retained messages, delayed wills and handshakes, and call `done` then."""
-        retained = self._retained[vhost.name] = self._new_retained(
-            vhost, self.mapping, self._retained_max, self._retained_max_bytes
-        )
-        if retained.by_header:
-            vhost.retain_with(retained)
-        handshakes = self._handshakes[vhost.name] = Handshakes(vhost)
-        self._system_topics[vhost.name] = SystemTopics(vhost, self.clients, retained)
-        self._wills.pop(vhost.name, None)
-        load = partial(handshakes.load, done)
-        if WILLS_NAME in vhost.queues:
-            load = partial(self.wills_of(vhost).load, load)
-        retained.load(load)
+        """Make the indexes of what MQTT keeps in a vhost, and call `done` then."""
+        retained = self._new_retained(vhost, self.mapping, self._retained_max, self._retained_max_bytes)
+        kept = self._kept[vhost.name] = KeptInVhost(vhost, retained, self.clients)
+        kept.load(done)
 
-    def retained_of(self, vhost: Vhost) -> RetainedMessages:
-        """Return the retained messages of a vhost; those of one that was opened later may be loading."""
-        found = self._retained.get(vhost.name)
+    def kept_in(self, vhost: Vhost) -> KeptInVhost:
+        """Return what MQTT keeps in a vhost; that of one that was opened later may be loading."""
+        found = self._kept.get(vhost.name)
         if found is None or found.vhost is not vhost:
             self.load(vhost, nothing)
-            found = self._retained[vhost.name]
+            found = self._kept[vhost.name]
         return found
 
-    def system_topics_of(self, vhost: Vhost) -> SystemTopics:
-        """Return the topics below `$SYS` of a vhost."""
-        self.retained_of(vhost)
-        return self._system_topics[vhost.name]
 
-    def handshakes_of(self, vhost: Vhost) -> Handshakes:
-        """Return the handshakes of a vhost, which are loaded after all else."""
-        self.retained_of(vhost)
-        return self._handshakes[vhost.name]
+class KeptInVhost:
+    """What MQTT keeps in one vhost; the handshakes are loaded after all else."""
 
-    def wills_of(self, vhost: Vhost) -> Wills:
-        """Return the delayed wills of a vhost, whose queue is made now or found."""
-        found = self._wills.get(vhost.name)
-        if found is None:
-            found = self._wills[vhost.name] = Wills(self._retained[vhost.name])
-        return found
+    __slots__ = ("_wills", "handshakes", "retained", "system_topics", "vhost")
 
-    def end_wait(self, vhost: Vhost, client_id: str, *, clean_start: bool) -> None:
+    def __init__(self, vhost: Vhost, retained: RetainedMessages, clients: MqttClients) -> None:
+        self.vhost = vhost
+        self.retained = retained
+        self.handshakes = Handshakes(vhost)
+        self.system_topics = SystemTopics(vhost, clients, retained)
+        self._wills: Wills | None = None  # made by the first
+        if retained.by_header:
+            vhost.retain_with(retained)
+
+    def load(self, done: Callable[[], None]) -> None:
+        """Make the indexes, and call `done` then."""
+        load = partial(self.handshakes.load, done)
+        if WILLS_NAME in self.vhost.queues:
+            load = partial(self.wills.load, load)
+        self.retained.load(load)
+
+    @property
+    def wills(self) -> Wills:
+        """The delayed wills, whose queue is made now or found."""
+        if self._wills is None:
+            self._wills = Wills(self.retained)
+        return self._wills
+
+    def end_wait(self, client_id: str, *, clean_start: bool) -> None:
         """Drop the delayed will of a client that connects, or publish it because its session ends."""
-        wills = self._wills.get(vhost.name)
-        if wills is not None:
+        if self._wills is not None:
             if clean_start:
-                wills.publish(client_id)
+                self._wills.publish(client_id)
             else:
-                wills.cancel(client_id)
+                self._wills.cancel(client_id)
+
+
+class SystemTopics:
+    """The topics below `$SYS`: publishes the values of one vhost to the queues of sessions, while any watches them.
+
+    The names are Mosquitto's. No binding leads there, so no other client or AMQP consumer gets them.
+    """
+
+    __slots__ = ("_begun_ms", "_clients", "_retained", "_sessions", "_vhost")
+
+    def __init__(self, vhost: Vhost, clients: MqttClients, retained: RetainedMessages) -> None:
+        self._vhost = vhost
+        self._clients = clients
+        self._retained = retained
+        self._begun_ms = vhost.ports.clock.now_ms
+        self._sessions: dict[MqttSession, None] = {}
+
+    def watch(self, session: MqttSession) -> None:
+        """Publish to a session now, and from time to time until it ends or has no such filter."""
+        if self._publish_to(session):
+            self._sessions[session] = None
+            self._wait()
+
+    def _wait(self) -> None:
+        ports = self._vhost.ports
+        ports.deadlines.set(self, ports.clock.now_ms + INTERVAL_MS, self._publish)
+
+    def _publish(self) -> None:
+        for session in list(self._sessions):
+            if not self._publish_to(session):
+                del self._sessions[session]
+        if self._sessions:
+            self._wait()
+
+    def _publish_to(self, session: MqttSession) -> bool:
+        """Publish the values that the filters of a session match, and return whether it has any filter."""
+        filters = [] if session.closed else session.system_filters()
+        values = self._values() if filters else {}
+        for name, key in filters:
+            queue = self._vhost.queues.get(name)
+            pattern = AMQP.parse(key).words
+            for topic, value in values.items():
+                if queue is not None and words_match(pattern, AMQP.words(topic)):
+                    body = str(value).encode()
+                    header = encode_header({"delivery_mode": 1}, len(body))
+                    envelope = Envelope(SYSTEM_EXCHANGE, topic)
+                    charge = charge_bytes(header, body, 1)
+                    now_ms = self._vhost.ports.clock.now_ms
+                    self._vhost.poster.post(Message(envelope, header, body, charge, facts_of(header), now_ms), (queue,))
+        return bool(filters)
+
+    def _values(self) -> dict[str, str | int]:
+        """Return the values by routing key."""
+        counts, now_ms = self._vhost.tally.counts(), self._vhost.ports.clock.now_ms
+        return {
+            "$SYS.broker.version": f"SlotMQ {__version__}",
+            "$SYS.broker.uptime": f"{(now_ms - self._begun_ms) // 1000} seconds",
+            "$SYS.broker.clients.connected": len([vhost for vhost, _ in self._clients if vhost == self._vhost.name]),
+            "$SYS.broker.messages.received": counts.publish,
+            "$SYS.broker.messages.sent": counts.deliver + counts.deliver_no_ack,
+            "$SYS.broker.retained messages.count": len(self._retained),
+        }
 
 
 def nothing() -> None:

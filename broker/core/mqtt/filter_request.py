@@ -14,8 +14,6 @@ from broker.mqtt.packets import V5, Subscription, encode_suback, encode_unsuback
 from broker.mqtt.reason_codes import FAILURE_311, NO_SUBSCRIPTION, SUCCESS
 from broker.mqtt.topics import SYSTEM, split_shared
 
-__all__ = ["FilterRequest"]
-
 ALWAYS: Final = 0  # retain handling: send retained messages at each SUBSCRIBE of a filter
 IF_NEW: Final = 1
 

@@ -30,9 +30,7 @@ from broker.mqtt.properties import (
 from broker.mqtt.reason_codes import IMPLEMENTATION_ERROR
 from broker.mqtt.topics import binding_key, routing_key, topic_of
 from broker.mqtt.wire import TEXT_MAX_BYTES, binary
-from broker.routing.dialect import AMQP, MQTT, TopicDialect
-
-__all__ = ["EXCHANGE", "NO_ALIAS", "RETAIN_HEADER", "MessageMapping", "SentHeader"]
+from broker.routing.pattern import AMQP, MQTT, TopicDialect
 
 EXCHANGE: Final = "amq.topic"
 SYSTEM_EXCHANGE: Final = "$SYS"  # that of the broker's own topics, in their messages alone

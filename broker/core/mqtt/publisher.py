@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from broker.amqp.framing import PublishRun as AmqpRun
-from broker.core.mqtt.channel import MqttChannel
+from broker.core.mqtt.client_handshakes import ClientHandshakes
 from broker.core.mqtt.mapping import NO_ALIAS, MessageMapping
-from broker.core.mqtt.receipts import Receipts
 from broker.core.mqtt.retained import RetainedMessages
-from broker.core.mqtt.session import MqttSession
+from broker.core.mqtt.session import MqttChannel, MqttSession
 from broker.core.mqtt.wills import Wills
 from broker.core.postponed import Postponed
 from broker.mqtt.errors import PacketError
@@ -20,23 +18,22 @@ from broker.mqtt.packet_cutter import PublishRun
 from broker.mqtt.packets import PUBREC, V5, Will
 from broker.mqtt.reason_codes import PROTOCOL_ERROR, QOS_UNSUPPORTED, RECEIVE_MAXIMUM_EXCEEDED, TOPIC_ALIAS_INVALID
 
-__all__ = ["NO_QOS_2", "RECEIVE_MAX", "TOPIC_ALIAS_MAX", "MqttPublisher"]
-
 RECEIVE_MAX: Final = 4096
 RECEIVE_MAX_311: Final = 65_535  # which cannot be announced
 TOPIC_ALIAS_MAX: Final = 16  # RabbitMQ's
 NO_QOS_2: Final = "a cluster has no QoS 2"
+NO_ALIASES: Final[dict[int, bytes]] = {}
 
 
 class MqttPublisher:
     """Publishes for one client.
 
-    Shapes: `steps` is the connection's: what has to wait becomes its next step. `_aliases` has the topic of each topic
-        alias.
+    Shapes: `steps` is the connection's, the next one at the end: what has to wait becomes the next. `_aliases` has the
+        topic of each topic alias.
     """
 
-    __slots__ = ("_aliases", "_channel", "_confirms", "_mapping", "_qos_max", "_receive_max", "_retained", "_session",
-                 "_steps", "receipts")  # fmt: skip
+    __slots__ = ("_aliases", "_channel", "_confirms", "_handshakes", "_mapping", "_qos_max", "_receive_max",
+                 "_retained", "_session", "_steps")  # fmt: skip
 
     def __init__(
         self,
@@ -45,8 +42,8 @@ class MqttPublisher:
         version: int,
         mapping: MessageMapping,
         retained: RetainedMessages,
-        receipts: Receipts,
-        steps: deque[Callable[[], None]],
+        handshakes: ClientHandshakes,
+        steps: list[Callable[[], None]],
         qos_max: int,
     ) -> None:
         self._channel = channel
@@ -57,9 +54,9 @@ class MqttPublisher:
         self._steps = steps
         self._qos_max = qos_max
         self._receive_max = RECEIVE_MAX if version == V5 else RECEIVE_MAX_311
-        self._aliases: dict[int, bytes] = {}
-        self.receipts = receipts
-        self._confirms.begin(version, receipts.forget)
+        self._aliases = NO_ALIASES  # most clients have none
+        self._handshakes = handshakes
+        self._confirms.begin(version, handshakes.forget)
 
     def publish(self, run: PublishRun) -> None:
         """Publish a run. Raises: PacketError for a publish that cannot be; those before it are published. HOT."""
@@ -86,7 +83,7 @@ class MqttPublisher:
         if fault is not None:
             bodies = bodies[: len(payloads)]
             packet_ids = packet_ids[: len(payloads)]
-            self._steps.appendleft(partial(throw, fault))
+            self._steps.append(partial(throw, fault))
         if payloads:
             qos = run.qos
             if qos:
@@ -101,11 +98,11 @@ class MqttPublisher:
                     body_bytes = len(body)
                     header = mapping.header(properties, body_bytes)
                 headers.append(header)
-            if run.retain or (qos > 1 and self.receipts.repeat_among(packet_ids)):
+            if run.retain or (qos > 1 and self._handshakes.repeat_among(packet_ids)):
                 for place in range(len(payloads) - 1, -1, -1):
                     topic = topics[place] if run.retain else b""
                     one = payloads[place], headers[place], bodies[place], packet_ids[place], qos
-                    self._steps.appendleft(partial(self._publish_one, topic, *one))
+                    self._steps.append(partial(self._publish_one, topic, *one))
                 return
             self._pass_on(payloads, headers, bodies, packet_ids, qos)
 
@@ -114,6 +111,8 @@ class MqttPublisher:
         if not 0 < alias <= TOPIC_ALIAS_MAX:
             raise PacketError(TOPIC_ALIAS_INVALID, f"topic alias {alias}, at most {TOPIC_ALIAS_MAX} are allowed")
         if topic:
+            if self._aliases is NO_ALIASES:
+                self._aliases = {}
             self._aliases[alias] = topic
         elif alias not in self._aliases:
             raise PacketError(PROTOCOL_ERROR, f"topic alias {alias} has no topic")
@@ -121,7 +120,7 @@ class MqttPublisher:
 
     def _check_receive_maximum(self, count: int) -> None:
         """Check how many publishes at QoS 1 and 2 are unfinished. Raises: PacketError 0x93 for too many."""
-        if self._confirms.in_flight + len(self.receipts) + count > self._receive_max:
+        if self._confirms.in_flight + self._handshakes.received + count > self._receive_max:
             raise PacketError(RECEIVE_MAXIMUM_EXCEEDED, f"more than {self._receive_max} publishes are unfinished")
 
     def _pass_on(
@@ -131,7 +130,7 @@ class MqttPublisher:
         taken = self._accept(payloads, headers, bodies, packet_ids, qos)
         if taken < len(payloads):
             rest = payloads[taken:], headers[taken:], bodies[taken:], packet_ids[taken:]
-            self._steps.appendleft(partial(self._pass_on, *rest, qos))
+            self._steps.append(partial(self._pass_on, *rest, qos))
 
     def _publish_one(
         self, retained_topic: bytes, payload: bytes, header: bytes, body: bytes, packet_id: int, qos: int
@@ -142,7 +141,7 @@ class MqttPublisher:
         Raises: PacketError 0x97 when it would be over a limit of retained messages.
         """
         confirms, retained = self._confirms, self._retained
-        if qos > 1 and self.receipts.has(packet_id):
+        if qos > 1 and self._handshakes.has(packet_id):
             confirms.answer(PUBREC, packet_id)
             return
         if retained_topic:
@@ -151,7 +150,7 @@ class MqttPublisher:
         with retained.vhost.ports.transaction():
             if not self._accept([payload], [header], [body], [packet_id], qos):
                 again = retained_topic, payload, header, body, packet_id, qos
-                self._steps.appendleft(partial(self._publish_one, *again))
+                self._steps.append(partial(self._publish_one, *again))
 
     def _accept(
         self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], packet_ids: list[int], qos: int
@@ -181,11 +180,11 @@ class MqttPublisher:
             finally:
                 published = confirms.published - begun
                 refused = confirms.refused
-                self.receipts.take(
+                self._handshakes.receive(
                     [packet_ids[place] for place in range(published) if not refused or begun + place + 1 not in refused]
                 )
         if published < taken:  # the last one is published when the connection goes on: it has very many queues
-            self._steps.appendleft(partial(self.receipts.take, packet_ids[published:taken]))
+            self._steps.append(partial(self._handshakes.receive, packet_ids[published:taken]))
         return taken
 
     def publish_will(self, will: Will) -> None:

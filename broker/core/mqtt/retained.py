@@ -30,8 +30,6 @@ from broker.mqtt.wire import TEXT_MAX_BYTES
 from broker.routing.key_trie import KeyTrie
 from broker.slots.slot import Slot
 
-__all__ = ["RetainedMessages"]
-
 _log = get_logger()
 
 NEVER: Final = 0

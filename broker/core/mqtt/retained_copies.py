@@ -40,9 +40,8 @@ class RetainedCopies:
 
     def begin(self, queue_name: str, binding_key: str) -> None:
         """Copy what a binding key matches, after all that was asked for before."""
-        if len(self._retained):
-            self._searches.append((queue_name, self._retained.search(binding_key)))
-            self.go_on()
+        self._searches.append((queue_name, self._retained.search(binding_key)))
+        self.go_on()
 
     def close(self) -> None:
         """Copy nothing more."""
@@ -50,11 +49,12 @@ class RetainedCopies:
         self._searches.clear()
         self._vhost.ports.deadlines.cancel(self)
 
-    def output_taken(self) -> None:
-        """Go on in the next turn: messages have left the queue."""
+    def output_taken(self) -> bool:
+        """Go on in the next turn, because messages have left the queue, and return whether there is more to copy."""
         if self._searches and not self._reading:
             ports = self._vhost.ports
             ports.deadlines.set(self, ports.clock.now_ms, self.go_on)
+        return self._reading or len(self._searches) > 0
 
     def go_on(self) -> None:
         """Copy portions, as far as the turn's share and the queue allow."""

@@ -7,8 +7,11 @@ from functools import partial
 from typing import Any, Final
 
 from broker.amqp.channel import Channel
+from broker.amqp.codec import Method
+from broker.amqp.errors import ChannelError
 from broker.amqp.lenient_methods import BindAny, ConsumeAny, DeclareAny, DeleteAny, UnbindAny
-from broker.core.auth.logins import ANONYMOUS
+from broker.amqp.output import UNDECIDED, Withheld
+from broker.core.auth.logins import ANONYMOUS, MQTT
 from broker.core.mqtt.basic import MqttBasic
 from broker.core.mqtt.confirms import MqttConfirms
 from broker.core.mqtt.consumer import ClientForm
@@ -23,8 +26,7 @@ from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import FILTER_INVALID
 from broker.mqtt.topics import binding_key, key_of_name
 
-__all__ = ["CLIENT_ID_MAX_BYTES", "MqttSession", "MqttSessionOfConnection", "shared_name"]
-
+CHANNEL: Final = 1
 PREFIX: Final = "mqtt-subscription-"
 SUFFIXES: Final = ("qos0", "qos1")
 SHARED_PREFIX: Final = "mqtt-shared-"
@@ -33,6 +35,31 @@ DIRECT: Final = "amq.direct"  # has the bindings that no message follows: of sha
 NAME_MAX_BYTES: Final = 255
 CLIENT_ID_MAX_BYTES: Final = NAME_MAX_BYTES - len(PREFIX) - len(SUFFIXES[0])
 EXPIRES: Final = "x-expires"
+
+
+class MqttChannel(Channel):
+    """The one channel of a connection, which sends nothing: its answers are those of MQTT.
+
+    An answer that waits for the disk holds back those of MQTT that follow it.
+    """
+
+    __slots__ = ()
+
+    def send(self, method: Method) -> None:
+        """Send nothing."""
+
+    def send_content(self, method: Method, header: bytes, body: bytes) -> None:
+        """Send nothing."""
+
+    def send_return(self, method: Method, header: bytes, body: bytes) -> None:
+        """Send nothing."""
+
+    def withhold(self, method: Method | None, number: int = UNDECIDED) -> Withheld:
+        """Keep the place of an answer until the change of that number is on disk."""
+        return super().withhold(None, number)
+
+    def begin_closing(self, error: ChannelError) -> None:
+        """Do nothing: an error ends the connection."""
 
 
 def shared_name(share: str, topic_filter: str) -> str:
@@ -300,6 +327,11 @@ class MqttSessionOfConnection(SessionOfConnection):
     """The broker's side of an MQTT connection."""
 
     __slots__ = ()
+
+    @property
+    def login_protocol(self) -> str:
+        """The protocol as which logins of the client are counted."""
+        return MQTT
 
     def log_in(self, mechanism: str, response: bytes) -> None:
         """Log in as `authenticate` does, or as the anonymous user that `response` names."""

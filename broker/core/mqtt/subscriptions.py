@@ -12,11 +12,10 @@ from typing import Any, Final
 from broker.mqtt.packets import Subscription
 from broker.mqtt.properties import SUBSCRIPTION_IDENTIFIER
 from broker.mqtt.wire import VARINT_MAX, varint
-from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.engines.trie import Trie
 from broker.routing.exchange import NO_ARGUMENTS
 from broker.routing.index import TopicIndex
-from broker.routing.pattern import Pattern
+from broker.routing.pattern import AMQP, Pattern, TopicDialect
 
 OPTIONS: Final = "x-mqtt-subscription-opts"
 KNOWN_MAX: Final = 1024  # routing keys whose subscriptions are remembered

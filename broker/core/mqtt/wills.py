@@ -22,8 +22,6 @@ from broker.mqtt.errors import PacketError
 from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot
 
-__all__ = ["Wills"]
-
 _log = get_logger()
 
 OWNER_HEADER: Final = "x-mqtt-will-of"

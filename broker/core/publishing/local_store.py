@@ -30,21 +30,21 @@ class LocalStore(MessageStore):
     @property
     def progress(self) -> int:
         """A number that grows with each record."""
-        return self._recorder.progress
+        return self._recorder.log.position
 
     @property
     def needs_sync(self) -> bool:
         """Whether something was accepted that no confirm may follow yet."""
-        return self._recorder.needs_sync
+        return self._recorder.log.needs_sync
 
     @property
     def unwritten_bytes(self) -> int:
         """How many bytes of records no commit has taken."""
-        return self._recorder.unwritten_bytes
+        return self._recorder.log.pending_bytes
 
     def transaction(self) -> AbstractContextManager[None]:
         """Return a context in which all that is accepted and settled counts together or not at all after a crash."""
-        return self._recorder.transaction()
+        return self._recorder.log.group()
 
     def accept(
         self,

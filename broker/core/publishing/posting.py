@@ -84,6 +84,23 @@ class Poster:
                 self._enter(queue.noted(message), (queue,), (queue,))
         return not refused
 
+    def post_run(self, messages: list[Message], queue: Queue) -> None:
+        """Post messages to one queue in their order. Cost: one step for those in a row that share their properties."""
+        if self._sweep.pending:
+            self._sweep.update_rules((queue,))
+        start = 0
+        while start < len(messages):
+            facts = messages[start].facts
+            stop = start + 1
+            while queue.plain and facts.plain and stop < len(messages) and messages[stop].facts is facts:
+                stop += 1
+            if stop > start + 1:
+                targets = Targets((queue.level_for(messages[start]),))
+                self._store.accept(messages[start:stop], [targets], [stop - start])
+            else:
+                self.post(messages[start], (queue,))
+            start = stop
+
     def _hold(self, message: Message, waiting: Sequence[tuple[Queue, int]], number: bytes) -> None:
         """Let queues hold a message until it is due, and apply their limits."""
         for queue, due_ms in waiting:

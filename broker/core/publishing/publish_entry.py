@@ -10,8 +10,7 @@ from broker.core.message.message import Envelope
 from broker.core.names import Resource
 from broker.core.publishing.message_store import Targets
 from broker.routing.cache import ResolvedPublish
-from broker.routing.exchange import Exchange
-from broker.routing.exchange_tally import ExchangeTally
+from broker.routing.exchange import Exchange, ExchangeTally
 from broker.routing.route import Route
 
 if TYPE_CHECKING:

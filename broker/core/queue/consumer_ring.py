@@ -53,9 +53,9 @@ class ConsumerRing:
     serves, however many consumers there are. When several are unparked together, the one parked longest comes first.
     Invariant: with a single active consumer, ``active`` is one of the consumers as long as there is one. It stays the
         active one until it leaves, even when a consumer of a higher priority comes; in a ring that `yields` it gets no
-        more messages then, and the other takes over when the active one has settled those that it holds. A consumer is
-        on the ring of its priority exactly while it is not ``parked``. While the ring is ``paused`` no consumer has
-        room. Source: RabbitMQ 4.0, quorum queues.
+        more messages then, and the other takes over when the active one has settled those that it holds. Of several, a
+        consumer is on the ring of its priority exactly while it is not ``parked``; one that is alone needs no ring.
+        While the ring is ``paused`` no consumer has room. Source: RabbitMQ 4.0, quorum queues.
     """
 
     __slots__ = (
@@ -102,14 +102,22 @@ class ConsumerRing:
 
     def add(self, consumer: RingMember) -> None:
         """Add a consumer at the end, after the one that was served last."""
+        alone = self.alone
         self._consumers[consumer] = None
         self._count()
+        if alone is not None:
+            self._put(alone)
+        if self.alone is None:
+            self._put(consumer)
+        if self._single_active:
+            self._choose()
+
+    def _put(self, consumer: RingMember) -> None:
+        """Put a consumer at the end of the ring of its priority."""
         if consumer.priority not in self._rings:
             self._rings[consumer.priority] = deque()
             self._rings = dict(sorted(self._rings.items(), reverse=True))
         self._rings[consumer.priority].append(consumer)
-        if self._single_active:
-            self._choose()
 
     @property
     def active(self) -> RingMember | None:
@@ -140,8 +148,11 @@ class ConsumerRing:
         self._count()
         if consumer.parked:
             consumer.left()
-        else:
+        elif self._rings:
             self._rings[consumer.priority].remove(consumer)
+        if self.alone is not None:
+            self.alone.left()
+            self._rings = {}
         if self._single_active:
             self._choose()
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Message
-from broker.routing.memory_exchange import DEDUPLICATION_HEADER
+from broker.routing.fanout_exchange import DEDUPLICATION_HEADER
 from broker.slots.slot import Slot
 from broker.slots.states import Tenure
 

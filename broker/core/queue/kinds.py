@@ -24,7 +24,7 @@ from broker.core.queue.memory_queue import (
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import QueueDeclaration
-from broker.routing.memory_exchange import HISTORY_PREFIX, SEEN_PREFIX
+from broker.routing.fanout_exchange import HISTORY_PREFIX, SEEN_PREFIX
 from broker.slot_files.seal_log import TAP_PREFIX
 
 HOLDING_PREFIX: Final = "amq.delayed."

@@ -14,7 +14,7 @@ from broker.core.message.fields import HeaderFields
 from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
 from broker.core.queue.duplicates import value_digest
 from broker.core.queue.queue import Queue
-from broker.routing.memory_exchange import DEDUPLICATION_HEADER, cache_ttl_ms
+from broker.routing.fanout_exchange import DEDUPLICATION_HEADER, cache_ttl_ms
 
 RETAINED_NAME: Final = "amq.retained"
 HANDSHAKES_NAME: Final = "amq.mqtt.handshakes"

@@ -7,6 +7,8 @@ from itertools import chain, count
 from operator import attrgetter
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from broker.amqp.errors import ChannelError
 from broker.core.queue.consumer_ring import RingMember
 from broker.core.queue.level import Level
@@ -19,6 +21,7 @@ LATE_MAX: Final = 256  # ranges of tags that may be acknowledged late; older ran
 _looks: Final = count(1)  # numbers the searches for slots that occur twice
 
 
+@mypyc_attr(acyclic=True)  # compiled, it is nothing to the garbage collector: a channel lets go of it when it closes
 class SlotDelivery:
     """Messages of one slot that were delivered to one consumer, None for those that basic.get fetched.
 
@@ -38,6 +41,7 @@ class SlotDelivery:
         self.consumer = consumer
 
 
+@mypyc_attr(acyclic=True)
 class Run(SlotDelivery):
     """A delivery under consecutive delivery tags, of which some may be acknowledged.
 

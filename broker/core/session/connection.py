@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from broker.amqp.errors import ChannelError, ConnectionFault, Refused
-from broker.core.auth.logins import Logins, Verdict
+from broker.core.auth.logins import AMQP, Logins, Verdict
 from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Permissions
 from broker.core.publish_credit import CreditShare
@@ -70,7 +70,12 @@ class SessionOfConnection(SessionClient):
         self.mechanism = sys.intern(mechanism)  # shared by all connections
         connection = self.connection
         decided = partial(self._decided, mechanism)
-        self._logins.decide(mechanism, response, self.peer, decided, lambda: connection.finished)
+        self._logins.decide(mechanism, response, self.peer, decided, lambda: connection.finished, self.login_protocol)
+
+    @property
+    def login_protocol(self) -> str:
+        """The protocol as which logins of the client are counted."""
+        return AMQP
 
     def _decided(self, mechanism: str, verdict: Verdict) -> None:
         """Take the decision on the login, perhaps after the client has gone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.routing.exchange_tally import ExchangeTally
+from broker.routing.exchange import ExchangeTally
 
 # RabbitMQ's bounds of rabbitmq_message_size_bytes.
 SIZE_BOUNDS: Final = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)

@@ -33,10 +33,10 @@ from broker.core.topology.live_bindings import LiveBindings
 from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits
 from broker.routing.direct_exchange import DefaultExchange
-from broker.routing.engine_names import AUTO
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import make_exchange
-from broker.routing.memory_exchange import MemoryExchange
+from broker.routing.fanout_exchange import MemoryExchange
+from broker.routing.index import AUTO
 from broker.routing.pattern import BindingKeyError, PatternLimits
 from broker.routing.router import Router
 

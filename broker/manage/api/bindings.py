@@ -16,7 +16,6 @@ from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.manage.acting import acting
 from broker.manage.answers import Response, json_answer, no_content
-from broker.manage.body_fields import table
 from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
 from broker.manage.listing import Listing, listed
 from broker.manage.refusal import HttpRefused, not_found
@@ -145,7 +144,7 @@ def properties_key(key: str, arguments: Mapping[str, Any]) -> str:
 async def bind(call: Call, *, kind: Any) -> Response:
     """Bind a queue or an exchange; a binding that exists is made again without an effect."""
     vhost, fields = call.vhost(), await call.fields()
-    key, arguments = fields.text("routing_key", ""), table(fields, "arguments")
+    key, arguments = fields.text("routing_key", ""), fields.arguments("arguments")
     async with acting(call, vhost.name) as client:
         await client.call(kind(**_ends(call), routing_key=key, arguments=arguments))
     destination = call.words["queue" if "queue" in call.words else "destination"]

@@ -11,7 +11,7 @@ from broker.core.message.fields import HeaderFields
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.manage.answers import Response, rows_answer
-from broker.manage.call import ApiRoute, Call, Needs
+from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
 from broker.manage.gradual import pause
 from broker.operations.rows import queue_lengths
 from broker.routing.exchange import Exchange
@@ -27,10 +27,8 @@ Sources = dict[Place, list[str]]
 
 async def dead_letters(call: Call) -> Response:
     """List the queues that may get dead letters, and the sources whose dead letters reach no queue."""
-    vhosts = call.broker.administration.vhosts
-    every = [vhosts[name] for name in sorted(vhosts) if call.sees_vhost(name)]
     found = []
-    for vhost in [call.vhost()] if "vhost" in call.words else every:
+    for vhost in visible_vhosts(call):
         sources = await _sources(vhost)
         reached = await _reached(vhost, sources)
         if call.broker.cluster is not None:

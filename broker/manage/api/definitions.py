@@ -15,7 +15,6 @@ from broker.manage.refusal import bad_request
 ALL: Final = "/api/definitions"
 OF_VHOST: Final = "/api/definitions/{vhost}"
 FORM: Final = "multipart/form-data"
-TRUE: Final = "true"
 OUTER_LEVELS: Final = 2  # of a document: its lists, and their entries
 
 
@@ -45,9 +44,9 @@ async def take(call: Call) -> Response:
         document: Any = await finished(reading_json(body, OUTER_LEVELS))
     except ValueError as error:
         raise bad_request(f"a definitions document is one JSON object: {error}") from None
-    skips = call.query.get("skip_refused") == TRUE
+    skips = call.asks("skip_refused")
     outcome = await call.operate("import_definitions", definitions=document, skip_refused=skips, **vhost)
-    return json_answer(outcome) if call.query.get("outcome") == TRUE else no_content()
+    return json_answer(outcome) if call.asks("outcome") else no_content()
 
 
 def _file_of(content_type: str, body: bytes) -> bytes:

@@ -16,7 +16,6 @@ from broker.event_log import get_logger
 from broker.manage.acting import acting
 from broker.manage.answers import Response, created, json_answer, no_content
 from broker.manage.api.bindings import DEFAULT_EXCHANGE, arriving, exchange_named, leaving
-from broker.manage.body_fields import flag, table
 from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
 from broker.manage.counts import EXCHANGE_STATS, with_rates
 from broker.manage.listing import Listing, listed, row_answer
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 BRIEF = frozenset({"arguments", "auto_delete", "durable", "internal", "name", "type", "vhost"})
 EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"
-TRUE: Final = "true"
 ENCODINGS: Final = ("string", "base64")
 PROPERTIES: Final = {"type" if name == "message_type" else name: name for _flag, name, _kind in KINDS}
 """The properties of a message: their names in the API, and what pamqp calls them."""
@@ -51,7 +49,7 @@ async def list_exchanges(call: Call) -> Response:
     broker = call.broker
     vhosts = visible_vhosts(call)
     found = ((vhost, exchange) for vhost in vhosts for exchange in list(vhost.exchanges.values()))
-    without_stats = call.query.get("disable_stats") == "true"
+    without_stats = call.asks("disable_stats")
     return await listed(
         call.query,
         Listing(
@@ -125,10 +123,10 @@ async def declare(call: Call) -> Response:
     method = DeclareExchangeAny(
         exchange=name,
         exchange_type=fields.text("type", "direct"),
-        durable=flag(fields, "durable"),
-        auto_delete=flag(fields, "auto_delete"),
-        internal=flag(fields, "internal"),
-        arguments=table(fields, "arguments"),
+        durable=fields.flag("durable"),
+        auto_delete=fields.flag("auto_delete"),
+        internal=fields.flag("internal"),
+        arguments=fields.arguments("arguments"),
     )
     is_new = name not in vhost.exchanges
     async with acting(call, vhost.name) as client:
@@ -144,7 +142,7 @@ async def delete(call: Call) -> Response:
     vhost = call.vhost()
     exchange = exchange_named(vhost, call.words["exchange"])
     async with acting(call, vhost.name) as client:
-        await client.call(DeleteExchangeAny(exchange=exchange.name, if_unused=call.query.get("if-unused") == TRUE))
+        await client.call(DeleteExchangeAny(exchange=exchange.name, if_unused=call.asks("if-unused")))
     _log.info("exchange.deleted", vhost=vhost.name, exchange=exchange.name, by=call.user.name)
     return no_content()
 
@@ -154,7 +152,7 @@ async def publish(call: Call) -> Response:
     vhost = call.vhost()
     fields = await call.fields(required=("properties", "routing_key", "payload", "payload_encoding"))
     body = payload_of(fields.text("payload"), fields.text("payload_encoding"))
-    header = header_of(table(fields, "properties"), len(body))
+    header = header_of(fields.arguments("properties"), len(body))
     async with acting(call, vhost.name) as client:
         routed = await client.publish(_name(call), fields.text("routing_key"), header, body)
     if routed is None:

@@ -165,13 +165,12 @@ async def accept(_call: Call) -> Response:
 
 def listeners_of(broker: ManagedBroker) -> list[dict[str, Any]]:
     """Return a row for each port that the broker listens on."""
-    settings, listener = broker.settings(), broker.listener
-    server = settings.server
+    settings, listener, http = broker.settings(), broker.listener, _http_ports(broker)
+    server, hosts = settings.server, {"mqtt": settings.mqtt.host}
     ports = [
-        ("amqp", server.host, listener.port),
-        ("amqp/ssl", server.host, listener.tls_port),
-        *[(name, settings.mqtt.host or server.host, port) for name, port in listener.other_ports.items()],
-        *_http_ports(broker),
+        *[(name, hosts.get(name.partition("/")[0]) or server.host, port) for name, port in listener.ports.items()],
+        *http,
+        *[(f"{protocol}/web-mqtt", host, port) for protocol, host, port in http[:1] if settings.mqtt.enabled],
     ]
     return [
         {

@@ -13,7 +13,6 @@ from broker.core.vhost import Vhost
 from broker.manage.acting import acting
 from broker.manage.answers import Response, json_answer, no_content, rows_answer
 from broker.manage.api.queues import queue_of
-from broker.manage.body_fields import number
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import bad_request, not_authorised
 from broker.manage.request_target import integer
@@ -30,6 +29,10 @@ UNACKED_MAX: Final = 1000
 OF_MESSAGE: Final = frozenset(("properties", "body", "body_bytes", "body_complete", "body_encoding"))
 PEEK_MAX: Final = 1000
 PEEK_BYTES: Final = 4096  # of each body, unless asked for more
+MOVES: Final = {  # -> the fields of the body
+    "move": ("to", "limit", "match"),
+    "requeue-dead-letters": ("into", "reasons", "died_in", "match", "limit"),
+}
 ACK_MODES: Final = {  # -> whether the messages are acked, and requeued
     "ack_requeue_true": (False, True),
     "reject_requeue_true": (False, True),
@@ -49,8 +52,8 @@ async def get(call: Call) -> Response:
         raise bad_request(f"ackmode should be one of {', '.join(ACK_MODES)}")
     if encoding not in ENCODINGS:
         raise bad_request("Unsupported encoding. Please use auto or base64.")
-    count = number(fields, "count", 1, -LARGEST, LARGEST)
-    bytes_max = number(fields, "truncate", 0, 0, LARGEST) if fields.has("truncate") else None
+    count = fields.number("count", 1, -LARGEST, LARGEST)
+    bytes_max = fields.number("truncate", 0, 0, LARGEST) if fields.has("truncate") else None
     async with acting(call, vhost.name) as client:
         rows: list[dict[str, Any]] = []
         size_bytes = last = 0
@@ -155,30 +158,15 @@ async def slots(call: Call) -> Response:
     return json_answer(await call.operate("slots", vhost=vhost.name, queue=queue.name))
 
 
-async def purge(call: Call) -> Response:
-    """Drop the ready messages of a queue, or as many as `limit` from its head; answer with their number."""
-    return json_answer(await _purged(call))
+async def act(call: Call, *, verb: str, answers: bool = True) -> Response:
+    """Drop the ready messages of a queue, or release the delayed ones, or as many as `limit`; answer with their number.
 
-
-async def empty(call: Call) -> Response:
-    """Drop what `purge` drops, and answer as RabbitMQ does."""
-    await _purged(call)
-    return no_content()
-
-
-async def _purged(call: Call) -> Any:
-    vhost, queue = queue_of(call)
+    Without an answer it is RabbitMQ's request.
+    """
     text = call.query.get("limit", "")
     limit = {"limit": integer("limit", text)} if text else {}
-    return await _operate(call, "purge_queue", vhost, queue, limit)
-
-
-async def release(call: Call) -> Response:
-    """Release the delayed messages of a queue, or as many as `limit`; answer with their number."""
-    vhost, queue = queue_of(call)
-    text = call.query.get("limit", "")
-    limit = {"limit": integer("limit", text)} if text else {}
-    return json_answer(await _operate(call, "release_delayed", vhost, queue, limit))
+    answer = await _operate(call, verb, *queue_of(call), limit)
+    return json_answer(answer) if answers else no_content()
 
 
 async def switch(call: Call, *, verb: str) -> Response:
@@ -187,26 +175,16 @@ async def switch(call: Call, *, verb: str) -> Response:
     return no_content()
 
 
-async def move(call: Call) -> Response:
-    """Move messages to a queue, or through an exchange; without a key those stay whose own key the user may not use."""
-    return json_answer(await _moved(call, "move", "to", "limit", "match"))
+async def move(call: Call, *, verb: str, names: Sequence[str]) -> Response:
+    """Move messages to a queue or through an exchange, or dead letters back to where they died or came from.
 
-
-async def requeue_dead_letters(call: Call) -> Response:
-    """Move dead letters back to the queues where they died, or through the exchanges that they came from.
-
-    Those stay that the user may not publish there: a publisher may have invented where a dead letter came from.
+    Those stay that the user may not publish there, with their own key: a publisher may have invented where a dead
+    letter came from.
     """
-    return json_answer(await _moved(call, "requeue_dead_letters", "into", "reasons", "died_in", "match", "limit"))
-
-
-async def _moved(call: Call, operation: str, *names: str) -> Any:
-    """Carry out a move with fields of the body."""
     vhost, queue = queue_of(call)
     fields = await call.fields(names)
-    return await _operate(
-        call, operation, vhost, queue, {name: fields.value(name) for name in names if fields.has(name)}
-    )
+    asked = {name: fields.value(name) for name in names if fields.has(name)}
+    return json_answer(await _operate(call, verb, vhost, queue, asked))
 
 
 async def _operate(
@@ -252,11 +230,15 @@ ROUTES: Final = (
     ApiRoute("GET", f"{QUEUE}/peek", Needs.MANAGEMENT, peek, ("count", "truncate", "encoding")),
     ApiRoute("GET", f"{QUEUE}/unacked", Needs.MANAGEMENT, unacked, ("count", "truncate")),
     ApiRoute("GET", f"{QUEUE}/slots", Needs.MANAGEMENT, slots, ()),
-    ApiRoute("POST", f"{QUEUE}/purge", Needs.MANAGEMENT, purge, ("limit",)),
-    ApiRoute("POST", f"{QUEUE}/release", Needs.MANAGEMENT, release, ("limit",)),
-    ApiRoute("DELETE", f"{QUEUE}/contents", Needs.MANAGEMENT, empty, ("limit",)),
-    ApiRoute("POST", f"{QUEUE}/move", Needs.MANAGEMENT, move),
-    ApiRoute("POST", f"{QUEUE}/requeue-dead-letters", Needs.MANAGEMENT, requeue_dead_letters),
+    ApiRoute("POST", f"{QUEUE}/purge", Needs.MANAGEMENT, partial(act, verb="purge_queue"), ("limit",)),
+    ApiRoute("POST", f"{QUEUE}/release", Needs.MANAGEMENT, partial(act, verb="release_delayed"), ("limit",)),
+    ApiRoute(
+        "DELETE", f"{QUEUE}/contents", Needs.MANAGEMENT, partial(act, verb="purge_queue", answers=False), ("limit",)
+    ),
+    *(
+        ApiRoute("POST", f"{QUEUE}/{path}", Needs.MANAGEMENT, partial(move, verb=path.replace("-", "_"), names=names))
+        for path, names in MOVES.items()
+    ),
     ApiRoute("POST", f"{QUEUE}/pause", Needs.MANAGEMENT, partial(switch, verb="pause_queue")),
     ApiRoute("POST", f"{QUEUE}/resume", Needs.MANAGEMENT, partial(switch, verb="resume_queue")),
 )

@@ -22,7 +22,6 @@ from broker.event_log import get_logger
 from broker.manage.acting import acting
 from broker.manage.answers import Response, created, json_answer, no_content
 from broker.manage.api.bindings import arriving
-from broker.manage.body_fields import flag, table
 from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
 from broker.manage.counts import (
     LENGTHS,
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
     from broker.manage.managed_broker import ManagedBroker
 
 QUEUE: Final = "/api/queues/{vhost}/{queue}"
-TRUE: Final = "true"
 ACTIONS: Final = ("sync", "cancel_sync")  # of mirrored queues, which this broker does not have
 SHOWN_EXACTLY_MAX: Final = 100_000  # messages of a queue whose bytes are counted; more are extrapolated
 LISTED_EXACTLY_MAX: Final = 1000  # messages of a queue whose bytes a list counts; more are extrapolated
@@ -231,8 +229,8 @@ async def list_queues(call: Call) -> Response:
     found = ((vhost, queue) for vhost in vhosts for queue in list(vhost.queues.values()))
     rows = QueueRows(call.broker)
     whole: Callable[[ListedQueue], Row] = rows.whole
-    if call.query.get("disable_stats") == "true":
-        whole = rows.brief if call.query.get("enable_queue_totals") == "true" else rows.without_stats
+    if call.asks("disable_stats"):
+        whole = rows.brief if call.asks("enable_queue_totals") else rows.without_stats
     return await listed(
         call.query,
         Listing(
@@ -258,7 +256,7 @@ async def show_queue(call: Call) -> Response:
     rows = QueueRows(broker)
     text = call.query.get("columns", "")
     columns = Columns(text) if text else None
-    if call.query.get("disable_stats") == "true":
+    if call.asks("disable_stats"):
         row = rows.brief((vhost, queue))
     else:
         sized = columns is None or not columns.names.isdisjoint(NO_SIZES)
@@ -282,13 +280,13 @@ async def list_bindings(call: Call) -> Response:
 async def declare(call: Call) -> Response:
     """Declare a queue: 201 for a new one, 204 for one that exists with these arguments."""
     vhost, name, fields = call.vhost(), call.words["queue"], await call.fields()
-    if flag(fields, "exclusive"):
+    if fields.flag("exclusive"):
         raise bad_request("an exclusive queue belongs to a connection, which a request does not have")
     method = DeclareAny(
         queue=name,
-        durable=flag(fields, "durable"),
-        auto_delete=flag(fields, "auto_delete"),
-        arguments=table(fields, "arguments"),
+        durable=fields.flag("durable"),
+        auto_delete=fields.flag("auto_delete"),
+        arguments=fields.arguments("arguments"),
     )
     is_new = name not in vhost.queues
     async with acting(call, vhost.name) as client:
@@ -302,7 +300,7 @@ async def declare(call: Call) -> Response:
 async def delete(call: Call) -> Response:
     """Delete a queue, on the conditions if-empty and if-unused."""
     vhost, queue = queue_of(call)
-    conditions = {name: call.query.get(f"if-{name}") == TRUE for name in ("empty", "unused")}
+    conditions = {name: call.asks(f"if-{name}") for name in ("empty", "unused")}
     async with acting(call, vhost.name) as client:
         await client.call(DeleteAny(queue=queue.name, if_unused=conditions["unused"], if_empty=conditions["empty"]))
     _log.info("queue.deleted", vhost=vhost.name, queue=queue.name, by=call.user.name)

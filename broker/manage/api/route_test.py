@@ -13,7 +13,6 @@ from broker.core.vhost import Vhost
 from broker.manage.answers import Response, json_answer
 from broker.manage.api.bindings import exchange_named, properties_key
 from broker.manage.api.exchanges import header_of
-from broker.manage.body_fields import table
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.gradual import pause
 from broker.manage.refusal import bad_request
@@ -43,9 +42,9 @@ async def try_route(call: Call) -> Response:
     key = fields.text("routing_key", "")
     if not is_short_text(key):
         raise bad_request("a routing key has at most 255 bytes")
-    properties = table(fields, "properties")
+    properties = fields.arguments("properties")
     if fields.has("headers"):
-        properties = {**properties, "headers": table(fields, "headers")}
+        properties = {**properties, "headers": fields.arguments("headers")}
     message = HeaderFields(header_of(properties, 0))
     queues = [queue for queue in vhost.router.queues(exchange, [key], message) if isinstance(queue, Queue)]
     matches = [match async for match in _matches(vhost, exchange, key, message)]

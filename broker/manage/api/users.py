@@ -8,7 +8,6 @@ from typing import Any, Final
 from broker.core.auth.users import User
 from broker.core.definitions.reading import read_user
 from broker.manage.answers import Response, created, json_answer, no_content
-from broker.manage.body_fields import texts
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.listing import small_list
 from broker.manage.refusal import bad_request, not_found
@@ -55,7 +54,7 @@ async def put(call: Call) -> Response:
     fields = await call.fields()
     if fields.value("tags", MISSING) is MISSING:
         raise bad_request("missing: tags")
-    row: dict[str, Any] = {"name": call.words["user"], "tags": texts(fields, "tags"), "password_hash": ""}
+    row: dict[str, Any] = {"name": call.words["user"], "tags": fields.texts("tags"), "password_hash": ""}
     for name in ("password", "password_hash", "hashing_algorithm"):
         if fields.has(name):
             row[name] = fields.text(name)

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from broker.core.queue.queue_arguments import check_default_type
 from broker.manage.answers import Response, created, no_content
-from broker.manage.body_fields import flag, texts
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.counts import LENGTHS, MESSAGE_STATS, Lengths, lengths_of, message_numbers, with_rates
 from broker.manage.listing import Listing, listed, row_answer
@@ -110,11 +109,11 @@ async def put(call: Call) -> Response:
     if fields.has("description"):
         facts["description"] = fields.text("description")
     if fields.has("tags"):
-        facts["tags"] = texts(fields, "tags")
+        facts["tags"] = fields.texts("tags")
     default_type = check_default_type(fields.text("default_queue_type", "") or None)
     if default_type is not None:
         facts["default_queue_type"] = default_type
-    traces = flag(fields, "tracing")
+    traces = fields.flag("tracing")
     is_new = await put_vhost(call.broker.administration, name, facts, call.user.name)
     if fields.has("tracing"):
         await call.operate("set_tracing", vhost=name, on=traces)

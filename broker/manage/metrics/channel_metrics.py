@@ -21,15 +21,6 @@ from broker.manage.metrics.metric import (
 )
 from broker.operations.rows import ChannelOf, channel_row, channels_of, user_name, vhost_name
 
-__all__ = [
-    "CHANNEL_FAMILIES",
-    "CONNECTION_FAMILIES",
-    "LOGIN_FAMILIES",
-    "channel_readings",
-    "connection_readings",
-    "login_readings",
-]
-
 
 class ChannelReading:
     """A channel at the moment of a scrape."""

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from broker import __version__
 from broker.core.statistics.publish_tally import SIZE_BOUNDS, SizeTally
 from broker.core.statistics.vhost_tally import MessageCounts
 from broker.manage.api.names import COMPATIBLE_VERSION, ERLANG_VERSION, PRODUCT
-from broker.manage.metrics.metric import COUNTER, GAUGE, HISTOGRAM, Labels, head, label_text, sample
+from broker.manage.metrics.metric import COUNTER, GAUGE, Labels, by, histogram, metric
 
 if TYPE_CHECKING:
     from broker.manage.managed_broker import ManagedBroker
-
-__all__ = [
-    "dead_letter_lines",
-    "gauge_line",
-    "global_lines",
-    "histogram_lines",
-    "identity_lines",
-    "protocol_lines",
-    "size_lines",
-]
 
 PROTOCOL: Final = (("protocol", "amqp091"),)
 CLIENT: Final[Labels] = ()
@@ -50,11 +40,9 @@ GLOBAL: Final[tuple[tuple[str, str, Labels, Callable[[MessageCounts], int]], ...
 
 def global_lines(by_protocol: Mapping[str, MessageCounts]) -> Iterator[str]:
     """Yield the counters of messages of each protocol."""
-    labelled = [((("protocol", word(protocol)),), counts) for protocol, counts in by_protocol.items()]
-    for name, about, more, value in GLOBAL:
-        full = f"rabbitmq_global_messages_{name}_total"
-        samples = [sample(full, label_text((*labels, *more)), value(counts)) for labels, counts in labelled]
-        yield head(full, COUNTER, about) + "".join(samples)
+    for name, about, labels, value in GLOBAL:
+        samples = [((("protocol", word(one)), *labels), value(counts)) for one, counts in by_protocol.items()]
+        yield metric(f"rabbitmq_global_messages_{name}_total", COUNTER, about, samples)
 
 
 def word(protocol: str) -> str:
@@ -66,41 +54,23 @@ def dead_letter_lines(reasons: Mapping[str, int]) -> Iterator[str]:
     """Yield the counters of dead letters. Shapes: `reasons` maps a reason to a number of messages."""
     for reason, count in reasons.items():
         name = f"rabbitmq_global_messages_dead_lettered_{reason}_total"
-        yield head(name, COUNTER, f"Messages dead-lettered: {reason}") + sample(name, label_text(AT_MOST_ONCE), count)
+        yield metric(name, COUNTER, f"Messages dead-lettered: {reason}", [(AT_MOST_ONCE, count)])
 
 
-def size_lines(sizes: SizeTally) -> Iterator[str]:
-    """Yield the histogram of message sizes."""
-    name = "rabbitmq_message_size_bytes"
-    yield head(name, HISTOGRAM, "Sizes of the bodies of published messages")
-    yield from histogram_lines(name, SIZE_BOUNDS, sizes.counts, sizes.total_bytes, PROTOCOL)
+def size_text(sizes: SizeTally) -> str:
+    """Return the histogram of message sizes."""
+    about = "Sizes of the bodies of published messages"
+    return histogram("rabbitmq_message_size_bytes", about, SIZE_BOUNDS, sizes.counts, sizes.total_bytes, PROTOCOL)
 
 
-def histogram_lines(
-    name: str,
-    bounds: Sequence[float],
-    counts: Sequence[int],
-    total: float,
-    labels: tuple[tuple[str, str], ...] = (),
-) -> Iterator[str]:
-    """Yield the samples of a histogram. Shapes: `counts` has one number more than `bounds`, for larger values."""
-    below = 0
-    for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):
-        below += count
-        yield sample(f"{name}_bucket", label_text((*labels, ("le", bound))), below)
-    yield sample(f"{name}_sum", label_text(labels), total)
-    yield sample(f"{name}_count", label_text(labels), below)
-
-
-def gauge_line(name: str, about: str, value: float, labels: tuple[tuple[str, str], ...] = ()) -> str:
+def gauge_line(name: str, about: str, value: float, labels: Labels = ()) -> str:
     """Return a gauge with one sample."""
-    return head(name, GAUGE, about) + sample(name, label_text(labels), value)
+    return metric(name, GAUGE, about, [(labels, value)])
 
 
 def protocol_lines(name: str, about: str, counts: Mapping[str, int]) -> str:
     """Return a gauge with a sample for each protocol."""
-    samples = [sample(name, label_text((("protocol", word(one)),)), count) for one, count in sorted(counts.items())]
-    return head(name, GAUGE, about) + "".join(samples)
+    return metric(name, GAUGE, about, by("protocol", [(word(one), count) for one, count in sorted(counts.items())]))
 
 
 def identity_lines(broker: ManagedBroker, endpoint: str) -> Iterator[str]:

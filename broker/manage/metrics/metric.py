@@ -16,6 +16,7 @@ COUNTER: Final = "counter"
 GAUGE: Final = "gauge"
 HISTOGRAM: Final = "histogram"
 Labels = tuple[tuple[str, str], ...]
+Sample = tuple[Labels, "float | None"]
 Read = TypeVar("Read")
 
 
@@ -141,3 +142,26 @@ def label_text(labels: Iterable[tuple[str, str]]) -> str:
 def sample(name: str, labels: str, value: float | None) -> str:
     """Return the line of a sample; an unknown value is NaN. Shapes: `labels` is as from `label_text`."""
     return f"{name}{labels} {'NaN' if value is None else value}\n"
+
+
+def metric(name: str, kind: str, about: str, samples: Iterable[Sample]) -> str:
+    """Return a metric with its samples."""
+    return head(name, kind, about) + "".join([sample(name, label_text(labels), value) for labels, value in samples])
+
+
+def by(label: str, values: Iterable[tuple[str, float | None]]) -> list[Sample]:
+    """Return samples that differ in one label."""
+    return [(((label, name),), value) for name, value in values]
+
+
+def histogram(
+    name: str, about: str, bounds: Sequence[float], counts: Sequence[int], total: float, labels: Labels = ()
+) -> str:
+    """Return a histogram. Shapes: `counts` has one number more than `bounds`, for larger values."""
+    below = 0
+    lines = [head(name, HISTOGRAM, about)]
+    for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):
+        below += count
+        lines.append(sample(f"{name}_bucket", label_text((*labels, ("le", bound))), below))
+    text = label_text(labels)
+    return "".join([*lines, sample(f"{name}_sum", text, total), sample(f"{name}_count", text, below)])

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.delivery.committer import COMMIT_BOUNDS_S, CommitTally
-from broker.manage.metrics.global_metrics import histogram_lines, protocol_lines
-from broker.manage.metrics.metric import COUNTER, GAUGE, HISTOGRAM, Labels, head, label_text, sample
+from broker.manage.metrics.global_metrics import gauge_line, protocol_lines
+from broker.manage.metrics.metric import COUNTER, GAUGE, Labels, Sample, by, histogram, metric
 from broker.manage.metrics.node_metrics import NodeReading
 
 if TYPE_CHECKING:
@@ -16,22 +16,15 @@ if TYPE_CHECKING:
     from broker.delivery.engine import Engine
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["own_lines"]
-
-Sample = tuple[Labels, "float | None"]
 ALARMS: Final = ("memory", "disk", "database")
 
 
 def own_lines(broker: ManagedBroker, node: NodeReading) -> Iterator[str]:
     """Yield the metrics, one text for each. Cost: O(vhosts + slot files + links)."""
     yield from commit_lines(node.commits)
-    yield metric(
-        "slotmq_blocked_connections",
-        GAUGE,
-        "Publishers that an alarm blocks",
-        [((), node.facts["connections_blocked"])],
-    )
-    alarms: list[Sample] = [((("kind", kind),), node.alarmed(kind)) for kind in ALARMS]
+    blocked = node.facts["connections_blocked"]
+    yield gauge_line("slotmq_blocked_connections", "Publishers that an alarm blocks", blocked)
+    alarms = by("kind", [(kind, node.alarmed(kind)) for kind in ALARMS])
     yield metric("slotmq_alarm", GAUGE, "1 while an alarm is in effect, else 0", alarms)
     yield from vhost_lines(list(broker.administration.vhosts.engines.values()))
     connected = Counter([session.connection.protocol for session in broker.listener.sessions()])
@@ -45,25 +38,19 @@ def own_lines(broker: ManagedBroker, node: NodeReading) -> Iterator[str]:
         yield from overlay_lines(broker.overlay.flows())
 
 
-def metric(name: str, kind: str, about: str, samples: Iterable[Sample]) -> str:
-    """Return a metric with its samples."""
-    return head(name, kind, about) + "".join([sample(name, label_text(labels), value) for labels, value in samples])
-
-
 def commit_lines(commits: CommitTally) -> Iterator[str]:
     """Yield how many commits there were and how long they took."""
-    name = "slotmq_commit_seconds"
-    yield head(name, HISTOGRAM, "Durations of commits: write, sync and the way to the thread and back")
-    yield from histogram_lines(name, COMMIT_BOUNDS_S, commits.counts, commits.total_s)
+    about = "Durations of commits: write, sync and the way to the thread and back"
+    yield histogram("slotmq_commit_seconds", about, COMMIT_BOUNDS_S, commits.counts, commits.total_s)
     yield metric("slotmq_commit_bytes_total", COUNTER, "Bytes written by commits", [((), commits.total_bytes)])
 
 
 def vhost_lines(engines: list[Engine]) -> Iterator[str]:
     """Yield what the stores of the vhosts say."""
+    names = [engine.vhost.name for engine in engines]
 
     def each(name: str, kind: str, about: str, values: Iterable[float]) -> str:
-        labels: list[Labels] = [(("vhost", engine.vhost.name),) for engine in engines]
-        return metric(name, kind, about, zip(labels, values, strict=True))
+        return metric(name, kind, about, by("vhost", zip(names, values, strict=True)))
 
     logs = [engine.store.log for engine in engines]
     pagers = [engine.pager for engine in engines]
@@ -84,8 +71,8 @@ def vhost_lines(engines: list[Engine]) -> Iterator[str]:
 def retained_lines(vhosts: list[Vhost]) -> Iterator[str]:
     """Yield how many messages the vhosts retain for MQTT clients."""
     found = [(one.name, one.retainer) for one in vhosts if one.retainer is not None]
-    messages: list[Sample] = [((("vhost", name),), len(retainer)) for name, retainer in found]
-    size_bytes: list[Sample] = [((("vhost", name),), retainer.size_bytes) for name, retainer in found]
+    messages = by("vhost", [(name, len(retainer)) for name, retainer in found])
+    size_bytes = by("vhost", [(name, retainer.size_bytes) for name, retainer in found])
     yield metric("slotmq_retained_messages", GAUGE, "Retained messages", messages)
     yield metric("slotmq_retained_bytes", GAUGE, "Size of the retained messages", size_bytes)
 
@@ -119,20 +106,17 @@ def tap_lines(taps: list[dict[str, Any]]) -> Iterator[str]:
 def cluster_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the node knows of its cluster. Units: the facts have milliseconds."""
     round_trip_ms, beat_ms = facts["database_ms"], facts["beat_age_ms"]
-    up: list[Sample] = [((), int(not facts["database_trouble"]))]
-    yield metric(
-        "slotmq_cluster_database_up", GAUGE, "1 while the database answers, and does what it is asked, else 0", up
-    )
-    failures: list[Sample] = [((), facts["database_failures"])]
+    about = "1 while the database answers, and does what it is asked, else 0"
+    yield gauge_line("slotmq_cluster_database_up", about, int(not facts["database_trouble"]))
     about = "Statements that the database answered with an error of its own"
-    yield metric("slotmq_cluster_database_failures_total", COUNTER, about, failures)
+    yield metric("slotmq_cluster_database_failures_total", COUNTER, about, [((), facts["database_failures"])])
     for name, about, value_ms in (
         ("slotmq_cluster_database_seconds", "Time of the last call of the database", round_trip_ms),
         ("slotmq_cluster_beat_age_seconds", "Age of the node's last beat that was answered", beat_ms),
         ("slotmq_cluster_lease_seconds", "How long the node may act after a beat", facts["lease_ms"]),
     ):
         yield metric(name, GAUGE, about, [((), None if value_ms is None else value_ms / 1000)])
-    nodes: list[Sample] = [((("node", row["node"]),), int(row["state"] == "alive")) for row in facts["nodes"]]
+    nodes = by("node", [(row["node"], int(row["state"] == "alive")) for row in facts["nodes"]])
     yield metric("slotmq_cluster_node_up", GAUGE, "1 for a node that lives, else 0", nodes)
 
 
@@ -141,12 +125,11 @@ def overlay_lines(brokers: list[dict[str, Any]]) -> Iterator[str]:
     links: list[tuple[Labels, dict[str, Any]]] = [
         ((("broker", broker["broker"]), ("peer", link["peer"])), link) for broker in brokers for link in broker["links"]
     ]
-    up: list[Sample] = [(labels, int(link["state"] != "down")) for labels, link in links]
+    up = [(labels, int(link["state"] != "down")) for labels, link in links]
     yield metric("slotmq_overlay_link_up", GAUGE, "1 while a link is up, else 0", up)
     for way in ("sent", "received"):
-        about = f"Bytes {way} in the session of a link"
-        size_bytes: list[Sample] = [(labels, link[f"{way}_bytes"]) for labels, link in links]
-        yield metric(f"slotmq_overlay_link_{way}_bytes", GAUGE, about, size_bytes)
+        size_bytes = [(labels, link[f"{way}_bytes"]) for labels, link in links]
+        yield metric(f"slotmq_overlay_link_{way}_bytes", GAUGE, f"Bytes {way} in the session of a link", size_bytes)
     leaves = [broker for broker in brokers if broker["leaf"]]
     streams: list[Sample] = [
         ((("vhost", stream["vhost"]), ("exchange", stream["exchange"])), stream["lag"])
@@ -165,6 +148,5 @@ def overlay_lines(brokers: list[dict[str, Any]]) -> Iterator[str]:
         ("gaps", "Gaps in the streams of other leaves"),
         ("forced_out", "Messages that went because a leaf needed them for too long"),
     ):
-        counts: list[Sample] = [((), leaf[key]) for leaf in leaves]
-        if counts:
-            yield metric(f"slotmq_overlay_{key}_total", COUNTER, about, counts)
+        if leaves:
+            yield metric(f"slotmq_overlay_{key}_total", COUNTER, about, [((), leaf[key]) for leaf in leaves])

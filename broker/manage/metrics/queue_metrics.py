@@ -18,21 +18,6 @@ if TYPE_CHECKING:
     from broker.administration.administration import Administration
     from broker.vhosts.broker_statistics import BrokerStatistics
 
-__all__ = [
-    "BINDING_FAMILIES",
-    "EXCHANGE_FAMILIES",
-    "INFO_FAMILIES",
-    "OWN_QUEUE_FAMILIES",
-    "QUEUE_FAMILIES",
-    "VHOST_FAMILIES",
-    "QueueReading",
-    "exchange_readings",
-    "named_exchanges",
-    "queue_infos",
-    "queue_readings",
-    "vhost_readings",
-]
-
 SESSION_PREFIX: Final = "mqtt-subscription-"
 
 

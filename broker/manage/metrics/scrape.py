@@ -26,7 +26,7 @@ from broker.manage.metrics.global_metrics import (
     global_lines,
     identity_lines,
     protocol_lines,
-    size_lines,
+    size_text,
 )
 from broker.manage.metrics.metric import Family, Labelled, Metric, Whole, head, label_text, sample
 from broker.manage.metrics.node_metrics import NODE_FAMILIES, NodeReading
@@ -48,8 +48,6 @@ from broker.manage.metrics.queue_metrics import (
 
 if TYPE_CHECKING:
     from broker.manage.managed_broker import ManagedBroker
-
-__all__ = ["FAMILY_NAMES", "Scrape"]
 
 READINGS_AT_ONCE: Final = 200  # objects that are read between two turns of the loop
 SLOTS_PER_READING: Final = 10  # slots take as long to look at as one object
@@ -146,7 +144,7 @@ class Scrape:
         yield from identity_lines(self._broker, endpoint)
         yield from global_lines(self._broker.statistics.by_protocol())
         yield from dead_letter_lines(statistics.dead_letters())
-        yield from size_lines(statistics.sizes())
+        yield size_text(statistics.sizes())
         yield from own_lines(self._broker, self._node)
 
     async def _totals(self) -> Pieces:

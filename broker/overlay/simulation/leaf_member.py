@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
-from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.leaf import Leaf
 from broker.overlay.packets import Conjunction, Data, Space, StreamName, Vector, VectorChange
-from broker.overlay.simulation.member import SimulatedBroker
-from broker.overlay.simulation.memory_log import MemoryLog, MemoryStream
-from broker.overlay.simulation.scheduler import Dice, Scheduler
+from broker.overlay.simulation.member import Dice, Scheduler, SimulatedBroker
+from broker.overlay.simulation.memory_log import MemoryLog
 from broker.overlay.sink import Delivery, StreamGap
-from broker.overlay.stream_log import LeafState
+from broker.overlay.source import LeafState
 from broker.overlay.virtual_time import later
 from broker.routing.cover_index import covers
 from broker.routing.pattern import Pattern, parse_pattern, split_words
@@ -48,10 +45,6 @@ class SimulatedBinding:
     def start(self, virtual_time: int) -> None:
         """Note the start point."""
         self.start_point = virtual_time
-
-    def forget_but(self, keys: AbstractSet[int]) -> None:
-        """Forget the messages that are not among those with these keys."""
-        self.got &= keys
 
     def matches(self, space: Space, keys: Iterable[str]) -> bool:
         """Return whether the binding asks for a message of a space with these keys."""
@@ -85,19 +78,6 @@ class SimulatedPublish:
         return id(self.element)
 
 
-@dataclass(frozen=True, slots=True)
-class FolderCopy:
-    """What a copy of the data folder of a leaf has."""
-
-    streams: dict[Space, MemoryStream]
-    saved: LeafState
-    bindings: dict[str, SimulatedBinding]
-    published: dict[Space, list[SimulatedPublish]]
-    arrived: dict[int, int]
-    received_numbers: dict[StreamName, dict[int, int]]
-    positions: dict[StreamName, int]
-
-
 class LeafMember(SimulatedBroker):
     """A leaf whose streams, committed messages and state survive its crashes; everything else does not."""
 
@@ -110,7 +90,7 @@ class LeafMember(SimulatedBroker):
         dice: Dice,
         aggregation: Aggregation,
         patterns_max: int,
-        scheme: type[InterestScheme],
+        scheme: type[Interest],
         *,
         forgets_vectors: bool,
     ) -> None:
@@ -141,7 +121,6 @@ class LeafMember(SimulatedBroker):
         self.gaps: list[StreamGap] = []
         self.virtual_times: list[int] = []
         self.on_commit: Callable[[str, Delivery, list[SimulatedBinding]], None] = _nothing_committed
-        self.on_replace: Callable[[LeafMember], None] = _nothing_replaced
         self.after_event = self._take
 
     def start(self) -> None:
@@ -163,7 +142,7 @@ class LeafMember(SimulatedBroker):
             self.name,
             self._neighbour,
             interest,
-            self.log,
+            self.log.streams,
             state,
             incarnation=self._incarnations[-1],
             forgets_vectors=self._forgets_vectors,
@@ -180,57 +159,13 @@ class LeafMember(SimulatedBroker):
         self._uncommitted = []
         self.log.crash()
         for space, messages in self.published.items():
-            durable = self.log.last(space)
+            durable = self.log.streams[space].durable
             self.published[space] = [m for m in messages if m.number is None or m.number <= durable]
             self.lost_life[space] += messages[len(self.published[space]) :]
 
-    def copy(self) -> FolderCopy:
-        """Return what a copy of the data folder has now."""
-        return FolderCopy(
-            {space: stream.copy() for space, stream in self.log.streams.items()},
-            self.saved,
-            {name: binding for name, binding in self.bindings.items() if binding.durable and binding.start_point},
-            {
-                space: [m for m in messages if m.number is None or m.number <= self.log.last(space)]
-                for space, messages in self.published.items()
-            },
-            dict(self.arrived),
-            {stream: dict(numbers) for stream, numbers in self.received_numbers.items()},
-            dict(self.positions),
-        )
-
-    def replace_folder(self, copy: FolderCopy | None) -> None:
-        """Put an older copy in the place of the data folder of a broker that does not run, or an empty folder."""
-        self.replaced = True
-        for space, messages in self.published.items():
-            self.lost_life[space] += messages  # keeps them, and so their keys
-        self.virtual_times = []
-        self._untold = []
-        if copy is None:
-            before = self._dice.choice((0, 0, 1_000))  # as the clock was
-            streams = {space: MemoryStream(before) for space in self.log.streams}
-            copy = FolderCopy(streams, LeafState(), {}, {}, {}, {}, {})
-        for space, stream in copy.streams.items():
-            self.copied.update(map(id, stream.elements.values()))
-            self.log.streams[space] = stream.copy()
-        self.saved = copy.saved
-        self.bindings = dict(copy.bindings)
-        for binding in self.bindings.values():
-            binding.forget_but(copy.arrived.keys())
-        self.published = {space: list(copy.published.get(space, ())) for space in self.log.streams}
-        self.arrived = dict(copy.arrived)
-        self.received_numbers = {stream: dict(numbers) for stream, numbers in copy.received_numbers.items()}
-        self.positions = dict(copy.positions)
-        self.on_replace(self)
-
-    def watch(
-        self,
-        on_commit: Callable[[str, Delivery, list[SimulatedBinding]], None],
-        on_replace: Callable[[LeafMember], None],
-    ) -> None:
-        """Call functions after a delivery is committed and after the data folder is replaced."""
+    def watch(self, on_commit: Callable[[str, Delivery, list[SimulatedBinding]], None]) -> None:
+        """Call a function after a delivery is committed."""
         self.on_commit = on_commit
-        self.on_replace = on_replace
 
     @property
     def leaf(self) -> Leaf:
@@ -275,7 +210,7 @@ class LeafMember(SimulatedBroker):
         vector = self.leaf.sources[space].vector
         if self._forgets_vectors and self.published[space]:
             vector = later(self.published[space][-1].vector, vector)
-        number = self.log.append(space, key, content, copies)
+        number = self.log.streams[space].publish(key, content, copies)
         element = None if number is None else self.log.streams[space].elements[number]
         assert not isinstance(element, VectorChange)
         size_bytes = len(content)
@@ -304,7 +239,7 @@ class LeafMember(SimulatedBroker):
 
     def _bind(self, leaf: Leaf) -> None:
         for space, added, removed in leaf.take_bindings():
-            self.log.bind(space, added, removed)
+            self.log.streams[space].bind(added, removed)
 
     def _commit(self) -> None:
         """Commit the deliveries so far."""
@@ -357,8 +292,4 @@ class LeafMember(SimulatedBroker):
 
 
 def _nothing_committed(_leaf: str, _delivery: Delivery, _getting: list[SimulatedBinding]) -> None:
-    """Do nothing."""
-
-
-def _nothing_replaced(_leaf: LeafMember) -> None:
     """Do nothing."""

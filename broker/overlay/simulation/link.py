@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from broker.overlay.packets import Packet, StreamRun, exceeds
-from broker.overlay.simulation.member import SimulatedBroker
-from broker.overlay.simulation.scheduler import Dice, Scheduler
+from broker.overlay.simulation.member import Dice, Scheduler, SimulatedBroker
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,18 +180,3 @@ class Statistics:
         self.packets[sender, receiver, kind] += 1
         if self.size_bytes is not None:
             self.bytes[sender, receiver, kind] += self.size_bytes(packet)
-
-    def by_kind(self) -> dict[str, tuple[int, int]]:
-        """Return packets and bytes by kind."""
-        packets: Counter[str] = Counter()
-        sizes: Counter[str] = Counter()
-        for (_, _, kind), count in self.packets.items():
-            packets[kind] += count
-        for (_, _, kind), size in self.bytes.items():
-            sizes[kind] += size
-        return {kind: (count, sizes[kind]) for kind, count in sorted(packets.items())}
-
-    def lines(self) -> list[str]:
-        """Return a table of the kinds of packets, and of the elements of runs."""
-        rows = [f"{kind:10} {count:>10} packets {size:>12} bytes" for kind, (count, size) in self.by_kind().items()]
-        return [*rows, f"{'elements':10} {sum(self.elements.values()):>10} over {len(self.elements)} lanes"]

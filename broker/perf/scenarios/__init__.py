@@ -37,10 +37,7 @@ def add(name: str, commands: Any) -> None:
 
 
 def run(name: str, given: argparse.Namespace, progress: RunProgress) -> Result:
-    """Run a scenario.
-
-    Raises: BadOptions, Fault, RunFailed, OSError.
-    """
+    """Run a scenario. Raises: BadOptions, Fault, RunFailed, OSError."""
     result: Result = getattr(_module(name), f"run_{name}")(given, progress)
     return result
 

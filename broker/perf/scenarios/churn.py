@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import math
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from broker.figures.numerals import rate_text
 from broker.perf import wire
-from broker.perf.conversation import Conversation
+from broker.perf.conversation import Conversation, ScriptedRun, Stopwatch
 from broker.perf.crew import Interruption
-from broker.perf.flags import add, add_scenario, add_switch, add_time
+from broker.perf.flags import add, add_scenario, add_switch, add_time, count
 from broker.perf.histogram import Histogram
 from broker.perf.outcome import cost_figures, time_figures
 from broker.perf.peer import Address, Ask, Script, closing, opening
 from broker.perf.progress import RunProgress
-from broker.perf.quantities import count
 from broker.perf.result import Figure, Result
-from broker.perf.scripted import TURN_S, ScriptedRun, Stopwatch
 
 KINDS: Final = ("connections", "channels", "queues", "bindings", "consumers")
 
@@ -47,41 +46,30 @@ def run_churn(options: argparse.Namespace, progress: RunProgress) -> Result:
     Raises: Fault, OSError if not even the first object could be created.
     """
     with Interruption() as interruption:
-        return Churn(options, progress, interruption, options.workers).run()
+        return asyncio.run(Churn(options, progress, interruption, options.workers).run())
 
 
 class Churn(ScriptedRun):
-    """The workers of a run.
+    """The workers of a run. Invariant: a worker that is told to stop deletes what it created."""
 
-    Invariant: a worker that is told to stop deletes what it created.
-    """
-
-    def run(self) -> Result:
-        """Return the result.
-
-        Raises: Fault, OSError if not even the first object could be created.
-        """
-        kind = self.options.kind
-        self._quota = quota = CycleQuota(self.options.cycles, self.interruption)
-        self._told_s, self._told_cycles = 0.0, 0
+    async def run(self) -> Result:
+        """Return the result. Raises: Fault if not even the first object could be created."""
+        kind, quota = self.options.kind, CycleQuota(self.options.cycles, lambda: self.stopping)
         workers = [CycleWorker(kind, self.address, self.options.durable) for _ in range(self.options.workers)]
-        try:
-            talks: dict[Conversation, CycleWorker] = {}
-            if kind != "connections":
-                talks = {self.board.dial(self.address, worker.begin()): worker for worker in workers}
-            self._until_idle(talks)
-            before, watch = self.usage(), Stopwatch()
-            quota.until_s = time.monotonic() + self._seconds()
-            if kind == "connections":
-                self._redial(workers)
-            else:
-                self._follow({talk: worker.cycles(quota) for talk, worker in talks.items()})
+        talks: list[Conversation | None] = [None] * len(workers)
+        if kind != "connections":
+            talks = await asyncio.gather(*(self.dial(worker.begin()) for worker in workers))
+        before, watch = self.usage(), Stopwatch()
+        quota.until_s = time.monotonic() + self._seconds()
+        async with asyncio.TaskGroup() as group:
+            telling = group.create_task(self._tell(quota))
+            await asyncio.gather(*(self._churn(*pair, quota) for pair in zip(workers, talks, strict=True)))
             took_s, busy_share, after = watch.seconds(), watch.busy_share(), self.usage()
-            if not quota.cycles and self.fault is not None:
-                raise self.fault
-            self._follow({talk: worker.end() for talk, worker in talks.items()})
-        finally:
-            self.board.close()
+            telling.cancel()
+        held = [(talk, worker) for talk, worker in zip(talks, workers, strict=True) if talk is not None]
+        await asyncio.gather(*(self.follow(talk, worker.end()) for talk, worker in held if talk in self.open))
+        if not quota.cycles and self.fault is not None:
+            raise self.fault
         figures = {
             "cycles_per_second": Figure(quota.cycles / took_s, "per_s"),
             **time_figures("make", quota.made),
@@ -97,49 +85,19 @@ class Churn(ScriptedRun):
             return _SECONDS if self.options.cycles is None else math.inf
         return self.options.time or math.inf
 
-    def _follow(self, scripts: Mapping[Conversation, Script]) -> None:
-        for talk, script in scripts.items():
-            if talk.fault is None:
-                self.board.follow(talk, script)
-        self._until_idle(scripts)
+    async def _churn(self, worker: CycleWorker, talk: Conversation | None, quota: CycleQuota) -> None:
+        """Repeat a worker's cycle; a cycle of connections needs a new one whenever the last one is closed."""
+        if talk is not None:
+            await self.follow(talk, worker.cycles(quota))
+        while self.options.kind == "connections" and quota.take():
+            await self.dial(worker.connection(quota))
 
-    def _until_idle(self, talks: Iterable[Conversation]) -> None:
-        """Wait until no conversation is busy; the first fault ends all others."""
-        while any(talk.busy for talk in talks):
-            self._turn()
-        self.note(talks)
-
-    def _redial(self, workers: list[CycleWorker]) -> None:
-        """Let each worker open a connection whenever its last one is closed."""
-        busy: dict[Conversation, CycleWorker] = {}
-        while busy or workers:
-            while workers and self._quota.take():
-                talk = self.dial(workers[-1].connection(self._quota))
-                if talk is None:
-                    self._quota.left = 0
-                else:
-                    busy[talk] = workers.pop()
-            if not busy:
-                return
-            self._turn()
-            for talk in [talk for talk in busy if not talk.busy]:
-                self.note([talk])
-                workers.append(busy.pop(talk))
-
-    def note(self, talks: Iterable[Conversation]) -> None:
-        """Note the first fault; with it, the other workers finish their cycle and stop."""
-        super().note(talks)
-        if self.fault is not None:
-            self._quota.left = 0
-
-    def _turn(self) -> None:
-        self.note(self.board.turn(TURN_S))
-        now_s, cycles = time.monotonic(), self._quota.cycles
-        if now_s - self._told_s >= self.options.interval:
-            if self._told_s:
-                per_s = (cycles - self._told_cycles) / (now_s - self._told_s)
-                self.progress.show(f"{self.options.kind} made and undone  {cycles:,}  {rate_text(per_s)}")
-            self._told_s, self._told_cycles = now_s, cycles
+    async def _tell(self, quota: CycleQuota) -> None:
+        while True:
+            cycles, begun_s = quota.cycles, time.monotonic()
+            await asyncio.sleep(self.options.interval)
+            per_s = (quota.cycles - cycles) / (time.monotonic() - begun_s)
+            self.progress.show(f"{self.options.kind} made and undone  {quota.cycles:,}  {rate_text(per_s)}")
 
 
 @dataclass(slots=True)
@@ -147,7 +105,7 @@ class CycleQuota:
     """The cycles that may still begin, and the times of those that completed."""
 
     left: int | None
-    interruption: Interruption
+    stopping: Callable[[], bool]
     until_s: float = math.inf
     made: Histogram = field(default_factory=Histogram)
     undone: Histogram = field(default_factory=Histogram)
@@ -155,7 +113,7 @@ class CycleQuota:
 
     def take(self) -> bool:
         """Return whether another cycle may begin, and count it."""
-        if self.interruption.asked or time.monotonic() >= self.until_s or self.left == 0:
+        if self.stopping() or time.monotonic() >= self.until_s or self.left == 0:
             return False
         if self.left is not None:
             self.left -= 1

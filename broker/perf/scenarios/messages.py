@@ -8,6 +8,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
+from broker.perf.conductor import stage
 from broker.perf.faults import BadOptions
 from broker.perf.flags import (
     add,
@@ -16,16 +17,16 @@ from broker.perf.flags import (
     add_switch,
     add_time,
     check_sides,
+    count,
     load_of,
     material_of,
+    share,
     spread,
 )
-from broker.perf.load import Load
 from broker.perf.machine import TreeUsage
 from broker.perf.outcome import RunOutcome, cost_figures, time_figures
-from broker.perf.performance import stage
+from broker.perf.parts import Load
 from broker.perf.progress import RunProgress
-from broker.perf.quantities import count, share
 from broker.perf.result import Figure, Result
 from broker.perf.scenarios import SCENARIOS
 from broker.perf.spool import DUE_BYTES, PASS_DIGITS
@@ -62,10 +63,7 @@ def run_throughput(options: argparse.Namespace, progress: RunProgress) -> Result
 
 
 def addressed(options: argparse.Namespace) -> tuple[RunTopology, Load]:
-    """Resolve the options of throughput or latency into the topology and the load.
-
-    Raises: BadOptions.
-    """
+    """Resolve the options of throughput or latency into the topology and the load. Raises: BadOptions."""
     check_sides(options)
     topology, keys, copies = addressing_of(options)
     material = material_of(options, topology.exchange, keys)
@@ -196,10 +194,7 @@ def add_backlog(commands: Any) -> None:
 
 
 def run_backlog(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Publish messages without a consumer, and drain them afterwards.
-
-    Raises: BadOptions, Fault, RunFailed, OSError.
-    """
+    """Publish messages without a consumer, and drain them afterwards. Raises: BadOptions, Fault, RunFailed, OSError."""
     check_sides(options, both="backlog needs a publisher, and a consumer to drain it")
     queues = numbered(own_name(), options.queues)
     topology = RunTopology(tuple(queues), arguments=dict(options.queue_args))

@@ -7,18 +7,26 @@ from dataclasses import dataclass, replace
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any, Final
 
-from broker.perf.conductor import Conductor, tasks
+from broker.perf.conductor import Conductor, process_tree, tasks
 from broker.perf.crew import Interruption
 from broker.perf.faults import BadOptions
-from broker.perf.flags import add, add_scenario, add_switch, add_time, processes_of, seconds_of
-from broker.perf.load import Load
+from broker.perf.flags import (
+    add,
+    add_scenario,
+    add_switch,
+    add_time,
+    at_most,
+    count,
+    count_or_none,
+    load_of,
+    rate,
+    size,
+)
 from broker.perf.mqtt_wire import MQTT_PORTS, VERSIONS, MqttPeer, PacketScanner, publish
 from broker.perf.outcome import time_figures
-from broker.perf.parts import Consumers, Publishers
+from broker.perf.parts import Consumers, Load, Publishers
 from broker.perf.peer import send_some
-from broker.perf.performance import process_tree
 from broker.perf.progress import RunProgress
-from broker.perf.quantities import at_most, count, count_or_none, rate, size
 from broker.perf.receiver import ROOM_BYTES, Receiver, ReceiverPace
 from broker.perf.result import Figure, Result
 from broker.perf.scenarios import SCENARIOS
@@ -77,10 +85,7 @@ class MqttMaterial(Material):
 
 
 def run_mqtt(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Run the scenario.
-
-    Raises: BadOptions, Fault, RunFailed, OSError.
-    """
+    """Run the scenario. Raises: BadOptions, Fault, RunFailed, OSError."""
     if not options.producers and (options.topic is None or not options.consumers):
         raise BadOptions("-x 0 receives what others publish: name the topic with -t, and subscribers with -y")
     processes = process_tree(options)
@@ -109,25 +114,13 @@ def _load(options: argparse.Namespace, own: str, level: int) -> Load:
     topic_filter = f"{'$share/perf/' if options.shared else ''}{base}{'/#' if options.topics else ''}"
     window = options.confirm if options.qos else 0
     keys = tuple(topics * -(-max(1, window) // len(topics)))
-    sure = options.qos and options.producers
-    return Load(
-        address=options.uri,
-        material=MqttMaterial("", keys, options.size, level=level, qos=options.qos, retain=options.retain,
-                              client_id=own, lasting=options.lasting),
-        producers=options.producers,
-        queues=((topic_filter,),) * options.consumers,
-        demand=ReceiverPace(1 if options.qos else 0, options.size, options.consumer_rate),
-        window=window,
-        messages=options.pmessages,
-        per_s=options.rate,
-        prefetch=options.prefetch,
-        deliveries=options.cmessages,
-        seconds=seconds_of(options, _SECONDS),
-        interval_s=options.interval,
-        copies=(1 if options.shared else options.consumers) if sure else None,
-        processes=processes_of(options),
-        unsent_bytes=options.unsent,
-    )  # fmt: skip
+    material = MqttMaterial("", keys, options.size, level=level, qos=options.qos, retain=options.retain,
+                            client_id=own, lasting=options.lasting)  # fmt: skip
+    copies = 1 if options.shared else options.consumers
+    copies = copies if options.qos and options.producers else None
+    demand = ReceiverPace(1 if options.qos else 0, options.size, options.consumer_rate)
+    load = load_of(options, material, [topic_filter], copies=copies, default_s=_SECONDS, demand=demand)
+    return replace(load, window=window)
 
 
 class PacketSpool(Spool):

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.perf import wire
-from broker.perf.conductor import tasks
-from broker.perf.flags import add, add_scenario, add_switch, add_time, processes_of, seconds_of
+from broker.perf.conductor import stage, tasks
+from broker.perf.flags import add, add_scenario, add_switch, add_time, count, processes_of, seconds_of, size
 from broker.perf.histogram import Histogram
-from broker.perf.load import Load
 from broker.perf.outcome import RunTally
+from broker.perf.parts import Load
 from broker.perf.peer import Address, PeerConnection, send_some
-from broker.perf.performance import stage
 from broker.perf.progress import RunProgress
-from broker.perf.quantities import count, size
 from broker.perf.receiver import DeliveryQuota, Receiver, ReceiverPace, Watch
 from broker.perf.result import Result
 from broker.perf.scenarios import SCENARIOS
@@ -43,10 +41,7 @@ def add_pingpong(commands: Any) -> None:
 
 
 def run_pingpong(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Run the scenario.
-
-    Raises: BadOptions, Fault, RunFailed, OSError.
-    """
+    """Run the scenario. Raises: BadOptions, Fault, RunFailed, OSError."""
     queues = numbered(own_name(), 2 * options.pairs)
     load = Load(
         address=options.uri,
@@ -101,20 +96,14 @@ class PairSide(Receiver):
         self._messages = quota
 
     def serve(self) -> None:
-        """Send the message, unless the limit is reached.
-
-        Raises: OSError.
-        """
+        """Send the message, unless the limit is reached. Raises: OSError."""
         if self._messages.take(1):
             self._spool.stamp_all(0, self._spool.stride, time.monotonic_ns())
             self.sent += 1
             self._out = send_some(self._socket, bytes(self._spool.buffer[: self._spool.stride]))
 
     def react(self, events: int, now_ns: int) -> None:
-        """Read the received message and answer it.
-
-        Raises: Refusal, BrokenStream, OSError.
-        """
+        """Read the received message and answer it. Raises: Refusal, BrokenStream, OSError."""
         before = self.delivered
         super().react(events, now_ns)
         if self.delivered > before:
@@ -122,18 +111,12 @@ class PairSide(Receiver):
 
 
 class Pairs:
-    """The pairs of one process.
-
-    Invariant: each pair has one message in flight.
-    """
+    """The pairs of one process. Invariant: each pair has one message in flight."""
 
     timers_per_s = 0.0
 
     def __init__(self, share: PairShare) -> None:
-        """Connect both sides of each pair.
-
-        Raises: Refusal, OSError.
-        """
+        """Connect both sides of each pair. Raises: Refusal, OSError."""
         self._watch = Watch(share.body_bytes)
         self._quota = DeliveryQuota(share.messages)
         self._stop_ns = 0

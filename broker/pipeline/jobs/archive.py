@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from broker.cli.parser import BadUsage, add_command
+from broker.cli.parser import BadUsage, add_command, add_switch, add_value
 from broker.pipeline.faults import (
     BAD_RECORDS,
     OK,
@@ -27,12 +27,11 @@ from broker.pipeline.faults import (
     faults_fail_the_job,
     restated,
 )
-from broker.pipeline.job import Summary, add_broker, add_lake, add_spark, carry_out, options_of
+from broker.pipeline.job import Progress, Summary, add_broker, add_lake, add_repeated, add_spark, carry_out, options_of
 from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.slot_copy import BadShare
 from broker.pipeline.options import local_path
-from broker.pipeline.progress import Progress
 from broker.pipeline.source.catalog import open_catalog
 from broker.pipeline.source.options import given_options
 from broker.pipeline.source.seal_stream import SealStream
@@ -75,38 +74,22 @@ class ArchiveOptions:
 
 def add_archive(commands: Any) -> None:
     """Add the command."""
-    command = add_command(commands, "archive", "copy what taps hold into a lake, each message once")
+    command = add_command(commands, "archive", "copy the messages of taps into a lake, each once")
     add_broker(command, "")
     add_lake(command, "the lake; created if missing")
-    command.add_argument(
-        "--tap", dest="taps", metavar="T", action="append", default=[], help="a tap or a glob; default all"
-    )
-    command.add_argument("--vhost", metavar="V", help="default all")
-    command.add_argument(
-        "--cursor", metavar="NAME", default=CURSOR, help=f"name of the archive and its cursors; default {CURSOR}"
-    )
+    add_repeated(command, "--tap", "T", "a tap or a glob; default all", dest="taps")
+    add_value(command, "--vhost", "V", "default all")
+    add_value(command, "--cursor", "NAME", f"name of the archive and its cursors; default {CURSOR}", default=CURSOR)
     mode = command.add_mutually_exclusive_group()
-    mode.add_argument(
-        "--once", action="store_true", help="end when everything that exists now is archived; the default"
+    add_switch(mode, "--once", "end when everything that exists now is archived; the default")
+    add_switch(mode, "--follow", "continue until it is stopped")
+    add_value(command, "--every", "S", "seconds between batches; default 5", dest="every_s", type=float, default=5.0)
+    add_value(command, "--max-bad", "N|P%", "fail if more messages of a batch cannot be read", default="0.1%")
+    add_switch(command, "--allow-gap", "continue if messages were removed before they were archived")
+    add_switch(
+        command, "--accept-restored", "continue if a copy of the data folder was restored, and keep both histories"
     )
-    mode.add_argument("--follow", action="store_true", help="continue until it is stopped")
-    command.add_argument(
-        "--every", dest="every_s", metavar="S", type=float, default=5.0, help="seconds between batches; default 5"
-    )
-    command.add_argument(
-        "--max-bad", metavar="N|P%", default="0.1%", help="fail if more messages of a batch cannot be read"
-    )
-    command.add_argument(
-        "--allow-gap", action="store_true", help="continue if messages were removed before they were archived"
-    )
-    command.add_argument(
-        "--accept-restored",
-        action="store_true",
-        help="continue if a copy of the data folder was restored, and keep both histories",
-    )
-    command.add_argument(
-        "--take-over", action="store_true", help="continue after what an archive with another cursor took from the taps"
-    )
+    add_switch(command, "--take-over", "continue after what an archive with another cursor took from the taps")
     command.add_argument(
         "--no-seal", dest="seal", action="store_false", help="leave out messages not yet in slot files"
     )

@@ -8,10 +8,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
-from broker.cli.parser import BadUsage, add_command
+from broker.cli.parser import BadUsage, add_command, add_value
 from broker.pipeline.faults import OK
-from broker.pipeline.job import Summary, add_lake, add_output, carry_out, open_lake
-from broker.pipeline.progress import Progress
+from broker.pipeline.job import Progress, Summary, add_lake, add_output, carry_out, open_lake
 
 TARGET_MB: Final = 192
 KEEP_DAYS: Final = 7.0
@@ -33,10 +32,8 @@ def add_compact(commands: Any) -> None:
     """Add the command."""
     command = add_command(commands, "compact", "merge a lake's many small files into few large ones")
     add_lake(command, "the lake")
-    command.add_argument("--day", metavar="DATE", help="only this day, such as 2026-11-20; default all days")
-    command.add_argument(
-        "--target-mb", metavar="N", type=float, default=TARGET_MB, help=f"size of a new file; default {TARGET_MB}"
-    )
+    add_value(command, "--day", "DATE", "only this day, such as 2026-11-20; default all days")
+    add_value(command, "--target-mb", "N", f"size of a new file; default {TARGET_MB}", type=float, default=TARGET_MB)
     add_keep(command)
     add_output(command)
     command.set_defaults(run=_run)
@@ -44,12 +41,13 @@ def add_compact(commands: Any) -> None:
 
 def add_keep(command: argparse.ArgumentParser) -> None:
     """Add the argument for how long replaced files are kept."""
-    command.add_argument(
+    add_value(
+        command,
         "--keep-days",
-        metavar="N",
+        "N",
+        f"days that replaced files are kept for readers and time travel; default {KEEP_DAYS:g}",
         type=float,
         default=KEEP_DAYS,
-        help=f"days that replaced files are kept for readers and time travel; default {KEEP_DAYS:g}",
     )
 
 

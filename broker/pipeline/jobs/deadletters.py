@@ -17,12 +17,20 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 
 from broker.amqp.deaths import PastDeath, death_of, revived
 from broker.amqp.wire import PROPERTIES_AT
-from broker.cli.parser import BadUsage, add_command
+from broker.cli.parser import BadUsage, add_command, add_switch, add_value
 from broker.client.address import AmqpAddress, BadAddress
 from broker.pipeline.faults import BAD_RECORDS, OK, faults_fail_the_job, restated
 from broker.pipeline.formats import live_messages
-from broker.pipeline.job import Summary, add_broker, add_spark, carry_out, options_of, path_argument
-from broker.pipeline.progress import Progress
+from broker.pipeline.job import (
+    Progress,
+    Summary,
+    add_broker,
+    add_repeated,
+    add_spark,
+    carry_out,
+    options_of,
+    path_argument,
+)
 from broker.pipeline.selection import Selection, add_selection, selection_of
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.sink.property_columns import FRONT
@@ -83,33 +91,22 @@ def add_deadletters(commands: Any) -> None:
         commands, "deadletters", "show why messages died, and publish those of a lake again where they came from"
     )
     add_broker(command, "; --queue names the queues")
-    command.add_argument(
-        "--reason",
-        metavar="R",
-        action="append",
-        default=[],
-        help="only this reason: rejected, expired, maxlen, delivery_limit",
-    )
-    command.add_argument(
-        "--died-in", metavar="Q", action="append", default=[], help="only messages that died in this queue"
-    )
-    command.add_argument(
-        "--replay",
-        action="store_true",
-        help="publish those of --lake again; for a queue use slotmq requeue-dead-letters",
-    )
-    command.add_argument("--to", metavar="URL", help="the broker to publish to: amqp://user:password@host:port/vhost")
+    add_repeated(command, "--reason", "R", "only this reason: rejected, expired, maxlen, delivery_limit")
+    add_repeated(command, "--died-in", "Q", "only messages that died in this queue")
+    add_switch(command, "--replay", "publish those of --lake again; for a queue use slotmq requeue-dead-letters")
+    add_value(command, "--to", "URL", "the broker to publish to: amqp://user:password@host:port/vhost")
     command.add_argument(
         "--into", choices=(EXCHANGE, QUEUE), default=EXCHANGE,
         help="exchange: their first exchange and key (default); queue: only the queue in which they died",
     )  # fmt: skip
-    command.add_argument("--rate", metavar="N", type=float, default=0.0, help="messages per second")
-    command.add_argument(
+    add_value(command, "--rate", "N", "messages per second", type=float, default=0.0)
+    add_value(
+        command,
         "--unroutable",
-        metavar="DIR",
+        "DIR",
+        "folder for messages that the broker refuses",
         type=path_argument,
         default=UNROUTABLE,
-        help="folder for messages that the broker does not take",
     )
     add_selection(command, required=False)
     add_spark(command)

@@ -14,10 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.cli.parser import add_command
+from broker.cli.parser import add_command, add_switch
 from broker.pipeline.faults import NO_JAVA, OK, USAGE, JobFailed
-from broker.pipeline.job import Summary, add_spark, carry_out, spark_of
-from broker.pipeline.progress import Progress
+from broker.pipeline.job import Progress, Summary, add_spark, carry_out, spark_of
 from broker.pipeline.spark import java
 from broker.pipeline.spark.java import Search
 from broker.pipeline.spark.log import told
@@ -125,7 +124,7 @@ class DoctorOptions:
 def add_doctor(commands: Any) -> None:
     """Add the command."""
     command = add_command(commands, "doctor", "check whether the pipeline can run on this machine")
-    command.add_argument("--job", action="store_true", help="also start Spark and run a job of three seconds")
+    add_switch(command, "--job", "also start Spark and run a job of three seconds")
     add_spark(command)
     command.set_defaults(run=_run)
 

@@ -18,12 +18,21 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
 
-from broker.cli.parser import BadUsage, add_command
+from broker.cli.parser import BadUsage, add_command, add_switch, add_value
 from broker.cli.table import aligned, cell
 from broker.pipeline.faults import OK, USAGE, JobFailed, LakeRefused, SourceRefused, faults_fail_the_job, restated
-from broker.pipeline.job import Summary, add_broker, add_lake, add_spark, carry_out, open_lake, options_of
+from broker.pipeline.job import (
+    Progress,
+    Summary,
+    add_broker,
+    add_lake,
+    add_repeated,
+    add_spark,
+    carry_out,
+    open_lake,
+    options_of,
+)
 from broker.pipeline.options import instant_ms, now_ms
-from broker.pipeline.progress import Progress
 from broker.pipeline.selection import check_instants
 from broker.pipeline.source.catalog import open_catalog
 from broker.pipeline.source.options import SourceOptions, given_options
@@ -61,30 +70,21 @@ class QueryOptions:
 
 def add_query(commands: Any) -> None:
     """Add the command."""
-    command = add_command(commands, "query", "answer SQL over a lake or over live slots")
-    command.add_argument("sql", metavar="SQL", help="a SELECT over the view messages; a lake also has the view bad")
+    command = add_command(commands, "query", "run SQL on a lake or on live slots")
+    add_value(command, "sql", "SQL", "a SELECT over the view messages; a lake also has the view bad")
     add_lake(command, "the lake", required=False)
     add_broker(command, ", for its live slots")
     command.add_argument(
         "--from", "--since", dest="since", metavar="T", help="messages from this time on, such as 2026-11-20"
     )
-    command.add_argument("--until", metavar="T", help="messages before this time")
-    command.add_argument("--vhost", metavar="V", help="only this one, for live slots; default all")
-    command.add_argument(
-        "--tap", dest="taps", metavar="T", action="append", default=[],
-        help="only this one, for live slots; default all",
-    )  # fmt: skip
-    command.add_argument(
-        "--queue", dest="queues", metavar="Q", action="append", default=[], help="read what this queue holds now"
-    )
-    command.add_argument(
-        "--limit", metavar="N", type=int, default=LIMIT, help=f"number of rows shown, 0 for all; default {LIMIT}"
-    )
-    command.add_argument(
-        "--as-of", metavar="N|T", help="read the lake at a version of its table messages, or at a time"
-    )
-    command.add_argument("--columns", metavar="C,C", help="for live slots, the columns that the SQL needs; default all")
-    command.add_argument("--csv", action="store_true", help="print the rows as CSV")
+    add_value(command, "--until", "T", "messages before this time")
+    add_value(command, "--vhost", "V", "only this vhost, for live slots; default all")
+    add_repeated(command, "--tap", "T", "only this tap, for live slots; default all", dest="taps")
+    add_repeated(command, "--queue", "Q", "read what this queue holds now", dest="queues")
+    add_value(command, "--limit", "N", f"number of rows shown, 0 for all; default {LIMIT}", type=int, default=LIMIT)
+    add_value(command, "--as-of", "N|T", "read the lake at a version of its table messages, or at a time")
+    add_value(command, "--columns", "C,C", "for live slots, the columns that the SQL needs; default all")
+    add_switch(command, "--csv", "print the rows as CSV")
     add_spark(command)
     command.set_defaults(run=_run)
 

@@ -16,12 +16,11 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 
-from broker.cli.parser import BadUsage, add_command
+from broker.cli.parser import BadUsage, add_command, add_switch, add_value, name_and_text
 from broker.client.address import AmqpAddress, BadAddress
 from broker.pipeline.faults import BAD_RECORDS, OK, JobRefused, restated
-from broker.pipeline.job import Summary, add_spark, carry_out, open_lake, options_of
+from broker.pipeline.job import Progress, Summary, add_repeated, add_spark, carry_out, open_lake, options_of
 from broker.pipeline.lake.place import Disk
-from broker.pipeline.progress import Progress
 from broker.pipeline.routes.key_map import BadKeyMap, KeyMap, read_key_map
 from broker.pipeline.selection import Selection, add_selection, selection_of
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
@@ -70,36 +69,19 @@ class ReplayOptions:
 def add_replay(commands: Any) -> None:
     """Add the command."""
     command = add_command(commands, "replay", "publish a slice of a lake again, in order and each message once")
-    command.add_argument("--to", metavar="URL", required=True, help="amqp://user:password@host:port/vhost")
-    command.add_argument("--exchange", metavar="X", help="publish to this exchange; default each message's own")
+    add_value(command, "--to", "URL", "amqp://user:password@host:port/vhost", required=True)
+    add_value(command, "--exchange", "X", "publish to this exchange; default each message's own")
     pace = command.add_mutually_exclusive_group()
-    pace.add_argument("--rate", metavar="N", type=float, default=0.0, help="messages per second; default no limit")
-    pace.add_argument("--speed", metavar="F", type=float, default=0.0, help="with the original timing, F times as fast")
-    command.add_argument(
-        "--map",
-        metavar="FILE|OLD=NEW",
-        action="append",
-        default=[],
-        help="new routing keys; in a.*=b.* the star keeps its word",
-    )
-    command.add_argument("--set-header", metavar="N=V", action="append", default=[], help="set a header to a text")
-    command.add_argument("--drop-header", metavar="N", action="append", default=[], help="leave out a header")
-    command.add_argument(
-        "--drop-property",
-        metavar="N",
-        action="append",
-        default=[],
-        choices=PROPERTY_NAMES,
-        help="leave out a property, such as user_id",
-    )
-    command.add_argument(
-        "--producer", metavar="ID", default="", help="the producer's name, by which the broker recognises repeats"
-    )
-    command.add_argument(
-        "--window", metavar="N", type=int, default=1000, help="at most N unconfirmed messages; default 1000"
-    )
-    command.add_argument("--dry-run", action="store_true", help="count, and publish nothing")
-    command.add_argument("--resume", action="store_true", help="continue an interrupted run")
+    add_value(pace, "--rate", "N", "messages per second; default no limit", type=float, default=0.0)
+    add_value(pace, "--speed", "F", "with the original timing, F times as fast", type=float, default=0.0)
+    add_repeated(command, "--map", "FILE|OLD=NEW", "new routing keys; in a.*=b.* the star keeps its word")
+    add_repeated(command, "--set-header", "N=V", "set a header to a text", type=name_and_text)
+    add_repeated(command, "--drop-header", "N", "leave out a header")
+    add_repeated(command, "--drop-property", "N", "leave out a property, such as user_id", choices=PROPERTY_NAMES)
+    add_value(command, "--producer", "ID", "the producer's name, by which the broker recognises repeats", default="")
+    add_value(command, "--window", "N", "at most N unconfirmed messages; default 1000", type=int, default=1000)
+    add_switch(command, "--dry-run", "count, and publish nothing")
+    add_switch(command, "--resume", "continue an interrupted run")
     add_selection(command)
     add_spark(command)
     command.set_defaults(run=_run)
@@ -112,9 +94,6 @@ def _run(arguments: argparse.Namespace) -> int:
         raise BadUsage(f"--window is between 1 and {WINDOW_MAX:,}")
     if len(arguments.producer.encode()) > PRODUCER_MAX_BYTES:
         raise BadUsage(f"--producer has at most {PRODUCER_MAX_BYTES} bytes")
-    headers = dict(setting.partition("=")[::2] for setting in arguments.set_header)
-    if not all("=" in setting for setting in arguments.set_header) or "" in headers:
-        raise BadUsage("--set-header takes NAME=VALUE")
     with restated((BadAddress, BadKeyMap), BadUsage):
         address, key_map = AmqpAddress.parse(arguments.to), read_key_map(arguments.map)
     options = options_of(
@@ -124,7 +103,7 @@ def _run(arguments: argparse.Namespace) -> int:
         to=address,
         key_map=key_map,
         map_sources=tuple(arguments.map),
-        changes=HeaderChanges(headers, tuple(arguments.drop_header), tuple(arguments.drop_property)),
+        changes=HeaderChanges(dict(arguments.set_header), tuple(arguments.drop_header), tuple(arguments.drop_property)),
     )
     return carry_out(arguments, "replay", lambda progress: run_replay(options, progress))
 

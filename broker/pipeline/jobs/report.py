@@ -14,11 +14,12 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from broker.cli.control_client import Unanswered, ask
-from broker.cli.parser import BadUsage, add_command
+from broker.cli.parser import BadUsage, add_command, add_value
 from broker.figures.markup import document, escaped, tiles
 from broker.figures.numerals import short_text, size_text, span_text
 from broker.pipeline.faults import JobRefused, restated
 from broker.pipeline.job import (
+    Progress,
     Summary,
     add_broker,
     add_spark,
@@ -30,7 +31,6 @@ from broker.pipeline.job import (
 )
 from broker.pipeline.jobs.route import running_topology
 from broker.pipeline.lake.lake import Lake
-from broker.pipeline.progress import Progress
 from broker.pipeline.report import broker_sections, traffic_sections
 from broker.pipeline.report.broker_sections import consumer_rows, reach, redundant_bindings, tap_rows
 from broker.pipeline.report.traffic import forecast, instant, slice_name, traffic
@@ -68,7 +68,7 @@ def add_report(commands: Any) -> None:
     )
     group = command.add_argument_group("broker")
     add_broker(group, "; a running broker adds bindings and consumers", ", for slots and cursors")
-    group.add_argument("--bindings", metavar="FILE", type=path_argument, help="bindings to use instead of the broker's")
+    add_value(group, "--bindings", "FILE", "bindings to use instead of the broker's", type=path_argument)
     add_selection(command)
     add_spark(command)
     command.set_defaults(run=_run)

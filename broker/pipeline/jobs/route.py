@@ -11,10 +11,9 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from broker.cli.control_client import ask
-from broker.cli.parser import BadUsage, add_command
+from broker.cli.parser import BadUsage, add_command, add_switch, add_value
 from broker.pipeline.faults import JobRefused, restated
-from broker.pipeline.job import Summary, add_spark, carry_out, open_lake, options_of, path_argument
-from broker.pipeline.progress import Progress
+from broker.pipeline.job import Progress, Summary, add_spark, carry_out, open_lake, options_of, path_argument
 from broker.pipeline.routes.matcher import BadTopology, compiled
 from broker.pipeline.routes.route_count import (
     ASKED,
@@ -46,19 +45,18 @@ class RouteOptions:
 def add_route(commands: Any) -> None:
     """Add the command."""
     command = add_command(commands, "route", "compute which queues would get what under other bindings")
-    command.add_argument(
+    add_value(
+        command,
         "--bindings",
-        metavar="FILE",
+        "FILE",
+        "definitions JSON, JSON lines, or CSV exchange,pattern,queue; default vhost --vhost, or /",
         type=path_argument,
         required=True,
-        help="definitions JSON, JSON lines, or CSV exchange,pattern,queue; default vhost --vhost, or /",
     )
-    command.add_argument("--diff", action="store_true", help="compare with today's bindings")
-    command.add_argument("--path", metavar="D", help="data folder of a running broker, for today's bindings")
-    command.add_argument("--today", metavar="FILE", type=path_argument, help="a file with today's bindings")
-    command.add_argument(
-        "--rows", metavar="OUT", type=path_argument, help="write the messages with their queues as Parquet"
-    )
+    add_switch(command, "--diff", "compare with today's bindings")
+    add_value(command, "--path", "D", "data folder of a running broker, for today's bindings")
+    add_value(command, "--today", "FILE", "a file with today's bindings", type=path_argument)
+    add_value(command, "--rows", "OUT", "write the messages with their queues as Parquet", type=path_argument)
     add_selection(command)
     add_spark(command)
     command.set_defaults(run=_run)

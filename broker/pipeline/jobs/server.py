@@ -7,16 +7,13 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-from broker.cli.parser import add_command
+from broker.cli.parser import BadUsage, add_command, add_value, time_s
 from broker.pipeline.faults import ERROR, OK, ServerRefused
-from broker.pipeline.job import Summary, add_output, carry_out, options_of, setting
-from broker.pipeline.progress import Progress
+from broker.pipeline.job import Progress, Summary, add_output, add_repeated, carry_out, options_of, setting
 from broker.pipeline.spark.server import connect, files, start, stop
 from broker.pipeline.spark.server_files import ServerRequest, ServerState
 
 MEMORY: Final = re.compile(r"[1-9]\d{0,5}[mg]")
-IDLE: Final = re.compile(r"([1-9]\d{0,5})(s|m|h)")
-UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 NONE: Final = "no server runs"
 SECRETS: Final = frozenset({"token", "conf"})
 
@@ -31,16 +28,21 @@ class ServerOptions:
 
 def add_server(commands: Any) -> None:
     """Add the command."""
-    server = add_command(commands, "server", "start, stop or check a Spark that commands use")
+    server = add_command(commands, "server", "start, stop or check a Spark server that commands share")
     actions = server.add_subparsers(title="commands", metavar="COMMAND", required=True)
     starting = add_command(actions, "start", "start it and wait until commands can use it")
-    starting.add_argument("--master", metavar="M", default="local[*]", help="default local[*], all cores")
-    starting.add_argument("--memory", metavar="SIZE", type=_memory, default="1g", help="JVM memory limit; default 1g")
-    starting.add_argument(
-        "--idle", dest="idle_s", metavar="T", type=_duration_s, default=1800.0,
-        help="end it after this idle time: 90s, 30m, 2h; default 30m",
-    )  # fmt: skip
-    starting.add_argument("--conf", metavar="K=V", action="append", type=setting, default=[], help="a Spark setting")
+    add_value(starting, "--master", "M", "default local[*], all cores", default="local[*]")
+    add_value(starting, "--memory", "SIZE", "JVM memory limit; default 1g", type=_memory, default="1g")
+    add_value(
+        starting,
+        "--idle",
+        "T",
+        "end it after this idle time: 90s, 30m, 2h; default 30m",
+        dest="idle_s",
+        type=time_s,
+        default=1800.0,
+    )
+    add_repeated(starting, "--conf", "K=V", "a Spark setting", type=setting)
     stopping = add_command(actions, "stop", "end it and everything that runs on it")
     looking = add_command(actions, "status", "show whether it runs; exit code 1 if not")
     for action, parser in (("start", starting), ("stop", stopping), ("status", looking)):
@@ -54,14 +56,9 @@ def _memory(text: str) -> str:
     return text
 
 
-def _duration_s(text: str) -> float:
-    found = IDLE.fullmatch(text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 90s, 30m or 2h")
-    return int(found[1]) * UNITS_S[found[2]]
-
-
 def _run(arguments: argparse.Namespace) -> int:
+    if getattr(arguments, "idle_s", 1) < 1:
+        raise BadUsage("--idle is a second or more")
     arguments.conf = dict(getattr(arguments, "conf", ()))
     options = ServerOptions(arguments.action, options_of(ServerRequest, arguments))
     return carry_out(arguments, "server", lambda progress: run_server(options, progress))

@@ -16,10 +16,9 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from broker.cli.parser import BadUsage, add_command
+from broker.cli.parser import BadUsage, add_command, add_switch, add_value
 from broker.figures.numerals import many
-from broker.pipeline.job import Summary, add_spark, carry_out, options_of, path_argument, write_whole
-from broker.pipeline.progress import Progress
+from broker.pipeline.job import Progress, Summary, add_spark, carry_out, options_of, path_argument, write_whole
 from broker.pipeline.simulate.plan import (
     AGGREGATIONS,
     MESSAGES,
@@ -68,21 +67,15 @@ def add_simulate(commands: Any) -> None:
     """Add the command."""
     command = add_command(commands, "simulate", "simulate overlays of many sizes with the broker's own code")
     size = command.add_argument_group("sizes", "Lists such as 100,1000,1e4; every combination is simulated.")
-    size.add_argument("--brokers", metavar="N,..", type=_numbers("brokers"), help="brokers of the overlay")
-    size.add_argument(
-        "--subscriptions", metavar="N,..", type=_numbers("subscriptions"), help="subscriptions of all clients together"
-    )
-    size.add_argument(
-        "--redundancy", metavar="N,..", type=_numbers("redundancy"), help="brokers of each inner tree node"
-    )
-    size.add_argument(
-        "--aggregation", metavar="A,..", type=_aggregations, help=f"{', '.join(AGGREGATIONS)}: the overlay's setting"
-    )
+    add_value(size, "--brokers", "N,..", "brokers of the overlay", type=_numbers("brokers"))
+    add_value(size, "--subscriptions", "N,..", "subscriptions of all clients together", type=_numbers("subscriptions"))
+    add_value(size, "--redundancy", "N,..", "brokers of each inner tree node", type=_numbers("redundancy"))
+    add_value(size, "--aggregation", "A,..", f"{', '.join(AGGREGATIONS)}: the overlay's setting", type=_aggregations)
     size.add_argument(
         "--level", choices=(TABLES, MESSAGES),
         help="tables (default): what brokers announce; messages: whole brokers with streams and a crash under load",
     )  # fmt: skip
-    size.add_argument("--full", action="store_true", help="instead: the default sizes up to 10,000 brokers, for hours")
+    add_switch(size, "--full", "instead: the default sizes up to 10,000 brokers, for hours")
     each = command.add_argument_group("each overlay")
     plan = SimulationPlan()
     for name, told in (
@@ -97,8 +90,8 @@ def add_simulate(commands: Any) -> None:
             help=f"{told} (default {getattr(plan, name):,})",
         )  # fmt: skip
     results = command.add_argument_group("results")
-    results.add_argument("-o", "--output", metavar="FILE", type=path_argument, help="write them: .parquet or .csv")
-    results.add_argument("--plot", metavar="FILE", type=path_argument, help="draw them as an SVG file")
+    results.add_argument("-o", "--output", metavar="FILE", type=path_argument, help="write results: .parquet or .csv")
+    add_value(results, "--plot", "FILE", "draw the results as an SVG file", type=path_argument)
     add_spark(command)
     command.set_defaults(run=_run)
 

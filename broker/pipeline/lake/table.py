@@ -23,9 +23,8 @@ from deltalake.transaction import AddAction, Transaction
 
 from broker.pipeline.faults import LakeRefused, TapTaken
 from broker.pipeline.lake.delta_log import DeltaLog
-from broker.pipeline.lake.parquet_file import COMPARED, NewFile
 from broker.pipeline.lake.place import Disk, LakePlace
-from broker.pipeline.lake.slot_copy import Branch, Copied
+from broker.pipeline.lake.slot_copy import COMPARED, Branch, Copied, NewFile
 from broker.pipeline.options import now_ms
 
 DATE: Final = "date"

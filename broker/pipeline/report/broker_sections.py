@@ -12,8 +12,7 @@ from broker.figures.numerals import many, short_text, size_text, span_text
 from broker.pipeline.routes.route_count import busiest_keys
 from broker.pipeline.routes.topology import RoutedBinding, Topology
 from broker.routing.cover_set import CoverSet
-from broker.routing.dialect import AMQP, DIALECTS
-from broker.routing.pattern import BindingKeyError, Pattern
+from broker.routing.pattern import AMQP, DIALECTS, BindingKeyError, Pattern
 from broker.slot_files.seal_view import LagTable, SealView
 
 Values = Mapping[str, Any]

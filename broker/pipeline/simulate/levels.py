@@ -16,9 +16,8 @@ from broker.overlay.simulation.link import LinkFaults
 from broker.overlay.simulation.network import Network
 from broker.overlay.wire import encode
 from broker.pipeline.faults import SimulationFailed
-from broker.pipeline.simulate.interest_network import DELAY_MS, DOWN_MS, SPACE, InterestNetwork, UpdateTraffic
+from broker.pipeline.simulate.interest_network import DELAY_MS, DOWN_MS, SPACE, InterestNetwork, UpdateTraffic, sites_of
 from broker.pipeline.simulate.plan import CONTENT, SimulatedRow, Simulation, SimulationPlan, spread
-from broker.pipeline.simulate.workload import sites_of
 from broker.routing.index import footprint_bytes
 
 OBSERVED_LEAVES: Final = 150

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from broker.overlay.packets import Data, StreamName, StreamRun
 from broker.overlay.wire import encode
-from broker.pipeline.simulate.interest_network import SPACE
-from broker.pipeline.simulate.workload import Workload, least_crossings, parents_of, sized_tree
+from broker.pipeline.simulate.interest_network import SPACE, Workload, least_crossings, parents_of, sized_tree
 
 TABLES: Final = "tables"
 """Every broker runs the shipped interest alone: what it announces, and where it would send a message."""

@@ -11,8 +11,8 @@ from broker.cli.table import aligned
 from broker.figures.axis import Axis, bucket_axis, decade_axis, even_axis
 from broker.figures.chart import Drawing, Line, line_drawing, sheet
 from broker.figures.numerals import KIB, digits, duration_text, short_text, size_text
+from broker.pipeline.simulate.interest_network import LEAF_PATTERNS
 from broker.pipeline.simulate.plan import AGGREGATIONS, MESSAGES, TABLES
-from broker.pipeline.simulate.workload import LEAF_PATTERNS
 
 Row = Mapping[str, Any]
 Value = Callable[[Row], float | None]

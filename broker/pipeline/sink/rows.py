@@ -14,7 +14,7 @@ from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.client.address import AmqpAddress, BadAddress
 from broker.pipeline.faults import SinkRefused, restated
 from broker.pipeline.options import NO_TABLE, GivenOptions
-from broker.pipeline.sink.amqp_publisher import PublisherOptions
+from broker.pipeline.sink.amqp_publisher import Outgoing, PublisherOptions, RefusedMessage
 from broker.pipeline.sink.property_columns import (
     NO_PROPERTIES,
     PRODUCER_MAX_BYTES,
@@ -23,7 +23,6 @@ from broker.pipeline.sink.property_columns import (
     PropertyOctets,
     Remembered,
 )
-from broker.pipeline.sink.publish_window import Outgoing, RefusedMessage
 
 NAMES: Final = (
     "url", "exchange", "routingKey", "window", "producer", "mandatory", "badRecords", "rate", "persistent",

@@ -20,8 +20,7 @@ import numpy as np
 
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_rows import SlotRows
-from broker.routing.engines.conventional import words_match
-from broker.routing.pattern import parse_pattern, split_words
+from broker.routing.pattern import parse_pattern, split_words, words_match
 
 PARTITION_MAX_BYTES: Final = 64 << 20
 PARTITION_MIN_BYTES: Final = 4 << 20  # a smaller partition costs more than it saves

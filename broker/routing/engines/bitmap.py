@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.engines.bitmap_places import PlaceTable, Suspects, stride_of
 from broker.routing.engines.bitmap_side import OpenTables, Side, size_of
 from broker.routing.engines.bitmap_table import Section
-from broker.routing.pattern import HASH, STAR, Pattern
+from broker.routing.pattern import AMQP, HASH, STAR, Pattern, TopicDialect
 
 T = TypeVar("T")
 
@@ -76,18 +74,6 @@ class ClosedTables(Section[T]):
         if not tail_length:
             return head
         return head + (STAR,) * (self.length - len(head) - tail_length) + words[-tail_length:]
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnTable:
-    """The table of one constituent as the article draws it: a string of 0 and 1 for each row, a digit for each pattern.
-
-    `null` is the row of a key that has ended before this place, `other` that of a word that no pattern has here.
-    """
-
-    null: str
-    words: Mapping[str, str]
-    other: str
 
 
 class ConstituentBitmap(Generic[T]):
@@ -232,37 +218,6 @@ class ConstituentBitmap(Generic[T]):
                 if strides >> stride & 1:
                     self.visited += 2 * length
                     places.collect(words, found)
-
-    def table(self, place: int) -> DrawnTable:
-        """Return one constituent's table as the article draws it: the columns by the length of their patterns, those
-        with a `#` last, in the order of their positions.
-        """
-        names: set[str] = set()
-        sides = [closed.side for closed in self._closed.values()]
-        if self._open is not None:
-            sides.append(self._open.head)
-        for side in sides:
-            if place < len(side.tables):
-                names.update(side.tables[place].dense, side.tables[place].few)
-        words = {word: self._draw(place, word) for word in sorted(names)}
-        return DrawnTable(self._draw(place, None), words, self._draw(place, STAR))
-
-    def _draw(self, place: int, word: str | None) -> str:
-        """Return a row as a string; an empty word means the end of the key, `*` any other word."""
-        text = ""
-        for _, closed in sorted(self._closed.items()):
-            ended = closed.side.ended(place)
-            row = ended if word is None else closed.side.row(place, word) & ~ended
-            for column, pattern in enumerate(closed.texts()):
-                if pattern is None or HASH not in self._dialect.parse(pattern).words:
-                    text += "01"[row[column]]
-        opened = self._open
-        if opened is not None:
-            last = len(opened.fits) - 1
-            row = opened.fits[min(place, last)] if word is None else opened.head.row(place, word)
-            width = opened.width()
-            text += row.to01()[:width]
-        return text
 
     def _in_front(self, pattern: Pattern) -> bool:
         return pattern.literal and (self._literals_apart or not pattern.words)

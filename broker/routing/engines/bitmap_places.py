@@ -7,9 +7,8 @@ from typing import Final, TypeVar
 
 from bitarray import bitarray
 
-from broker.routing.dialect import TopicDialect
 from broker.routing.engines.bitmap_table import COLUMNS_STEP, Section, Table, fit_row, narrow_few
-from broker.routing.pattern import HASH
+from broker.routing.pattern import HASH, TopicDialect
 
 T = TypeVar("T")
 COMPARED: Final = 8

@@ -7,10 +7,9 @@ from typing import TypeVar
 
 from bitarray import bitarray
 
-from broker.routing.dialect import TopicDialect
 from broker.routing.engines.bitmap_places import Suspects
 from broker.routing.engines.bitmap_table import Section, Table, fit_row, narrow_few
-from broker.routing.pattern import HASH
+from broker.routing.pattern import HASH, TopicDialect
 
 T = TypeVar("T")
 
@@ -97,19 +96,6 @@ class Side:
                 fit_row(end, columns)
         for table in self.tables:
             table.resize(columns)
-
-    def row(self, place: int, word: str) -> bitarray:
-        """Return a new row of the columns that take a word at one place, those that end before it among them."""
-        row = self.tables[place].row(word) if place < len(self.tables) else bitarray(self._columns)
-        return row | self.ended(place)
-
-    def ended(self, place: int) -> bitarray:
-        """Return a new row of the columns that end before a place."""
-        row = bitarray(self._columns)
-        for end in self.ends[: place + 1]:
-            if end is not None:
-                row |= end
-        return row
 
     def counts(self) -> Mapping[str, int]:
         """Return how many words have a row of bits, and how many a list of columns."""

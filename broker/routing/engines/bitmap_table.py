@@ -8,8 +8,7 @@ from typing import Final, Generic, TypeVar
 
 from bitarray import bitarray
 
-from broker.routing.dialect import TopicDialect
-from broker.routing.pattern import STAR
+from broker.routing.pattern import STAR, TopicDialect
 
 FEW_SHARE: Final = 256
 """Up to this share of all columns a word has few: there a list is smaller than a row, and about as fast."""
@@ -90,17 +89,6 @@ class Table:
                 self._make_dense(word)
             self.few = dict(self.few)  # gives back the places of words that have gone
 
-    def row(self, word: str) -> bitarray:
-        """Return a new row of the columns that accept the word of a key."""
-        row = self.dense.get(word)
-        if row is not None:
-            return row.copy()
-        row = self.default.copy()
-        few = self.few.get(word)
-        if few is not None:
-            row[few] = 1
-        return row
-
     def counts(self) -> Mapping[str, int]:
         """Return how many words have a row of bits, and how many a list of columns."""
         return {"rows": len(self.dense), "lists": len(self.few)}
@@ -173,10 +161,6 @@ class Section(Generic[T]):
         """Return the target of a pattern, or None if it is not there or has none here."""
         column = self._positions.get(text)
         return None if column is None else self.targets[column]
-
-    def texts(self) -> list[str | None]:
-        """Return the pattern of each column, or None where it is deleted."""
-        return list(self._texts)
 
     def width(self) -> int:
         """Return the number of columns, deleted positions among them."""

@@ -6,58 +6,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from broker.routing.dialect import AMQP, TopicDialect
-from broker.routing.pattern import HASH, STAR, Pattern
+from broker.routing.pattern import AMQP, HASH, Pattern, TopicDialect, WordPlace
 
 T = TypeVar("T")
 
 
-class NfaPlace(Generic[T]):
+class NfaPlace(WordPlace["NfaPlace[T]"], Generic[T]):
     """One place of the automaton: where a word leads from it, and the target of the pattern that ends here.
 
     `hash` is reached together with its parent, by no word at all, and stays reached, whatever word follows.
     """
 
-    __slots__ = ("hash", "star", "stays", "target", "words")
+    __slots__ = ("stays", "target")
 
     def __init__(self, *, stays: bool) -> None:
+        super().__init__()
         self.stays = stays
-        self.words: dict[str, NfaPlace[T]] | None = None
-        self.star: NfaPlace[T] | None = None
-        self.hash: NfaPlace[T] | None = None
         self.target: T | None = None
-
-    def child(self, word: str) -> NfaPlace[T] | None:
-        """Return the place after one word of a pattern."""
-        if word == STAR:
-            return self.star
-        if word == HASH:
-            return self.hash
-        return None if self.words is None else self.words.get(word)
-
-    def graft(self, word: str) -> NfaPlace[T]:
-        """Return a new place after one word of a pattern."""
-        place: NfaPlace[T] = NfaPlace(stays=word == HASH)
-        if word == STAR:
-            self.star = place
-        elif word == HASH:
-            self.hash = place
-        elif self.words is None:
-            self.words = {word: place}
-        else:
-            self.words[word] = place
-        return place
-
-    def prune(self, word: str) -> None:
-        """Detach the place after one word of a pattern. Cost: one look-up; the dict of the words counts the places."""
-        if word == STAR:
-            self.star = None
-        elif word == HASH:
-            self.hash = None
-        elif self.words is not None:
-            del self.words[word]
-            if not self.words:
-                self.words = None
 
     def end_pattern(self, target: T | None) -> None:
         """Set the target of the pattern that ends here; None clears it."""
@@ -85,7 +50,8 @@ class Nfa(Generic[T]):
         for word in pattern.words:
             child = place.child(word)
             if child is None:
-                child = place.graft(word)
+                child = NfaPlace(stays=word == HASH)
+                place.attach(word, child)
                 self.places += 1
             place = child
         known = place.target
@@ -113,7 +79,7 @@ class Nfa(Generic[T]):
         self.patterns -= 1
         while path and place.is_empty():
             place = path.pop()
-            place.prune(pattern.words[len(path)])
+            place.detach(pattern.words[len(path)])
             self.places -= 1
         return target
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Generic, TypeVar
 
-from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.engines.bitmap import ConstituentBitmap
-from broker.routing.engines.conventional import words_match
 from broker.routing.engines.trie import Trie
-from broker.routing.pattern import HASH, STAR, Pattern
+from broker.routing.pattern import AMQP, HASH, STAR, Pattern, TopicDialect, words_match
 
 T = TypeVar("T")
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from sys import intern
 from typing import Generic, TypeVar
 
-from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.engines.trie_walk import Node, match_floating, walk
-from broker.routing.pattern import HASH, Pattern
+from broker.routing.pattern import AMQP, HASH, Pattern, TopicDialect
 
 T = TypeVar("T")
 

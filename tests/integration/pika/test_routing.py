@@ -9,7 +9,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from broker.routing.engine_names import CHOICES
+from broker.routing.index import CHOICES
 from tests.integration.pika.conversation import channel_closed, drain
 
 TOPIC_BINDINGS = [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from pamqp import commands
 
@@ -20,32 +18,6 @@ from tests.raw_client import (
     publish_frames,
 )
 
-PROPERTIES: dict[str, Any] = {"capabilities": CAPABILITIES}
-LOGIN_REFUSED = (
-    "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details see the broker logfile."
-)
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        b"AMQP\x00\x00\x09\x02",
-        b"AMQP\x00\x01\x00\x00",
-        b"AMQP\x03\x01\x00\x00",
-        b"GET / HT",
-        b"\0" * 8,
-        b"AMQP\x00\x00\x08\x00",
-    ],
-    ids=["0-9-2", "1.0", "1.0 with SASL", "HTTP", "zeros", "0-8"],
-)
-def test_wrong_protocol_header(broker: BrokerAddress, control: ControlClient, header: bytes) -> None:
-    """An unsupported protocol header is answered with the supported one, and the connection ends."""
-    with RawClient(broker.host, broker.port) as client:
-        client.send(header)
-        assert client.read_protocol_header() == PROTOCOL_HEADER
-        with pytest.raises(PeerGone):
-            client.receive()
-
 
 def test_start_announces_mechanisms_and_capabilities(broker: BrokerAddress) -> None:
     """connection.start carries version 0-9, mechanisms with PLAIN, locale en_US, and capabilities."""
@@ -61,100 +33,12 @@ def test_start_announces_mechanisms_and_capabilities(broker: BrokerAddress) -> N
             assert capabilities[capability] is True
 
 
-@pytest.mark.parametrize("response", ["\0guest\0wrong", "\0guest\0", "\0\0", "\0GUEST\0guest", "\0nobody\0guest"])
-def test_wrong_login_in_words(broker: BrokerAddress, control: ControlClient, response: str) -> None:
-    """A client that announced authentication_failure_close gets 403, with the same text whatever was wrong."""
-    with RawClient(broker.host, broker.port) as client:
-        client.greet()
-        answer = commands.Connection.StartOk(
-            client_properties=PROPERTIES, mechanism="PLAIN", response=response, locale="en_US"
-        )
-        client.method(0, answer)
-        assert client.expect_connection_close(403).reply_text == LOGIN_REFUSED
-
-
-@pytest.mark.parametrize("response", ["", "guest", "\0guest", "guest\0guest", "\0guest\0guest\0", "\0" * 8])
-def test_response_that_is_not_plain(broker: BrokerAddress, control: ControlClient, response: str) -> None:
-    """A response that is not valid PLAIN ends the connection, with a text (403) or without one (RabbitMQ)."""
-    with RawClient(broker.host, broker.port) as client:
-        client.greet()
-        answer = commands.Connection.StartOk(
-            client_properties=PROPERTIES, mechanism="PLAIN", response=response, locale="en_US"
-        )
-        client.method(0, answer)
-        try:
-            close = client.expect(commands.Connection.Close, 0)
-        except PeerGone:
-            return
-        assert (close.reply_code, close.reply_text) == (403, LOGIN_REFUSED)
-
-
-def test_wrong_login_in_silence(broker: BrokerAddress) -> None:
-    """A client that did not announce authentication_failure_close is disconnected without a text."""
-    with RawClient(broker.host, broker.port) as client:
-        client.greet()
-        client.authenticate(password="wrong", capabilities={})
-        client.expect_end()
-
-
-@pytest.mark.parametrize("mechanism", ["CRAM-MD5", "plain", "", "EXTERNAL"])
-def test_unknown_mechanism(broker: BrokerAddress, control: ControlClient, mechanism: str) -> None:
-    """A mechanism that was not offered ends the connection."""
-    with RawClient(broker.host, broker.port) as client:
-        client.greet()
-        client.authenticate(mechanism=mechanism)
-        try:
-            close = client.expect(commands.Connection.Close, 0)
-        except PeerGone:
-            return
-        assert close.reply_code in (403, 504, 530, 540)
-
-
-@pytest.mark.parametrize(
-    ("channel_max", "frame_max", "text"),
-    [
-        (2047, 4095, "negotiated frame_max = 4095 is lower than the minimum allowed value (4096)"),
-        (2047, 1, "negotiated frame_max = 1 is lower than the minimum allowed value (4096)"),
-        (2047, 131_073, "negotiated frame_max = 131073 is higher than the maximum allowed value (131072)"),
-        (2047, 0, "negotiated frame_max = 0 is higher than the maximum allowed value (131072)"),
-        (2047, 0xFFFFFFFF, "negotiated frame_max = 4294967295 is higher than the maximum allowed value (131072)"),
-        (2048, 131_072, "negotiated channel_max = 2048 is higher than the maximum allowed value (2047)"),
-        (0, 131_072, "negotiated channel_max = 0 (no limit) is higher than the maximum allowed value (2047)"),
-    ],
-)
-def test_limits_out_of_range(
-    broker: BrokerAddress, control: ControlClient, channel_max: int, frame_max: int, text: str, oracle: bool
-) -> None:
-    """A tune-ok outside the broker's limits closes the connection with 530 and names the limit."""
-    with RawClient(broker.host, broker.port) as client:
-        client.greet()
-        client.authenticate()
-        client.expect(commands.Connection.Tune, 0)
-        client.method(0, commands.Connection.TuneOk(channel_max=channel_max, frame_max=frame_max, heartbeat=0))
-        if oracle:  # RabbitMQ 3.10 only logs this text, and disconnects
-            client.expect_end()
-            return
-        assert client.expect_connection_close(530).reply_text == f"NOT_ALLOWED - {text}"
-
-
 def test_offered_limits(broker: BrokerAddress) -> None:
     """The broker offers 2047 channels, frames of 128 KiB and a heartbeat of 60 s."""
     with RawClient(broker.host, broker.port) as client:
         tune = client.open().tune
         assert tune is not None
         assert (tune.channel_max, tune.frame_max, tune.heartbeat) == (2047, 131_072, 60)
-
-
-@pytest.mark.parametrize("vhost", ["nowhere", "", "//", "%2F"])
-def test_unknown_vhost(broker: BrokerAddress, control: ControlClient, vhost: str) -> None:
-    """Opening a missing virtual host closes the connection with 530."""
-    with RawClient(broker.host, broker.port) as client:
-        client.greet()
-        client.authenticate()
-        client.expect(commands.Connection.Tune, 0)
-        client.method(0, commands.Connection.TuneOk(channel_max=2047, frame_max=131_072, heartbeat=0))
-        client.method(0, commands.Connection.Open(virtual_host=vhost))
-        assert client.expect_connection_close(530).reply_text == f"NOT_ALLOWED - vhost {vhost} not found"
 
 
 def test_frames_before_tune_are_small(broker: BrokerAddress, control: ControlClient) -> None:

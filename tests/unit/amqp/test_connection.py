@@ -80,7 +80,7 @@ def test_large_pieces_of_the_output_stand_by_themselves() -> None:
 def test_heartbeat_is_sent() -> None:
     """A heartbeat frame is on channel 0 and empty."""
     peer = open_peer()
-    peer.connection.send_heartbeat()
+    peer.connection.write(peer.connection.heartbeat)
     ((channel, frame),) = peer.answers()
     assert channel == 0
     assert isinstance(frame, heartbeat.Heartbeat)

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from bench.messages.goals import FLOORS, GOALS
 from bench.messages.limits import QUICK
 from bench.messages.rows import GROUPS, for_all, kind, rows, titles
 from bench.messages.suite import add_relay_times
-from bench.messages.tables import TABLES, ours, times_of_peer, verdicts
+from bench.messages.tables import FLOORS, GOALS, TABLES, ours, times_of_peer, verdicts
 from bench.run import Run
 
 MACHINE = {

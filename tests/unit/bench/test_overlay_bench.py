@@ -13,8 +13,18 @@ import pytest
 from bench.brokers import Broker
 from bench.ground import EXCHANGE
 from bench.overlay import paper
-from bench.overlay.arrivals import Arrivals, Faults, Numbering, faults_of, longest_dip_s
-from bench.overlay.crashes import EXCHANGES, GROUPS, MIDDLE, TOPICS, keys_of
+from bench.overlay.crashes import (
+    EXCHANGES,
+    GROUPS,
+    MIDDLE,
+    TOPICS,
+    Arrivals,
+    Faults,
+    Numbering,
+    faults_of,
+    keys_of,
+    longest_dip_s,
+)
 from bench.overlay.load import PUBLISHING, SUBSCRIBING, falls_behind, middle_of
 from bench.overlay.paced import PacedSource
 from bench.overlay.plan import FULL

@@ -11,8 +11,7 @@ pytest.importorskip("pyarrow")
 
 from bench.pipeline import jobs
 from bench.pipeline.commands import FOLLOWED, QUIET
-from bench.pipeline.ground import Ground
-from bench.pipeline.slot_store import SlotStore
+from bench.pipeline.ground import Ground, SlotStore
 from bench.pipeline.suite import QUICK, goals
 from bench.run import Run
 from bench.stage import Stage

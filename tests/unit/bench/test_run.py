@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.page import Places
 from bench.picture import ticks
 from bench.run import RESULTS, Run
-from bench.suites import NAMES, suite_of
+from bench.suites import NAMES, Places, suite_of
 from bench.tables import Column, Goal, crossed, number, size, table, table_of, time_of
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"

@@ -11,10 +11,11 @@ from bench.run import Run
 from bench.stage import Stage
 from bench.topics import engines, workload
 from bench.topics.cell_process import Runner
-from bench.topics.engines import AUTO_ENGINE, Cell, contestants, sizes, written
+from bench.topics.engines import Cell, contestants, sizes, written
+from bench.topics.published_engines import ENGINES
 from bench.topics.suite import QUICK, SUITE, goals
 from broker.perf.faults import RunFailed
-from broker.routing.engine_names import ENGINES
+from broker.routing.index import DEFAULT
 from tests.property.topic_reference import matches
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -97,8 +98,8 @@ def test_goals_are_judged_by_what_the_broker_does_by_itself() -> None:
     """The default engine is judged, in its best form; those of comparison are not."""
     run = Run("topics")
     for engine, form, us in (
-        (AUTO_ENGINE, "interpreted", 3.0),
-        (AUTO_ENGINE, "compiled", 1.5),
+        (DEFAULT, "interpreted", 3.0),
+        (DEFAULT, "compiled", 1.5),
         ("dfa", "compiled", 9.0),
     ):
         run.add("sizes", {"us": us, "add_us": 25.0}, engine=engine, form=form, size=1000)

@@ -38,10 +38,9 @@ from broker.core.vhost import Vhost
 from broker.routing.pattern import PatternLimits
 from broker.slots.states import Owner
 from broker.store.memory_files import MemoryFiles
-from broker.store.record import HEAD, KIND_AT, MARK, PREFIX_BYTES, TRANSACTION, is_whole
+from broker.store.record import HEAD, KIND_AT, MARK, PREFIX_BYTES, TRANSACTION, inner_records, is_whole
 from broker.store.segment import HEADER_BYTES, OFFSET_BITS
 from broker.store.store import VhostStore
-from broker.store.transaction import inner_records
 from tests.counting_taker import CountingTaker
 
 GUEST = User("guest", "guest", ("administrator",))

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
+from broker.amqp.content_header import facts_of
 from broker.amqp.errors import ChannelError
+from broker.amqp.framing import BASIC_CONTENT
 from broker.core.durable_topology import TopologySnapshot, restore
+from broker.core.message.message import Envelope, Message
+from broker.core.publishing.local_store import LocalStore
 from broker.core.vhost import Vhost
+from broker.routing.fanout_exchange import HISTORY_PREFIX, LENGTH_MAX
 from tests.unit.core.room import Room
 
 
@@ -137,3 +143,30 @@ def test_the_dialect_of_a_topic_exchange_comes_back_with_it() -> None:
         route = vhost.router.route(vhost.exchanges["x"], "a/b/c")
         assert [queue.name for queue in route.destinations] == ["q"]
         assert vhost.router.route(vhost.exchanges["x"], "a.b.c").destinations == ()
+
+
+@pytest.mark.interpreted("the calls are counted in the class")
+def test_a_bound_queue_gets_a_history_in_runs_of_equal_properties(monkeypatch: pytest.MonkeyPatch) -> None:
+    """10,000 messages of three kinds in a row enter a queue in three steps, in their order."""
+    vhost = Room().vhost
+    vhost.exchanges.declare("x", "x-recent-history", arguments={"x-recent-history-length": LENGTH_MAX})
+    memory = vhost.queues[f"{HISTORY_PREFIX}x"]
+    envelope = Envelope("x", "k")
+    kinds = [facts_of(BASIC_CONTENT + bytes(8) + properties) for properties in (b"\x10\x00\x01", b"\x10\x00\x02")]
+    for number in range(LENGTH_MAX):
+        facts = kinds[3_000 <= number < 7_000]
+        vhost.poster.post(Message(envelope, b"", b"%05d" % number, 1, facts, 0), (memory,))
+    accept, runs = LocalStore.accept, []
+
+    def counted(store: LocalStore, messages: list[Message], *arguments: Any) -> None:
+        runs.append(len(messages))
+        accept(store, messages, *arguments)
+
+    monkeypatch.setattr(LocalStore, "accept", counted)
+    queue = vhost.queues.declare("q")
+    vhost.bindings.bind("q", "x", "")
+    assert runs == [3_000, 4_000, 3_000]
+    slots = queue.level.manager.slots.values()
+    assert [message.body for slot in slots for message in slot.contents or ()] == [
+        b"%05d" % number for number in range(LENGTH_MAX)
+    ]

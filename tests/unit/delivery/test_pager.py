@@ -146,7 +146,8 @@ class Disk:
         self.spilled: list[int] = []  # records of each call
         self.spill = self
         self.live: dict[int, int] = {}
-        self.entries_written = 0
+        self.queues = self
+        self.written = 0
         self.opens = True  # entries are written to files
         self.lasting: set[bool] = set()
         self.log = SimpleNamespace(written=1 << 40)
@@ -159,10 +160,10 @@ class Disk:
     def add_live(self, _segment: int, _n: int) -> None:
         """Keep every segment live."""
 
-    def page_out(self, _number: int, _first: int, _entries: Entries, _due_ms: list[int], *, lasting: bool) -> None:
+    def write(self, _number: int, _first: int, _entries: Entries, _due_ms: list[int], *, lasting: bool) -> None:
         """Store nothing, in a file or not."""
         self.lasting.add(lasting)
-        self.entries_written += self.opens
+        self.written += self.opens
 
 
 def filled_pager(
@@ -197,7 +198,7 @@ def full_pager(queues: int, messages: int, body: bytes, *, position: int = 0) ->
 def test_a_turn_spills_one_slot_and_no_more() -> None:
     """Encoding messages is slow, so a turn spills one slot and not eight."""
     disk, pager = full_pager(1, 6000, b"b")
-    assert pager.turn()  # reports that the turn took long
+    assert pager.turn()  # the next turn reads less input
     assert disk.spilled == [1000]
     assert pager.paged_out == 1
     while pager.pressed:
@@ -243,7 +244,7 @@ def test_the_slots_of_an_idle_queue_leave_one_a_turn() -> None:
     disk.log.written = 2
     assert not pager._candidates
     for turn in range(1, 30):
-        pager.turn()
+        assert pager.turn()  # the next turn reads less input
         assert pager.paged_out == turn
 
 

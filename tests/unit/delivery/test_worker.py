@@ -11,7 +11,9 @@ from structlog.testing import capture_logs
 
 from broker.amqp.content_header import facts_of
 from broker.amqp.framing import FRAME_BODY
+from broker.amqp.output import ConnectionOutput
 from broker.core.message.message import Envelope, Message
+from broker.core.queue.consumer import Consumer
 from broker.core.queue.consumer_ring import ConsumerRing
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
@@ -22,6 +24,17 @@ from broker.delivery.worker import FAILURES_MAX, FULL_QUEUES, QUEUE_COST, TURN_M
 from broker.slots.slot import Slot
 from broker.store.damage import StoreFailed
 from tests.unit.core.room import FOLDER, FRAME_HEAD, NO_PROPERTIES, Room
+
+
+def count(monkeypatch: pytest.MonkeyPatch, calls: list[str], kind: type, name: str) -> None:
+    """Append the name of a method to a list at each of its calls."""
+    method = getattr(kind, name)
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(name)
+        return method(*arguments)
+
+    monkeypatch.setattr(kind, name, counted)
 
 
 class Office:
@@ -188,20 +201,10 @@ def test_what_was_taken_and_not_delivered_is_put_back() -> None:
 def test_a_lone_message_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """The only message of a queue with one consumer costs neither a list of consumers nor a lease by the queue."""
     calls: list[str] = []
-
-    def count(kind: type, name: str) -> None:
-        method = getattr(kind, name)
-
-        def counted(*arguments: Any) -> Any:
-            calls.append(name)
-            return method(*arguments)
-
-        monkeypatch.setattr(kind, name, counted)
-
     office = Office(1)
     queues = [office.queue(name) for name in "abcd"]
-    count(ConsumerRing, "next")
-    count(Queue, "lease")
+    count(monkeypatch, calls, ConsumerRing, "next")
+    count(monkeypatch, calls, Queue, "lease")
     for _ in range(3):
         for queue in queues:
             office.publish(queue, 1)
@@ -211,6 +214,51 @@ def test_a_lone_message_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> 
     office.publish(queues[0], 2)
     office.workers.turn()
     assert calls == ["next", "lease"]
+
+
+@pytest.mark.interpreted("the calls are counted in the classes")
+def test_one_message_for_each_consumer_costs_one_call_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue is leased once and its round moved once; a consumer costs one delivery, which touches its connection."""
+    office = Office(1)
+    queue = office.queue("q", 0, consumers=2)
+    calls: list[str] = []
+    count(monkeypatch, calls, ConsumerRing, "next")
+    count(monkeypatch, calls, ConsumerRing, "served")
+    count(monkeypatch, calls, Queue, "lease")
+    count(monkeypatch, calls, Consumer, "deliver_one")
+    count(monkeypatch, calls, ConnectionOutput, "touch")
+    for turn in range(3):
+        office.publish(queue, 2)
+        office.workers.turn()
+        assert office.delivered[2 * turn :] == [f"q-{2 * turn}", f"q-{2 * turn + 1}"]
+        assert calls == ["next", "lease", *["deliver_one", "touch"] * 2, "served"]
+        assert [len(office.client.basic(channel).unacked) for channel in (1, 2)] == [turn + 1, turn + 1]
+        calls.clear()
+
+
+def test_one_message_for_each_consumer_goes_past_one_without_room() -> None:
+    """Two consumers share a prefetch of 1, which the first of them uses up: the third gets the second message."""
+    office = Office(1)
+    queue = office.room.vhost.queues.declare("q")
+    office.client.basic(1).prefetch_channel = 1
+    for place, channel in enumerate((1, 1, 2)):
+        queue.add_consumer(office.client.consumer(queue, f"c{place}", channel))
+    office.publish(queue, 3)
+    office.workers.turn()
+    assert [len(office.client.basic(channel).unacked) for channel in (1, 2)] == [1, 2]
+
+
+def test_returned_messages_for_several_consumers_are_redelivered() -> None:
+    """One message for each of two consumers, which both came back, is marked."""
+    office = Office(1)
+    office.queue("q", 2, consumers=2)
+    office.workers.turn()
+    for channel in (1, 2):
+        session = office.client.basic(channel)
+        session.requeue(session.unacked.take_all(), failed=True)
+    office.workers.turn()
+    assert [office.client.basic(channel).tally.redeliver for channel in (1, 2)] == [1, 1]
+    assert sorted(office.delivered) == ["q-0", "q-0", "q-1", "q-1"]
 
 
 @pytest.mark.parametrize("prepare", ["none", "prefetch", "paused", "counted", "recovered", "timed"])

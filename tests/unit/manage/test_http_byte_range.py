@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.manage.refusal import HttpRefused
-from broker.manage.v1.slot_routes import asked_bytes, is_known
+from broker.manage.slot_routes import asked_bytes, is_known
 
 TAG = '"t"'
 

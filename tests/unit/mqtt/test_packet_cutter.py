@@ -12,7 +12,7 @@ from tests.mqtt.raw_mqtt import packet, publish, text
 def cut(cutter: PacketCutter) -> list[object]:
     """Return what can be cut: topics with packet ids, packet ids, and first octets."""
     found: list[object] = []
-    while (kind := cutter.next_packet()) is not None:
+    while (kind := cutter.cut()) is not None:
         if kind == PUBLISH_RUN:
             assert cutter.publishes is not None
             found.append(list(zip(cutter.publishes.topics, cutter.publishes.packet_ids, strict=True)))
@@ -24,7 +24,7 @@ def cut(cutter: PacketCutter) -> list[object]:
 def test_publishes_with_equal_qos_and_properties_are_one_run() -> None:
     """A run ends at another QoS, at other properties and at another packet; a repeated publish does not end it."""
     cutter = PacketCutter(1000)
-    cutter.expect_properties()
+    cutter.has_properties = True
     cutter.feed(publish("a", b"1") + publish("b", b"2") + publish("c", b"3", 7) + publish("d", b"4", 8, flags=8))
     cutter.feed(publish("e", b"5", 9, b"\x01\x01") + packet(0xC0) + publish("f", b"", 10) + b"\x40\x02\0\1\x40\x02\0\2")
     cutter.feed(b"\x62\x02\0\1\x62\x02\0\2\x50\x02\0\3")
@@ -45,9 +45,9 @@ def test_a_run_ends_before_a_malformed_publish() -> None:
     """What came before the fault is cut first."""
     cutter = PacketCutter(1000)
     cutter.feed(publish("a", b"1", 1, None) + packet(0x32, text("b"), b"\0\0"))
-    assert cutter.next_packet() == PUBLISH_RUN
+    assert cutter.cut() == PUBLISH_RUN
     with pytest.raises(PacketError, match="packet id of 0") as caught:
-        cutter.next_packet()
+        cutter.cut()
     assert caught.value.reason_code == 0x81
 
 
@@ -58,7 +58,7 @@ def test_a_packet_over_the_limit_is_refused_at_its_header() -> None:
     assert cut(cutter) == [[(b"a", 0)]]
     cutter.feed(publish("a", bytes(96), 0, None)[:2])
     with pytest.raises(PacketError) as caught:
-        cutter.next_packet()
+        cutter.cut()
     assert caught.value.reason_code == 0x95
 
 
@@ -68,7 +68,7 @@ def test_a_large_packet_in_small_pieces_is_joined_once() -> None:
     octets = publish("a", bytes(200_000), 0, None)
     for at in range(0, len(octets) - 1, 100):
         cutter.feed(octets[at : at + 100] if at + 100 < len(octets) else octets[at:-1])
-        assert cutter.next_packet() is None
+        assert cutter.cut() is None
         assert len(cutter.buffer) <= 200
     cutter.feed(octets[-1:])
     assert cut(cutter) == [[(b"a", 0)]]
@@ -92,5 +92,5 @@ def test_malformed_headers(octets: bytes) -> None:
     cutter = PacketCutter(1000)
     cutter.feed(octets)
     with pytest.raises(PacketError) as caught:
-        cutter.next_packet()
+        cutter.cut()
     assert caught.value.reason_code == 0x81

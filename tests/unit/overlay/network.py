@@ -8,7 +8,6 @@ from typing import Any
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
-from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.packets import Conjunction, Space
 
 SPACE = Space("/", "orders")
@@ -32,9 +31,7 @@ class Network:
         edges: Iterable[tuple[str, str]],
         aggregation: Aggregation | Mapping[str, Aggregation] = Aggregation.COVERING,
         patterns_max: int = 1000,
-        scheme: type[InterestScheme] = Interest,
     ) -> None:
-        self.scheme = scheme
         self.brokers = dict(brokers)
         self.node_of = {broker: node for node, names in brokers.items() for broker in names}
         self.neighbours: dict[str, list[str]] = {node: [] for node in brokers}
@@ -65,7 +62,7 @@ class Network:
         """Return the state of a broker that starts."""
         node = self.node_of[broker]
         aggregation = self.aggregation if isinstance(self.aggregation, Aggregation) else self.aggregation[broker]
-        return self.scheme(
+        return Interest(
             node,
             self.neighbours[node],
             aggregation,

@@ -23,78 +23,6 @@ INTEREST_DEFECTS: Final = (
         [f"{_TESTS}/test_subscriptions.py"],
     ),
     Defect(
-        "a constraint read as at least",
-        "tests/overlay/reference/constraints.py",
-        "times.get(leaf, 0) == increment.constraint.get(leaf, 0) for leaf in elements",
-        "times.get(leaf, 0) >= increment.constraint.get(leaf, 0) for leaf in elements",
-        [f"{_TESTS}/test_constraints.py"],
-    ),
-    Defect(
-        "a constraint read as at least, found by the small models",
-        "tests/overlay/reference/constraints.py",
-        "times.get(leaf, 0) == increment.constraint.get(leaf, 0) for leaf in elements",
-        "times.get(leaf, 0) >= increment.constraint.get(leaf, 0) for leaf in elements",
-        [_MODELS],
-    ),
-    Defect(
-        "leaves that a whole constraint does not name are left out of it",
-        "tests/overlay/reference/constraints.py",
-        "{*increment.constraint, *(times if increment.whole else ())}",
-        "set(increment.constraint)",
-        [f"{_TESTS}/test_constraints.py"],
-    ),
-    Defect(
-        "a merged increment keeps the constraint that it came with",
-        "tests/overlay/reference/constraints.py",
-        "onward = replace(onward, whole=True, constraint=self._slice(neighbour))",
-        "onward = replace(onward, whole=True)",
-        [f"{_TESTS}/test_paper_examples.py", _MODELS],
-    ),
-    Defect(
-        "a constraint tells two states of one vector apart by nothing",
-        "tests/overlay/reference/constraints.py",
-        "if increment.whole and increment.checksum != self._checksums[node]:",
-        "if increment.whole and increment.checksum < 0:",
-        [f"{_TESTS}/test_constraints.py"],
-    ),
-    Defect(
-        "a summary with other patterns at the same vector is believed",
-        "tests/overlay/reference/constraints.py",
-        "if lags or (differs and summary.slice == times):",
-        "if lags:",
-        [f"{_TESTS}/test_constraints.py"],
-    ),
-    Defect(
-        "acks count though something was not told",
-        "tests/overlay/reference/constraints.py",
-        "return self._sent[node].serial if told and not self._is_summary_due else 0",
-        "return self._sent[node].serial",
-        [f"{_TESTS}/test_constraints.py"],
-    ),
-    Defect(
-        "a vector that is later than the one that the neighbour knew is read as the complete one",
-        "tests/overlay/reference/empty_increments.py",
-        "if known == here:",
-        "if all(here.get(leaf, 0) >= time for leaf, time in known.items()):",
-        [f"{_TESTS}/test_empty_increments.py"],
-    ),
-    Defect(
-        "V_m is read as a later one at a broker that passes the increment on",
-        "tests/overlay/reference/empty_increments.py",
-        "        if leaf in kept:",
-        """        for space in increment.spaces:
-            self._remember(node, space, increment)
-        if leaf in kept:""",
-        [f"{_TESTS}/test_empty_increments.py"],
-    ),
-    Defect(
-        "a full state replaces what is later",
-        "tests/overlay/reference/constraints.py",
-        "is_late = all(full.slice.get(leaf, -1) >= time for leaf, time in times.items())",
-        "is_late = True",
-        [_MODELS],
-    ),
-    Defect(
         "a full update forgets nothing",
         f"{_OVERLAY}/replica.py",
         "removed = self._forgotten() if whole else self._removed",
@@ -135,7 +63,7 @@ INTEREST_DEFECTS: Final = (
     ),
     Defect(
         "a counter in place of the set of holders",
-        f"{_OVERLAY}/space_table.py",
+        f"{_OVERLAY}/aggregation.py",
         """        if brokers is None or broker not in brokers:
             return None
         if len(brokers) > 1:""",
@@ -146,7 +74,7 @@ INTEREST_DEFECTS: Final = (
     ),
     Defect(
         "a neighbour is told of its own interest",
-        f"{_OVERLAY}/space_table.py",
+        f"{_OVERLAY}/aggregation.py",
         "return [told for told in self._announced if told != node]",
         "return list(self._announced)",
         [f"{_TESTS}/test_space_table.py"],
@@ -167,7 +95,7 @@ INTEREST_DEFECTS: Final = (
     ),
     Defect(
         "the earliest time of the replicas is taken for the latest",
-        f"{_OVERLAY}/direction.py",
+        f"{_OVERLAY}/replica.py",
         """            elif self.times.get(leaf) != max(times):
                 self.times[leaf] = max(times)""",
         """            elif self.times.get(leaf) != min(times):
@@ -176,14 +104,14 @@ INTEREST_DEFECTS: Final = (
     ),
     Defect(
         "the time of the freshest replica with the patterns of one",
-        f"{_OVERLAY}/space_table.py",
+        f"{_OVERLAY}/aggregation.py",
         "            held[text] = self._group(brokers | {broker})",
         "            held[text] = self._group(frozenset({broker}))",
         [f"{_TESTS}/test_space_table.py"],
     ),
     Defect(
         "any replica says which leaves are interested",
-        f"{_OVERLAY}/direction.py",
+        f"{_OVERLAY}/replica.py",
         "interested = any(leaf in replica.interested.get(space, ()) for replica in self._latest(leaf))",
         "interested = any(leaf in replica.interested.get(space, ()) for replica in self.replicas.values())",
         [f"{_TESTS}/test_interest.py"],
@@ -197,7 +125,7 @@ INTEREST_DEFECTS: Final = (
     ),
     Defect(
         "an unknown kind of exchange asks for its key",
-        f"{_OVERLAY}/conjunction.py",
+        f"{_OVERLAY}/aggregation.py",
         "    return Conjunction(space, HASH)\n\n\ndef",
         "    return Conjunction(space, key)\n\n\ndef",
         [f"{_TESTS}/test_conjunction.py"],

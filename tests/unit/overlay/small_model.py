@@ -5,8 +5,6 @@ order of the leaves' updates, with each of them lost, one of them repeated, a fu
 of the broker. What each run sends to the publishing leaf is a trace. Then comes every merge of two traces at the
 publishing leaf, with one packet lost on the way.
 
-Summaries are left out: they change nothing but what is asked for, and a full state may be asked for at any time.
-
 At every state of every broker, each message that an active subscription wants and that carries its virtual start time
 has to pass. A message with a later vector passes wherever that one does.
 """
@@ -19,12 +17,9 @@ from typing import Any, NamedTuple
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
-from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.packets import Resync, Vector
+from broker.overlay.packets import Resync
 from broker.routing.cover_index import covers
 from broker.routing.pattern import parse_pattern
-from tests.overlay.reference.empty_increments import EmptyIncrementsEnd
-from tests.overlay.reference.packets import InterestSummary, Lagging
 from tests.unit.overlay.network import SPACE, wants
 
 Batch = tuple[Sequence[str], Sequence[str]]
@@ -64,8 +59,8 @@ class Event(NamedTuple):
 class LeafFeed:
     """What a leaf sends on links that begin after 0, 1 or 2 updates, and its subscriptions with their start times."""
 
-    def __init__(self, scheme: Any, place: int, first: Sequence[str], updates: Sequence[Batch]) -> None:
-        leaf = scheme(NODES[place], ("middle",), Aggregation.COVERING, 100, LEAVES[place])
+    def __init__(self, place: int, first: Sequence[str], updates: Sequence[Batch]) -> None:
+        leaf = Interest(NODES[place], ("middle",), Aggregation.COVERING, 100, LEAVES[place])
         self.links: list[dict[int, list[Any]]] = []
         self.active: list[dict[str, int]] = []
         self.times: list[int] = []
@@ -82,18 +77,14 @@ class LeafFeed:
 
     def _collect(self, leaf: Any, progress: int) -> None:
         for _, link, packet in leaf.take_output(0):
-            if not isinstance(packet, InterestSummary):
-                self.links[int(link)].setdefault(progress, []).append(packet)
+            self.links[int(link)].setdefault(progress, []).append(packet)
 
 
 class SmallModel:
-    """All runs of one scenario by one scheme."""
+    """All runs of one scenario."""
 
-    def __init__(self, scheme: type[InterestScheme], scenario: Scenario) -> None:
-        self.scheme: Any = scheme
-        self.request = Resync() if scheme is Interest else Lagging()
-        self.readings: list[tuple[Vector, Vector]] = []  # of middle brokers: as what a vector may be read
-        self.feeds = [LeafFeed(scheme, place, scenario.first[place], scenario.updates[place]) for place in range(2)]
+    def __init__(self, scenario: Scenario) -> None:
+        self.feeds = [LeafFeed(place, scenario.first[place], scenario.updates[place]) for place in range(2)]
         self._events: list[Event] = []
         self._numbers: dict[str, int] = {}  # of events, by their text
         self._states: dict[Any, int] = {}  # of the publishing leaf, by what is known there
@@ -146,20 +137,16 @@ class SmallModel:
                 seen = [max(seen[0], op[1]), max(seen[1], op[2])]
                 trace.append(Event(None, (seen[0], seen[1])))
             elif op[0] == "ask":
-                middle.received("pb", "pb", self.request, 0)
+                middle.received("pb", "pb", Resync(), 0)
             else:
                 place, progress = op[-2:]
                 link = self.feeds[place].links[links[place]]
-                if op[0] == "again" and self.scheme is not Interest:
-                    link = self.feeds[place].links[progress]
                 seen[place] = max(seen[place], progress)
                 for packet in link.get(progress, ()):
                     middle.received(NODES[place], LEAVES[place], packet, 0)
             for node, _, packet in middle.take_output(0):
-                if node == "pb" and not isinstance(packet, InterestSummary):
+                if node == "pb":
                     trace.append(Event(packet, (seen[0], seen[1])))
-            if isinstance(middle, EmptyIncrementsEnd):
-                self.readings += [one for one in middle.readings("pb", SPACE) if one not in self.readings]
             for place, node in enumerate(NODES):
                 self._check(middle, node, place, seen)
         return tuple(self._number(event) for event in trace)
@@ -171,7 +158,7 @@ class SmallModel:
         return number
 
     def _middle(self) -> Any:
-        middle = self.scheme("middle", ("pb", *NODES), Aggregation.COVERING, 100)
+        middle = Interest("middle", ("pb", *NODES), Aggregation.COVERING, 100)
         for node, broker in (("pb", "pb"), *zip(NODES, LEAVES, strict=True)):
             middle.connected(node, broker, 1)
         return middle
@@ -216,7 +203,7 @@ class SmallModel:
 
     def _reach(self, way: Way) -> int:
         """Return the state of the publishing leaf after some events; to repeat them costs less than to copy it."""
-        publisher = self.scheme("pb", ("middle",), Aggregation.COVERING, 100, "pb")
+        publisher = Interest("pb", ("middle",), Aggregation.COVERING, 100, "pb")
         for broker in BROKERS:
             publisher.connected("middle", broker, 1)
         for place, number in way:
@@ -234,12 +221,6 @@ class SmallModel:
         return known
 
     def _fingerprint(self, publisher: Any) -> Any:
-        roots = frozenset(publisher.roots("middle", SPACE))
-        if self.scheme is not Interest:
-            vector = publisher.vector("middle", SPACE)
-            return roots, tuple(
-                (leaf, publisher.time(leaf), leaf in vector) for leaf in sorted(publisher.leaves("middle"))
-            )
         return tuple(
             (
                 name,
@@ -253,25 +234,6 @@ class SmallModel:
         )
 
     # ---- the invariant -----------------------------------------------------------------------------------------------
-
-    def check_readings(self) -> int:
-        """Check that what the publishing leaf sends at a vector has all of the later one that it may be read as.
-
-        Return how often a reading applied.
-        """
-        applied = 0
-        for publisher in self._publishers:
-            roots = [parse_pattern(root) for root in publisher.roots("middle", SPACE)]
-            for known, complete in self.readings:
-                if known != publisher.vector("middle", SPACE):
-                    continue
-                applied += 1
-                for feed, leaf in zip(self.feeds, LEAVES, strict=True):
-                    for time, active in zip(feed.times, feed.active, strict=True):
-                        for text in active if time == complete.get(leaf) else ():
-                            if not any(covers(root, parse_pattern(text)) for root in roots):
-                                raise Filtered(f"{known} read as {complete}: {leaf} wants {text}, known: {roots}")
-        return applied
 
     def _check(self, interest: Any, node: str, place: int, seen: Sequence[int]) -> None:
         """Check that nothing is filtered whose subscription is active, however far the leaf has gone meanwhile."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.overlay.acknowledgements import LagWatch
 from broker.overlay.packets import Space
+from broker.overlay.progress import LagWatch
 
 SPACE = Space("/", "orders")
 

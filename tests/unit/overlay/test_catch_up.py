@@ -7,11 +7,12 @@ from collections.abc import Callable
 from random import Random
 
 from broker.overlay.aggregation import Aggregation
-from broker.overlay.catch_up import Behind, CatchUp
 from broker.overlay.packets import Conjunction, Data, Packet, Space, StreamRun
+from broker.overlay.progress import Behind, CatchUp
 from broker.overlay.simulation.leaf_member import SimulatedBinding
 from broker.overlay.simulation.link import LinkFaults, SimulatedLink
-from broker.overlay.simulation.network import Network, SimulatedTree
+from broker.overlay.simulation.network import SimulatedTree
+from tests.overlay.faulty_network import FaultyNetwork
 
 SPACE = Space("/", "orders")
 CONTENT = bytes(10_000)
@@ -50,7 +51,7 @@ class Line:
         nodes = {"leaf0": ("leaf0",), "inner": ("m",), "leaf1": ("leaf1",)}
         links = {"leaf0": ("inner",), "inner": ("leaf0", "leaf1"), "leaf1": ("inner",)}
         tree = SimulatedTree(nodes, links)
-        self.network = network = Network(tree, [SPACE], Random(1), lambda: Aggregation.COVERING)
+        self.network = network = FaultyNetwork(tree, [SPACE], Random(1), lambda: Aggregation.COVERING)
         for link in network.links:
             link.faults = LinkFaults(least_delay_ms=50, most_delay_ms=50)
         self.crossed: Counter[tuple[str, str, int]] = Counter()

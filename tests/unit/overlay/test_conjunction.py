@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.overlay.conjunction import EVERYTHING, conjunction, pattern_of
+from broker.overlay.aggregation import EVERYTHING, conjunction, pattern_of
 from broker.overlay.packets import Conjunction, Space
 
 SPACE = Space("/", "orders")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.overlay.coverage import Coverage
+from broker.overlay.progress import Coverage
 
 RANGES = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 8)), max_size=20)
 

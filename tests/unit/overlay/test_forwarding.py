@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from broker.overlay.aggregation import Aggregation
 from broker.overlay.forwarding import Forwarding, ForwardingCounts
+from broker.overlay.interest import Interest
 from broker.overlay.packets import Data, Element, Space, StreamName, StreamRun, Vector, VectorChange
 
 STREAM = StreamName("pb", Space("/", "orders"))
 
 
-class Known:
+class Known(Interest):
     """What a broker knows: `sb` is in the direction `down`, up to a time, and wants keys."""
 
     def __init__(self, time: int, *keys: str) -> None:
-        self.version = 0
-        self.time = time
+        super().__init__("own", ("up", "down", "aside"), Aggregation.COVERING, 100)
+        self.known_time = time
         self.keys = keys
 
     def wanting(self, space: Space, key: str) -> tuple[str, ...]:
@@ -26,7 +28,7 @@ class Known:
 
     def sufficient(self, node: str, space: Space, vector: Vector) -> bool:
         """Return whether enough is known of `sb`."""
-        return self.time >= vector.get("sb", 0)
+        return self.known_time >= vector.get("sb", 0)
 
     def direction(self, leaf: str) -> str | None:
         """Return where a leaf is."""
@@ -87,10 +89,10 @@ def test_a_broker_that_knows_too_little_passes_everything_until_it_knows_more() 
     """Also while the result of the comparison is cached."""
     forwarding, known = begun(time=4), Known(3)
     assert forward(forwarding, run(2, data(2)), known) == [run(2, data(2))]
-    known.time = 4
+    known.known_time = 4
     known.version += 1
     assert forward(forwarding, run(3, data(3)), known) == []
-    known.time = 0
+    known.known_time = 0
     known.version += 1
     assert forward(forwarding, run(4, data(4)), known)[-1].elements == (data(4),)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.overlay.interest_scheme import WITHDRAW_AFTER_MS
+from broker.overlay.interest import WITHDRAW_AFTER_MS
 from broker.overlay.packets import Contradiction
 from tests.unit.overlay.network import OTHER, SPACE, Network, wants
 

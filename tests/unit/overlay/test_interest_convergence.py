@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.overlay.aggregation import Aggregation
-from broker.overlay.interest import Interest
-from broker.overlay.interest_scheme import InterestScheme
 from broker.routing.cover_index import covers
 from broker.routing.pattern import parse_pattern
-from tests.overlay.reference.constraints import ConstraintInterest
 from tests.unit.overlay.network import OTHER, SPACE, Network, wants
 from tests.unit.overlay.test_aggregation import closure
 
@@ -39,7 +35,6 @@ class Life:
         parents: list[int],
         sizes: list[int],
         aggregations: list[Aggregation],
-        scheme: type[InterestScheme] = Interest,
     ) -> None:
         inner = [f"n{place}" for place in range(len(parents) + 1)]
         edges = [(f"n{place + 1}", inner[parent % (place + 1)]) for place, parent in enumerate(parents)]
@@ -50,7 +45,7 @@ class Life:
                 edges.append((node, leaf))
         names = [broker for names in brokers.values() for broker in names]
         kinds = {name: aggregations[at % len(aggregations)] for at, name in enumerate(names)}
-        self.network = Network(brokers, edges, kinds, scheme=scheme)
+        self.network = Network(brokers, edges, kinds)
         self.bindings: dict[str, dict[str, tuple[str, int, int]]] = {leaf: {} for leaf in self.network.leaves}
         for leaf in self.network.leaves:
             self.network.change(leaf)
@@ -179,17 +174,11 @@ class Life:
 TREES = st.tuples(st.lists(st.integers(0, 5), max_size=2), st.lists(st.integers(1, 2), min_size=3, max_size=3))
 
 
-SCHEMES = pytest.mark.parametrize("scheme", [Interest, ConstraintInterest])
-
-
-@SCHEMES
 @settings(max_examples=60)
 @given(tree=TREES, steps=STEPS)
-def test_tables_converge_to_the_covering_closure(
-    scheme: type[InterestScheme], tree: tuple[list[int], list[int]], steps: list[Step]
-) -> None:
+def test_tables_converge_to_the_covering_closure(tree: tuple[list[int], list[int]], steps: list[Step]) -> None:
     """After any interleaving, once the links are whole again; and before that nobody ever claims too much."""
-    life = Life(*tree, [Aggregation.COVERING], scheme)
+    life = Life(*tree, [Aggregation.COVERING])
     for step in steps:
         life.step(step)
         life.check_claims()
@@ -203,17 +192,13 @@ def test_tables_converge_to_the_covering_closure(
     life.check_tables(exact=True)
 
 
-@SCHEMES
 @settings(max_examples=60)
 @given(tree=TREES, steps=STEPS, aggregations=st.lists(st.sampled_from(Aggregation), min_size=2, max_size=5))
 def test_brokers_with_different_aggregation_work_together(
-    scheme: type[InterestScheme],
-    tree: tuple[list[int], list[int]],
-    steps: list[Step],
-    aggregations: list[Aggregation],
+    tree: tuple[list[int], list[int]], steps: list[Step], aggregations: list[Aggregation]
 ) -> None:
     """What they announce differs, and what it matches does not."""
-    life = Life(*tree, aggregations, scheme)
+    life = Life(*tree, aggregations)
     for step in steps:
         life.step(step)
         life.check_claims()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
 from broker.overlay.leaf import Leaf
@@ -27,7 +25,7 @@ BOTH = Update(
 def publisher(log: MemoryLog, update: Update = BOTH) -> Leaf:
     """Return a leaf with one neighbour broker, which has announced something."""
     interest = Interest("pb", ("inner",), Aggregation.COVERING, 1000, "pb")
-    leaf = Leaf("pb", "inner", interest, log)
+    leaf = Leaf("pb", "inner", interest, log.streams)
     leaf.bindings_changed((), ())
     leaf.connected("inner", "b1", 1, 0)
     leaf.received("inner", "b1", update, 0)
@@ -38,14 +36,14 @@ def publisher(log: MemoryLog, update: Update = BOTH) -> Leaf:
 def bind(leaf: Leaf, log: MemoryLog) -> None:
     """Apply the bindings that the leaf wants, and make its stream durable."""
     for space, added, removed in leaf.take_bindings():
-        log.bind(space, added, removed)
+        log.streams[space].bind(added, removed)
     log.streams[SPACE].durable = log.streams[SPACE].last
 
 
 def publish(log: MemoryLog, count: int) -> None:
     """Publish messages."""
     for _ in range(count):
-        log.append(SPACE, "key", b"")
+        log.streams[SPACE].publish("key", b"")
     log.streams[SPACE].durable = log.streams[SPACE].last
 
 
@@ -55,13 +53,13 @@ def test_an_ack_counts_only_for_the_leaves_that_its_sender_had_announced() -> No
     leaf = publisher(log)
     publish(log, 3)
     leaf.received("inner", "b1", Ack(STREAM, 4, 2), 0)
-    assert log.trimmed(SPACE) == 0
+    assert log.streams[SPACE].trimmed == 0
     leaf.received("inner", "b1", Ack(STREAM, 3, 1), 0)
-    assert log.trimmed(SPACE) == 3
+    assert log.streams[SPACE].trimmed == 3
     one = Update(2, full=False, last=True, gone=("sb2",), interested=((SPACE, ("sb1",)),))
     leaf.received("inner", "b1", one, 0)
     leaf.received("inner", "b1", Ack(STREAM, 4, 1), 0)
-    assert log.trimmed(SPACE) == 3
+    assert log.streams[SPACE].trimmed == 3
 
 
 def test_a_restarted_publisher_stores_everything_until_it_knows_what_it_promised() -> None:
@@ -106,7 +104,7 @@ def later(serial: int, time: int) -> Update:
 
 def vectors(log: MemoryLog) -> list[tuple[int, int]]:
     """Return the vector changes: their numbers and the new time of `sb1`."""
-    return [(change.number, change.new["sb1"]) for change in log.vectors(SPACE)]
+    return [(change.number, change.new["sb1"]) for change in log.streams[SPACE].changes]
 
 
 def test_any_number_of_changes_without_a_message_is_at_most_one_vector_change() -> None:
@@ -119,7 +117,7 @@ def test_any_number_of_changes_without_a_message_is_at_most_one_vector_change() 
     assert len(vectors(log)) == 1
     publish(log, 2)
     assert vectors(log)[1:] == [(2, 59)]
-    assert log.last(SPACE) == 4
+    assert log.streams[SPACE].durable == 4
 
 
 def test_a_vector_that_has_just_changed_stays_for_a_while() -> None:
@@ -158,7 +156,7 @@ def test_a_leaf_that_stops_leaves_the_vector_that_it_knew() -> None:
     assert vectors(log) == [(1, 1)]
     leaf.settle()
     publish(log, 1)
-    assert log.last(SPACE) == 2
+    assert log.streams[SPACE].durable == 2
 
 
 def test_acks_that_lag_behind_bring_tips() -> None:
@@ -175,7 +173,7 @@ def test_acks_that_lag_behind_bring_tips() -> None:
 
 def subscriber() -> Leaf:
     """Return a leaf `sb` with one binding, which has got a message of `pb`."""
-    leaf = Leaf("sb", "inner", Interest("sb", ("inner",), Aggregation.COVERING, 1000, "sb"), MemoryLog([]))
+    leaf = Leaf("sb", "inner", Interest("sb", ("inner",), Aggregation.COVERING, 1000, "sb"), {})
     leaf.bindings_changed([("binding", Conjunction(SPACE, "#"), True)], ())
     leaf.connected("inner", "b1", 1, 0)
     vector = VectorChange(1, {}, {"sb": leaf.start_point("binding")})
@@ -214,7 +212,7 @@ def test_streams_of_a_leaf_that_is_given_up_are_forgotten() -> None:
 
 def test_a_leaf_goes_above_a_virtual_time_that_others_have_of_it_and_that_it_never_had() -> None:
     """A vector says so, or the answer to an update: its data folder is an older copy, or its clock was ahead."""
-    leaf = Leaf("sb", "inner", Interest("sb", ("inner",), Aggregation.COVERING, 1000, "sb"), MemoryLog([]))
+    leaf = Leaf("sb", "inner", Interest("sb", ("inner",), Aggregation.COVERING, 1000, "sb"), {})
     leaf.bindings_changed((), ())
     leaf.connected("inner", "b1", 1, 0)
     leaf.received("inner", "b1", UpdateAck(1, 5_000), 0)
@@ -239,16 +237,16 @@ def test_a_binding_gets_nothing_that_was_promised_to_another_life_of_its_leaf() 
     assert [delivery.data.number for delivery in leaf.take_deliveries()] == [6]
 
 
-def test_an_own_stream_that_has_ended_is_forgotten_when_all_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_own_stream_that_has_ended_is_forgotten_when_all_have_it() -> None:
     """Not before: others may still ask for it."""
     log = MemoryLog([SPACE])
     leaf = publisher(log)
     publish(log, 2)
     leaf.take_output(0)
-    monkeypatch.setattr(MemoryLog, "spaces", lambda _log: ())
+    stream = log.streams.pop(SPACE)
     leaf.tick(1_000)
     assert list(leaf.sources) == [SPACE]
-    leaf.received("inner", "b1", Ack(STREAM, log.last(SPACE), 1), 0)
+    leaf.received("inner", "b1", Ack(STREAM, stream.durable, 1), 0)
     leaf.tick(2_000)
     assert list(leaf.sources) == []
 

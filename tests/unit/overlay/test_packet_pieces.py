@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.overlay.packet_fields import DamagedPacket
 from broker.overlay.packets import Packet, Space, StreamName, StreamRun, UpdateAck
-from broker.overlay.wire import OTHER_PACKETS_BYTES, PacketPieces, decode, encode
+from broker.overlay.wire import OTHER_PACKETS_BYTES, DamagedPacket, PacketPieces, decode, encode
 from tests.unit.overlay.test_sink import data
 
 STREAM = StreamName("sb1", Space("/", "orders"))

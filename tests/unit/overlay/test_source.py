@@ -14,20 +14,20 @@ STREAM = StreamName("pb", SPACE)
 def opened(log: MemoryLog) -> StreamSource:
     """Return the stream of a log whose elements are durable."""
     log.streams[SPACE].durable = log.streams[SPACE].last
-    return StreamSource(STREAM, log)
+    return StreamSource(STREAM, log.streams[SPACE])
 
 
 def log_with(*parts: dict[str, int] | int) -> MemoryLog:
     """Return a log: a number is so many messages, a mapping a vector change."""
     log = MemoryLog([SPACE])
-    log.bind(SPACE, {"#"}, ())
+    log.streams[SPACE].bind({"#"})
     vector: dict[str, int] = {}
     for part in parts:
         if isinstance(part, int):
             for _ in range(part):
-                log.append(SPACE, "key", b"content")
+                log.streams[SPACE].publish("key", b"content")
         else:
-            log.append_vector(SPACE, vector, part, 0)
+            log.streams[SPACE].append_vector(vector, part, 0)
             vector = part
     return log
 
@@ -57,7 +57,7 @@ def test_a_vector_never_falls_and_keeps_leaves_that_nobody_knows_yet() -> None:
     source.review({"sb": 6, "new": 1}, never, ())
     assert (source.is_stale, source.has_newcomers) == (True, True)
     source.change_vector()
-    assert log.vectors(SPACE)[-1] == VectorChange(2, {"sb": 5, "other": 7}, {"sb": 6, "other": 7, "new": 1})
+    assert log.streams[SPACE].changes[-1] == VectorChange(2, {"sb": 5, "other": 7}, {"sb": 6, "other": 7, "new": 1})
     assert not source.is_stale
 
 
@@ -142,7 +142,7 @@ def test_what_a_limit_forced_out_is_lost_for_who_lacked_it() -> None:
     log = log_with({"sb": 5, "other": 7}, 6)
     source = opened(log)
     source.acks.credit(["sb"], 3)
-    log.force_out(SPACE, 5)
+    log.streams[SPACE].force_out(5)
     assert kept(source.answer(nack(2, 7))) == [(2, 3, [], False), (4, 5, [], True), (6, 7, [6, 7], False)]
     source.acks.credit(["sb"], 5)
     assert kept(source.answer(nack(2, 7))) == [(2, 7, [6, 7], False)]
@@ -153,7 +153,7 @@ def test_what_a_limit_forced_out_before_it_was_sent_is_no_silence() -> None:
     log = log_with({"sb": 5}, 6)
     source = opened(log)
     source.sent = 2
-    log.force_out(SPACE, 5)
+    log.streams[SPACE].force_out(5)
     run = source.run(10_000)
     assert run is not None
     assert run.first == 6
@@ -195,21 +195,21 @@ def test_a_publisher_that_forgets_its_vector_promises_nothing_until_it_knows_mor
     """The vector falls in the stream itself, right after the restart, and rises with what is known."""
     log = log_with({"sb": 5}, 2)
     log.streams[SPACE].durable = log.streams[SPACE].last
-    source = StreamSource(STREAM, log, forgets=True)
-    assert log.vectors(SPACE)[-1] == VectorChange(4, {"sb": 5}, {"sb": 0})
-    log.append(SPACE, "key", b"content")
+    source = StreamSource(STREAM, log.streams[SPACE], forgets=True)
+    assert log.streams[SPACE].changes[-1] == VectorChange(4, {"sb": 5}, {"sb": 0})
+    log.streams[SPACE].publish("key", b"content")
     source.review({"sb": 3}, never, ())
     source.change_vector()
-    assert log.vectors(SPACE)[-1] == VectorChange(6, {"sb": 0}, {"sb": 3})
-    assert not StreamSource(STREAM, log_with({"sb": 5}), forgets=False).is_stale
+    assert log.streams[SPACE].changes[-1] == VectorChange(6, {"sb": 0}, {"sb": 3})
+    assert not StreamSource(STREAM, log_with({"sb": 5}).streams[SPACE], forgets=False).is_stale
 
 
 def test_what_was_published_with_a_forgotten_vector_is_sent_again_with_that_of_today() -> None:
     """Once that reaches what the leaf had before; the vectors in between are not in the answer."""
     log = log_with({"sb": 5}, 2)
     log.streams[SPACE].durable = log.streams[SPACE].last
-    source = StreamSource(STREAM, log, forgets=True)
-    log.append(SPACE, "key", b"content")
+    source = StreamSource(STREAM, log.streams[SPACE], forgets=True)
+    log.streams[SPACE].publish("key", b"content")
     for time in (3, 5):
         source.review({"sb": time}, never, ())
         source.change_vector()
@@ -225,7 +225,7 @@ def test_what_was_published_with_a_forgotten_vector_is_sent_again_with_that_of_t
 def test_a_publisher_that_forgets_its_vector_keeps_a_leaf_until_it_knows_as_much_as_it_promised() -> None:
     """A neighbour that lags behind may believe that the leaf has no interest."""
     log = log_with({"sb": 5}, 1)
-    source = StreamSource(STREAM, log, forgets=True)
+    source = StreamSource(STREAM, log.streams[SPACE], forgets=True)
     source.review({}, lambda _leaf, time: time <= 4, ())
     assert source.vector == {"sb": 0}
     source.review({}, lambda _leaf, time: time <= 5, ())

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.overlay.aggregation import Aggregation
-from broker.overlay.space_table import SpaceTable
+from broker.overlay.aggregation import Aggregation, SpaceTable
 from tests.unit.overlay.test_aggregation import PATTERNS, closure
 
 NODES = ("n1", "n2", "n3")

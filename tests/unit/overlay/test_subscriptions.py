@@ -168,6 +168,6 @@ def test_many_bindings_take_steps_in_proportion() -> None:
         assert len(leaf.roots) == number
         for at in range(0, number, 1000):
             leaf.change([], [name for name, _ in bindings[at : at + 1000]])
-        visits.append(roots.visited)  # type: ignore[union-attr]  # the covering kind
+        visits.append(roots.visited)
         assert not leaf.roots
     assert visits[1] < 15 * visits[0]

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.overlay.packet_fields import DamagedPacket
 from broker.overlay.packets import (
     Ack,
     Conjunction,
@@ -21,7 +20,7 @@ from broker.overlay.packets import (
     UpdateAck,
     VectorChange,
 )
-from broker.overlay.wire import VERSION, decode, encode
+from broker.overlay.wire import VERSION, DamagedPacket, decode, encode
 
 NUMBERS = st.integers(0, 2**64 - 1)
 TEXTS = st.text(max_size=8)

@@ -8,7 +8,7 @@ import pytest
 
 from broker.perf.faults import BadOptions
 from broker.perf.flags import spread
-from broker.perf.load import Load
+from broker.perf.parts import Load
 from broker.perf.scenarios.messages import add_throughput, addressed, binding_key, routing_keys
 from broker.perf.spool import PASS_DIGITS
 from broker.perf.topology import addressing_of

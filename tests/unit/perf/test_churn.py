@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from pamqp import frame
 
-from broker.perf.crew import Interruption
 from broker.perf.faults import Refusal
 from broker.perf.peer import Address, Script, opening
 from broker.perf.scenarios.churn import KINDS, CycleQuota, CycleWorker
@@ -26,7 +25,7 @@ ON_A_QUEUE = {"bindings", "consumers"}
 
 def quota(cycles: int | None) -> CycleQuota:
     """Return a quota that ends by its number only."""
-    return CycleQuota(cycles, Interruption())
+    return CycleQuota(cycles, lambda: False)
 
 
 def said(script: Script) -> list[Any]:
@@ -112,11 +111,9 @@ def test_a_cycle_that_fails_is_not_counted() -> None:
 
 
 def test_a_quota_ends_at_ctrl_c_and_at_its_time() -> None:
-    """No further cycle starts after Ctrl-C or the end of the time."""
-    allowed = quota(None)
-    assert allowed.take()
-    allowed.interruption.asked = True
-    assert not allowed.take()
+    """No further cycle starts after Ctrl-C, a fault or the end of the time."""
+    assert quota(None).take()
+    assert not CycleQuota(None, lambda: True).take()
     late = quota(None)
     late.until_s = 0.0
     assert not late.take()

@@ -25,4 +25,4 @@ def test_single_confirms_in_order_keep_nothing() -> None:
     confirms = Confirms()
     for tag in range(1, 1001):
         confirms.add(tag, multiple=False)
-    assert (confirms.watermark, confirms.above, confirms.frames) == (1000, set(), 1000)
+    assert (confirms.watermark, confirms.above) == (1000, set())

@@ -2,81 +2,77 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
 from broker.perf import conversation, wire
-from broker.perf.conversation import Conversation, Switchboard
-from broker.perf.faults import BrokenStream, Refusal, Stalled
-from broker.perf.peer import Address, Script
-from tests.deadline import wait_until
+from broker.perf.conversation import Conversation
+from broker.perf.faults import BrokenStream, Fault, Refusal, Stalled
+from broker.perf.peer import Address, Script, closing
+from tests.deadline import DEADLINE_S
 
 HEARTBEAT = wire.frame(wire.HEARTBEAT, 0, b"")
 OPEN_OK = wire.method(1, wire.CHANNEL_OPEN_OK, wire.long_string(b""))
 REFUSED = wire.method(
     1, wire.CHANNEL_CLOSE, b"\x01\x94" + wire.short_string("NOT_FOUND - no queue 'q'") + b"\x00\x32\x00\x0a"
 )
+FORCED = wire.method(0, wire.CONNECTION_CLOSE, b"\x01\x40" + wire.short_string("CONNECTION_FORCED") + bytes(4))
 
 
 class Listener:
     """Accepts connections, and lets the test write on each."""
 
     def __init__(self) -> None:
-        self.listening = socket.create_server(("127.0.0.1", 0))
-        self.address = Address("127.0.0.1", self.listening.getsockname()[1])
-        self.accepted: list[socket.socket] = []
+        self.accepted: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+        self.ended: list[Conversation] = []
+        self.port = 0
 
-    def accept(self) -> socket.socket:
-        """Return the broker's end of the next connection."""
-        accepted, _ = self.listening.accept()
-        accepted.settimeout(10)
-        self.accepted.append(accepted)
-        return accepted
+    async def dial(self, heartbeat_s: float = 0) -> tuple[Conversation, asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return a new conversation, and the broker's end of it."""
+        talk = await Conversation.connect(Address("127.0.0.1", self.port), self.ended.append, heartbeat_s)
+        return (talk, *(await self.accepted.get()))
 
 
 @pytest.fixture
-def listener() -> Iterator[Listener]:
+async def listener() -> AsyncIterator[Listener]:
     """Provide a listener, and close it with everything it accepted."""
-    made = Listener()
+    made, writers = Listener(), []
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        made.accepted.put_nowait((reader, writer))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    made.port = server.sockets[0].getsockname()[1]
     yield made
-    for accepted in [*made.accepted, made.listening]:
-        accepted.close()
+    for writer in writers:
+        writer.close()
+    server.close()
 
 
-@pytest.fixture
-def board() -> Iterator[Switchboard]:
-    """Provide a switchboard, and close it."""
-    made = Switchboard()
-    yield made
-    made.close()
-
-
-def asking(times: int = 1) -> Script:
+def asking(times: int = 1, request: bytes = wire.method(1, wire.CHANNEL_OPEN, b"\x00")) -> Script:
     """Open channel 1 this many times."""
     for _ in range(times):
-        yield wire.method(1, wire.CHANNEL_OPEN, b"\x00"), wire.CHANNEL_OPEN_OK
+        yield request, wire.CHANNEL_OPEN_OK
+    return times
 
 
-def until_idle(board: Switchboard, talk: Conversation) -> None:
-    """Run turns until a script has ended."""
-    wait_until(lambda: board.turn(0.05) is not None and not talk.busy, "the end of the script")
-
-
-def test_an_answer_brings_the_next_request(listener: Listener, board: Switchboard) -> None:
+async def test_an_answer_brings_the_next_request(listener: Listener) -> None:
     """Three answers, one split into bytes and among heartbeats, end a script of three; the connection stays."""
-    talk = board.dial(listener.address, asking(3))
-    broker = listener.accept()
+    talk, reader, broker = await listener.dial()
+    script = asyncio.create_task(talk.follow(asking(3)))
     for answer in (OPEN_OK, HEARTBEAT + OPEN_OK + HEARTBEAT):
-        broker.sendall(answer)
+        await reader.readexactly(13)
+        broker.write(answer)
+    await reader.readexactly(13)
     for byte in HEARTBEAT + OPEN_OK:
-        broker.sendall(bytes((byte,)))
-        board.turn(0.01)
-    until_idle(board, talk)
-    assert talk.fault is None
-    assert board.open == {talk}
+        broker.write(bytes((byte,)))
+        await asyncio.sleep(0)
+    assert await script == 3
+    assert (talk.fault, listener.ended) == (None, [])
+    talk.end()
 
 
 @pytest.mark.parametrize(
@@ -88,116 +84,80 @@ def test_an_answer_brings_the_next_request(listener: Listener, board: Switchboar
         (None, Refusal, "the broker closed the socket"),
     ],
 )
-def test_a_script_hears_why_it_cannot_go_on(
-    listener: Listener, board: Switchboard, answer: bytes | None, kind: type[Exception], text: str
+async def test_a_script_hears_why_it_cannot_go_on(
+    listener: Listener, answer: bytes | None, kind: type[Fault], text: str
 ) -> None:
-    """The script gets the exception, the socket is closed, and another conversation goes on."""
-    heard: list[Exception] = []
-
-    def listening() -> Script:
-        try:
-            yield from asking()
-        except Exception as error:
-            heard.append(error)
-            raise
-
-    talk = board.dial(listener.address, listening())
-    broker = listener.accept()
-    other = board.dial(listener.address, asking())
+    """The follower of the script gets the exception, and another conversation goes on."""
+    talk, reader, broker = await listener.dial()
+    other, _, others_broker = await listener.dial()
+    script = asyncio.create_task(talk.follow(asking()))
+    await reader.readexactly(13)  # unread input would make the close a reset
     if answer is None:
-        broker.recv(4096)  # unread input would make the close a reset
         broker.close()
     else:
-        broker.sendall(answer)
-    listener.accept().sendall(OPEN_OK)
-    until_idle(board, talk)
-    until_idle(board, other)
-    assert isinstance(talk.fault, kind)
-    assert text in str(talk.fault)
-    assert heard == [talk.fault]
-    assert other.fault is None
-    assert board.open == {other}
+        broker.write(answer)
+    with pytest.raises(kind, match=text.replace("(", ".")):
+        await script
+    assert talk.fault is not None
+    assert listener.ended == [talk]
+    with pytest.raises(kind):
+        await talk.follow(asking())
+    others_broker.write(OPEN_OK)
+    assert await other.follow(asking()) == 1
+    other.end()
 
 
-def test_an_idle_connection_that_is_closed_is_noticed(listener: Listener, board: Switchboard) -> None:
-    """The next turn reports an idle connection that the broker closed."""
-    talk = board.dial(listener.address, asking())
-    broker = listener.accept()
-    broker.sendall(OPEN_OK)
-    until_idle(board, talk)
-    broker.sendall(
-        wire.method(0, wire.CONNECTION_CLOSE, b"\x01\x40" + wire.short_string("CONNECTION_FORCED") + bytes(4))
-    )
-    assert wait_until(lambda: board.turn(0.05), "the notice") == [talk]
+async def test_an_idle_connection_that_is_closed_is_noticed(listener: Listener) -> None:
+    """The end of an idle connection that the broker closed is reported."""
+    talk, _, broker = await listener.dial()
+    broker.write(wire.method(0, wire.CONNECTION_BLOCKED, wire.short_string("memory")) + FORCED)
+    async with asyncio.timeout(DEADLINE_S):
+        while listener.ended != [talk]:  # noqa: ASYNC110  the conversation tells a function
+            await asyncio.sleep(0)
     assert "320 CONNECTION_FORCED" in str(talk.fault)
-    assert not board.open
 
 
-def test_heartbeats_go_out_to_those_that_are_open(listener: Listener) -> None:
+async def test_a_close_that_is_asked_for_is_no_fault(listener: Listener) -> None:
+    """close-ok ends a connection without a fault, also when the broker closes the socket right after it."""
+    talk, reader, broker = await listener.dial()
+    script = asyncio.create_task(talk.follow(closing()))
+    await reader.readexactly(7)
+    broker.write(wire.method(0, wire.CONNECTION_CLOSE_OK))
+    broker.close()
+    await script
+    assert (talk.fault, listener.ended) == (None, [talk])
+
+
+async def test_heartbeats_go_out_to_those_that_are_open(listener: Listener) -> None:
     """Open connections send heartbeats, with or without a script; closed ones send none."""
-    board = Switchboard(heartbeat_s=0.02)
-    held, gone = board.dial(listener.address, asking()), board.dial(listener.address, asking())
-    brokers = [listener.accept(), listener.accept()]
-    board.hang_up(gone)
-    received = bytearray()
-    brokers[0].setblocking(False)
-
-    def beaten() -> bool:
-        board.turn(0.05)
-        try:
-            received.extend(brokers[0].recv(4096))
-        except BlockingIOError:
-            pass
-        return received.count(HEARTBEAT) >= 3
-
-    wait_until(beaten, "three heartbeats")
+    held, reader, _ = await listener.dial(heartbeat_s=0.02)
+    gone, gone_reader, _ = await listener.dial(heartbeat_s=0.02)
+    gone.end()
+    assert await reader.readexactly(3 * len(HEARTBEAT)) == 3 * HEARTBEAT
+    assert await gone_reader.read() == b""
     assert held.fault is None
-    board.close()
-    assert HEARTBEAT not in brokers[1].recv(4096)
+    held.end()
 
 
-def test_a_broker_that_says_nothing_is_not_waited_for(
-    listener: Listener, board: Switchboard, monkeypatch: pytest.MonkeyPatch
+async def test_a_broker_that_says_nothing_is_not_waited_for(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run in which scripts wait and nothing arrives ends; one in which all are idle goes on."""
+    """A script without an answer ends; an idle connection goes on."""
+    idle, _, _ = await listener.dial()
+    talk, _, _ = await listener.dial()
     monkeypatch.setattr(conversation, "CALL_LIMIT_S", 0.05)
-    talk = board.dial(listener.address, asking())
-    broker = listener.accept()
     with pytest.raises(Stalled, match="no answer from the broker"):
-        wait_until(lambda: board.turn(0.01) and False, "a stall")
-    monkeypatch.setattr(conversation, "CALL_LIMIT_S", 30.0)
-    broker.sendall(OPEN_OK)
-    until_idle(board, talk)
-    monkeypatch.setattr(conversation, "CALL_LIMIT_S", 0.0)
-    assert board.turn(0.01) == []
+        await talk.follow(asking())
+    assert listener.ended == [talk]
+    idle.end()
 
 
-def test_one_script_at_a_time(listener: Listener, board: Switchboard) -> None:
-    """Starting a second script on a busy conversation raises."""
-    talk = board.dial(listener.address, asking())
-    with pytest.raises(RuntimeError):
-        board.follow(talk, asking())
-
-
-def test_a_request_larger_than_the_kernel_takes_is_sent_whole(listener: Listener, board: Switchboard) -> None:
+async def test_a_request_larger_than_the_kernel_takes_is_sent_whole(listener: Listener) -> None:
     """A slow broker receives every byte of a large request."""
     request = wire.frame(wire.METHOD, 1, bytes(8 << 20))
-    read = bytearray()
-
-    def reading() -> None:
-        broker = listener.accept()
-        while len(read) < len(request) and (chunk := broker.recv(1 << 16)):
-            read.extend(chunk)
-        broker.sendall(OPEN_OK)
-
-    thread = threading.Thread(target=reading)
-    thread.start()
-
-    def script() -> Script:
-        yield request, wire.CHANNEL_OPEN_OK
-
-    talk = board.dial(listener.address, script())
-    until_idle(board, talk)
-    thread.join()
-    assert read == request
-    assert talk.fault is None
+    talk, reader, broker = await listener.dial()
+    script = asyncio.create_task(talk.follow(asking(request=request)))
+    assert await reader.readexactly(len(request)) == request
+    broker.write(OPEN_OK)
+    await script
+    talk.end()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.perf.quantities import argument, count, count_or_none, duration, rate, share, size
+from broker.perf.flags import argument, count, count_or_none, duration, rate, share, size
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,10 @@ def feed(scanner: Scanner, stream: bytes, cuts: Iterable[int] = ()) -> None:
 
 
 def test_equal_deliveries_are_counted_without_walking_each() -> None:
-    """A buffer of equal deliveries is counted by stride, with the last tag and the sum of the body sizes."""
+    """A buffer of equal deliveries is counted by stride, with the sum of the body sizes."""
     scanner = Scanner()
     feed(scanner, b"".join(delivery(tag) for tag in range(1, 1001)))
-    assert (scanner.deliveries, scanner.last_tag, scanner.body_bytes) == (1000, 1000, 16_000)
+    assert (scanner.deliveries, scanner.body_bytes) == (1000, 16_000)
     assert scanner.walked < 10
 
 
@@ -66,7 +66,7 @@ def test_one_other_frame_costs_few_walks() -> None:
     stream += b"".join(delivery(tag) for tag in range(501, 1001))
     scanner = Scanner()
     feed(scanner, stream)
-    assert (scanner.deliveries, scanner.last_tag) == (1000, 1000)
+    assert scanner.deliveries == 1000
     assert scanner.walked < 20
 
 
@@ -75,7 +75,7 @@ def test_body_over_several_frames_counts_once() -> None:
     scanner = Scanner()
     stream = b"".join(delivery(tag, size=1000, frame_max=308) for tag in (1, 2, 3))
     feed(scanner, stream, cuts=[len(stream) - 1])
-    assert (scanner.deliveries, scanner.body_bytes, scanner.last_tag) == (3, 3000, 3)
+    assert (scanner.deliveries, scanner.body_bytes) == (3, 3000)
 
 
 def test_delivery_without_a_body_is_complete_with_its_header() -> None:
@@ -121,7 +121,7 @@ def test_any_mixture_in_any_pieces_counts_the_same(
                 stream += HEARTBEAT
     scanner = Scanner()
     feed(scanner, bytes(stream), cuts)
-    assert (scanner.deliveries, scanner.last_tag, scanner.body_bytes) == (tag, tag, body_bytes)
+    assert (scanner.deliveries, scanner.body_bytes) == (tag, body_bytes)
     assert scanner.confirms.count == confirmed
 
 
@@ -153,12 +153,12 @@ def test_wrong_end_octet_is_noticed_in_the_stride() -> None:
     assert scanner.deliveries == 3
 
 
-def test_blocked_is_counted() -> None:
-    """connection.blocked is counted, and connection.unblocked is ignored."""
+def test_a_block_has_its_reason_until_it_ends() -> None:
+    """connection.blocked has its reason, until connection.unblocked."""
     scanner = Scanner()
-    told = [commands.Connection.Blocked("memory"), commands.Connection.Unblocked()]
-    feed(scanner, b"".join(frame.marshal(method, 0) for method in told))
-    assert scanner.blocked == 1
+    for method, reason in ((commands.Connection.Blocked("memory"), "memory"), (commands.Connection.Unblocked(), "")):
+        feed(scanner, frame.marshal(method, 0))
+        assert scanner.blocked_for == reason
 
 
 def test_a_lenient_scanner_counts_what_another_one_raises() -> None:

@@ -19,8 +19,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from broker.amqp.client import CAPABILITIES
 from broker.client.address import AmqpAddress
 from broker.pipeline.faults import PublishFailed
-from broker.pipeline.sink.amqp_publisher import CLIENT, AmqpPublisher, PublisherOptions
-from broker.pipeline.sink.publish_window import Outgoing, RefusedMessage
+from broker.pipeline.sink.amqp_publisher import CLIENT, AmqpPublisher, Outgoing, PublisherOptions, RefusedMessage
 from broker.store.memory_files import MemoryFiles
 from broker.testing import Broker
 from tests.deadline import wait_until

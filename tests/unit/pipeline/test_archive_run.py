@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from broker.pipeline.faults import JobFailed, LakeRefused, SlotGap, SourceRefused
-from broker.pipeline.job import Summary
+from broker.pipeline.job import Progress, Summary
 from broker.pipeline.jobs import archive as job
 from broker.pipeline.lake import archive_run
 from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.slot_copy import Copied
 from broker.pipeline.lake.table import LakeBatch
-from broker.pipeline.progress import Progress
 from broker.pipeline.source.catalog import StoreCatalog
 from broker.pipeline.source.seal_stream import SealStream, StreamOffset
 from broker.pipeline.source.slot_handle import SlotHandle

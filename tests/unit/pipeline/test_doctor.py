@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from broker.pipeline.faults import ERROR, NO_JAVA, OK, USAGE, JobFailed
-from broker.pipeline.job import Summary
+from broker.pipeline.job import Progress, Summary
 from broker.pipeline.jobs import doctor
 from broker.pipeline.jobs.doctor import DoctorOptions, Machine, run_doctor
-from broker.pipeline.progress import Progress
 from broker.pipeline.spark import java
 from broker.pipeline.spark.java import Java, RefusedJava, Search
 

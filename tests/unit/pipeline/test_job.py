@@ -10,8 +10,7 @@ import pytest
 
 from broker.cli.parser import BadUsage, OneLineParser
 from broker.pipeline.faults import BAD_RECORDS, GAP, JobFailed
-from broker.pipeline.job import Summary, add_spark, carry_out
-from broker.pipeline.progress import Progress
+from broker.pipeline.job import Progress, Summary, add_spark, carry_out
 from broker.pipeline.spark.log import SparkLog
 
 COLD = "session: Spark of its own (no server runs: --warm starts one)"

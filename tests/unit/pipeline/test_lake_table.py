@@ -20,9 +20,8 @@ from broker.pipeline.faults import LakeRefused
 from broker.pipeline.jobs.expire import ExpireOptions, conditions
 from broker.pipeline.lake import table
 from broker.pipeline.lake.lake import Lake
-from broker.pipeline.lake.parquet_file import DayFiles
 from broker.pipeline.lake.place import Disk
-from broker.pipeline.lake.slot_copy import Copied
+from broker.pipeline.lake.slot_copy import Copied, DayFiles
 from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.source.schema import ARROW_SCHEMA
 from tests.delta_log import DeltaTableLog, messages_of, orphans_of

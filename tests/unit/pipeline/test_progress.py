@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from broker.pipeline.progress import Progress
+from broker.pipeline.job import Progress
 
 pytest.importorskip("rich", reason="the extra spark is not installed")
 

@@ -16,10 +16,9 @@ import pytest
 
 from broker.pipeline import job as session_choice
 from broker.pipeline.faults import JobFailed, ServerRefused
-from broker.pipeline.job import choose
+from broker.pipeline.job import Progress, choose
 from broker.pipeline.jobs import server as server_job
 from broker.pipeline.jobs.server import ServerOptions, run_server
-from broker.pipeline.progress import Progress
 from broker.pipeline.spark.server import stop, versions
 from broker.pipeline.spark.server_files import ServerFiles, ServerRequest, ServerState
 from broker.pipeline.spark.server_process import LOADED

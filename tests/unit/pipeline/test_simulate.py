@@ -18,11 +18,19 @@ from broker.overlay.wire import encode
 from broker.pipeline.faults import SimulationFailed
 from broker.pipeline.jobs import simulate as job
 from broker.pipeline.simulate import levels
-from broker.pipeline.simulate.interest_network import DELAY_MS, SPACE, InterestNetwork
+from broker.pipeline.simulate.interest_network import (
+    DELAY_MS,
+    LEAF_PATTERNS,
+    SPACE,
+    InterestNetwork,
+    Workload,
+    least_crossings,
+    parents_of,
+    sized_tree,
+)
 from broker.pipeline.simulate.levels import MessageSimulation
 from broker.pipeline.simulate.plan import MESSAGES, SimulatedRow, SimulationPlan, default_plans, product_plans
 from broker.pipeline.simulate.results import result_lines, result_sheet
-from broker.pipeline.simulate.workload import LEAF_PATTERNS, Workload, least_crossings, parents_of, sized_tree
 from tests.property.topic_reference import matches
 
 SMALL = SimulationPlan(brokers=7, fan_out=2, redundancy=1, subscriptions=20, patterns=40, messages=40)

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from broker.pipeline.faults import PublishFailed, SinkRefused
 from broker.pipeline.formats import BatchSink, StreamSink, TaskPublished
-from broker.pipeline.sink.bad_records import BadRecordLog
+from broker.pipeline.sink.publishing import BadRecordLog
 from broker.pipeline.source.schema import ARROW_SCHEMA
 from broker.pipeline.spark.session import register
 from broker.testing import Broker

@@ -13,10 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from broker.pipeline.faults import LakeRefused, SlotMissing
-from broker.pipeline.lake import parquet_file
-from broker.pipeline.lake.parquet_file import ParquetFile
+from broker.pipeline.lake import slot_copy
 from broker.pipeline.lake.place import Disk
-from broker.pipeline.lake.slot_copy import BadShare, Copied, SlotCopy
+from broker.pipeline.lake.slot_copy import BadShare, Copied, ParquetFile, SlotCopy
 from broker.pipeline.options import instant_ms
 from broker.pipeline.source import message_run
 from broker.pipeline.source.catalog import open_catalog, open_handle
@@ -76,7 +75,7 @@ def test_a_row_group_ends_by_rows_or_by_bytes(
     folder: SlotFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Row groups have the minimum and maximum of ids and keys; bodies have no statistics and no dictionary."""
-    monkeypatch.setattr(parquet_file, "ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(slot_copy, "ROW_GROUP_ROWS", 100)
     monkeypatch.setattr(message_run, "BATCH_MAX_ROWS", 50)
     for at in range(4):
         folder.add_slot("audit", numbered(50, start=50 * at))
@@ -92,7 +91,7 @@ def test_a_row_group_ends_by_rows_or_by_bytes(
     assert pq.read_schema(data / file.path).equals(ARROW_SCHEMA)
     assert (data / file.path).stat().st_size == file.bytes
 
-    monkeypatch.setattr(parquet_file, "ROW_GROUP_BYTES", 3_000_000)
+    monkeypatch.setattr(slot_copy, "ROW_GROUP_BYTES", 3_000_000)
     large = folder.add_slot(
         "large", [TapMessage(bytes(1_000_000), header=content_header(1_000_000)) for _ in range(20)]
     )

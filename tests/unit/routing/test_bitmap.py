@@ -1,15 +1,17 @@
 """The constituent bitmap: the article's tables row by row, the work per match, and memory after removals."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import pytest
+from bitarray import bitarray
 
-from broker.routing.dialect import MQTT
-from broker.routing.engines.bitmap import ConstituentBitmap, DrawnTable
+from broker.routing.engines.bitmap import ConstituentBitmap
+from broker.routing.engines.bitmap_side import Side
 from broker.routing.index import footprint_bytes
-from broker.routing.pattern import parse_pattern, split_words
+from broker.routing.pattern import HASH, MQTT, STAR, parse_pattern, split_words
 from tests.property.topic_reference import matches
 
 TRADES = ["trade", "forex.eur", "forex.*"]
@@ -21,6 +23,64 @@ def fill(patterns: Sequence[str], *, literals_apart: bool = True) -> Constituent
     for pattern in patterns:
         engine.add(parse_pattern(pattern), pattern)
     return engine
+
+
+@dataclass(frozen=True)
+class DrawnTable:
+    """The table of one constituent as the article draws it: a string of 0 and 1 for each row, a digit for each pattern.
+
+    `null` is the row of a key that has ended before this place, `other` that of a word that no pattern has here.
+    """
+
+    null: str
+    words: Mapping[str, str]
+    other: str
+
+
+def drawn(engine: ConstituentBitmap[str], place: int) -> DrawnTable:
+    """Return a table: the columns by the length of their patterns, those with a `#` last."""
+    sides = [closed.side for closed in engine._closed.values()] + ([engine._open.head] if engine._open else [])
+    tables = [side.tables[place] for side in sides if place < len(side.tables)]
+    names = sorted({word for table in tables for word in (*table.dense, *table.few)})
+    return DrawnTable(
+        row(engine, place, None), {word: row(engine, place, word) for word in names}, row(engine, place, STAR)
+    )
+
+
+def row(engine: ConstituentBitmap[str], place: int, word: str | None) -> str:
+    """Return a row; None means the end of the key, `*` any other word."""
+    text = ""
+    for _, closed in sorted(engine._closed.items()):
+        past = ended(closed.side, place)
+        bits = past if word is None else taking(closed.side, place, word) & ~past
+        for column, pattern in enumerate(closed._texts):
+            if pattern is None or HASH not in parse_pattern(pattern).words:
+                text += "01"[bits[column]]
+    opened = engine._open
+    if opened is not None:
+        fits = opened.fits[min(place, len(opened.fits) - 1)]
+        bits = fits if word is None else taking(opened.head, place, word) | ended(opened.head, place)
+        text += bits.to01()[: opened.width()]
+    return text
+
+
+def taking(side: Side, place: int, word: str) -> bitarray:
+    """Return the columns that take a word at a place."""
+    if place >= len(side.tables):
+        return bitarray(side._columns)
+    table = side.tables[place]
+    bits = table.dense.get(word, table.default).copy()
+    bits[table.few.get(word, [])] = 1
+    return bits
+
+
+def ended(side: Side, place: int) -> bitarray:
+    """Return the columns that end before a place."""
+    bits = bitarray(side._columns)
+    for end in side.ends[: place + 1]:
+        if end is not None:
+            bits |= end
+    return bits
 
 
 def right(patterns: Sequence[str], key: str) -> list[str]:
@@ -37,14 +97,14 @@ def both(left: str, right_: str) -> str:
 def test_the_tables_of_the_article() -> None:
     """trade, forex.eur and forex.*: rows null, trade, forex and other; then rows null, eur and other."""
     engine = fill(TRADES, literals_apart=False)
-    assert engine.table(0) == DrawnTable(null="000", words={"trade": "100", "forex": "011"}, other="000")
-    assert engine.table(1) == DrawnTable(null="100", words={"eur": "011"}, other="001")
+    assert drawn(engine, 0) == DrawnTable(null="000", words={"trade": "100", "forex": "011"}, other="000")
+    assert drawn(engine, 1) == DrawnTable(null="100", words={"eur": "011"}, other="001")
 
 
 def test_the_lookups_of_the_article() -> None:
     """forex.eur is 011 AND 011, forex.pound is 011 AND 001; the remaining bits are the matches."""
     engine = fill(TRADES, literals_apart=False)
-    first, second = engine.table(0), engine.table(1)
+    first, second = drawn(engine, 0), drawn(engine, 1)
     assert both(first.words["forex"], second.words["eur"]) == "011"
     assert sorted(engine.match("forex.eur")) == ["forex.*", "forex.eur"]
     assert both(first.words["forex"], second.other) == "001"
@@ -56,33 +116,33 @@ def test_the_lookups_of_the_article() -> None:
 def test_a_longer_pattern_gets_a_third_table() -> None:
     """WSO2 and WSO2.Products end before the third word of WSO2.Products.MB, so null is 1 for both."""
     engine = fill(["WSO2", "WSO2.Products"], literals_apart=False)
-    assert engine.table(2) == DrawnTable(null="11", words={}, other="00")
+    assert drawn(engine, 2) == DrawnTable(null="11", words={}, other="00")
     engine.add(parse_pattern("WSO2.Products.MB"), "WSO2.Products.MB")
-    assert engine.table(0) == DrawnTable(null="000", words={"WSO2": "111"}, other="000")
-    assert engine.table(1) == DrawnTable(null="100", words={"Products": "011"}, other="000")
-    assert engine.table(2) == DrawnTable(null="110", words={"MB": "001"}, other="000")
+    assert drawn(engine, 0) == DrawnTable(null="000", words={"WSO2": "111"}, other="000")
+    assert drawn(engine, 1) == DrawnTable(null="100", words={"Products": "011"}, other="000")
+    assert drawn(engine, 2) == DrawnTable(null="110", words={"MB": "001"}, other="000")
 
 
 def test_a_last_hash_sets_every_bit_from_its_place_on() -> None:
     """WSO2.# matches any second word, none, and any third word."""
     engine = fill(["WSO2", "WSO2.*", "WSO2.#"], literals_apart=False)
-    assert engine.table(1) == DrawnTable(null="101", words={}, other="011")
-    assert engine.table(2) == DrawnTable(null="111", words={}, other="001")
+    assert drawn(engine, 1) == DrawnTable(null="101", words={}, other="011")
+    assert drawn(engine, 2) == DrawnTable(null="111", words={}, other="001")
 
 
 def test_a_deleted_position_is_used_again() -> None:
     """Removing the middle pattern clears its bits and moves no other; the next pattern reuses its position."""
     engine = fill(["MB.*", "WSO2.*", "*.Products", "WSO2", "WSO2.#"], literals_apart=False)
     before = DrawnTable(null="00000", words={"WSO2": "10101", "MB": "01010"}, other="00010")
-    assert engine.table(0).words.keys() == {"WSO2", "MB"}
-    assert engine.table(0).other == before.other
-    assert engine.table(0).words["WSO2"] == "10111"
+    assert drawn(engine, 0).words.keys() == {"WSO2", "MB"}
+    assert drawn(engine, 0).other == before.other
+    assert drawn(engine, 0).words["WSO2"] == "10111"
     engine.remove(parse_pattern("WSO2.*"))
-    assert engine.table(0) == DrawnTable(null="00000", words={"WSO2": "10011", "MB": "01010"}, other="00010")
-    assert engine.table(1).other == "01001"
+    assert drawn(engine, 0) == DrawnTable(null="00000", words={"WSO2": "10011", "MB": "01010"}, other="00010")
+    assert drawn(engine, 1).other == "01001"
     engine.add(parse_pattern("ESB.*"), "ESB.*")
-    assert engine.table(0).words["ESB"] == "00110"
-    assert engine.table(1).other == "01101"
+    assert drawn(engine, 0).words["ESB"] == "00110"
+    assert drawn(engine, 1).other == "01101"
     assert sorted(engine.match("WSO2.Products")) == ["*.Products", "WSO2.#"]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import make_exchange
-from broker.routing.headers import BindingArgumentError
+from broker.routing.headers_exchange import BindingArgumentError
 from tests.unit.routing.test_hash_exchange import Fields
 
 KEYS = [f"customer.{number}" for number in range(3_000)]

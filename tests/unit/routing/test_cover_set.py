@@ -7,9 +7,8 @@ import pytest
 
 from broker.routing.cover_index import covers
 from broker.routing.cover_set import CoverSet, RootDiff
-from broker.routing.dialect import MQTT
 from broker.routing.index import footprint_bytes
-from broker.routing.pattern import Pattern, parse_pattern
+from broker.routing.pattern import MQTT, Pattern, parse_pattern
 
 
 def texts(patterns: tuple[Pattern, ...]) -> list[str]:

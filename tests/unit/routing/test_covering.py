@@ -5,8 +5,7 @@ from itertools import product
 import pytest
 
 from broker.routing.cover_index import CoverAutomaton, covers, narrowness
-from broker.routing.dialect import MQTT
-from broker.routing.pattern import parse_pattern
+from broker.routing.pattern import MQTT, parse_pattern
 from tests.property.covering_reference import samples, short_patterns
 from tests.property.mqtt_reference import mqtt_matches
 from tests.property.topic_reference import matches

@@ -4,9 +4,8 @@ import random
 
 import pytest
 
-from broker.routing.dialect import AMQP
 from broker.routing.engines.dfa import DfaLimits, LazyDfa
-from broker.routing.pattern import canonical_words, parse_pattern
+from broker.routing.pattern import AMQP, canonical_words, parse_pattern
 from tests.property.topic_reference import matches
 
 BLOG_PATTERNS = ["a.b.c", "a.*.b.c", "a.#.c", "b.b.c"]

@@ -12,7 +12,7 @@ import pytest
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import make_exchange
 from broker.routing.hash_buckets import BUCKETS, digest
-from broker.routing.headers import BindingArgumentError
+from broker.routing.headers_exchange import BindingArgumentError
 
 KEYS = [f"customer.{number}" for number in range(5_000)]
 

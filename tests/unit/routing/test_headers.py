@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.routing.exchange_types import make_exchange
-from broker.routing.headers import BindingArgumentError
+from broker.routing.headers_exchange import BindingArgumentError
 
 MATCHES: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
     ("all is the default", {"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 3}, True),

@@ -10,11 +10,9 @@ from itertools import islice, product
 
 import pytest
 
-from broker.routing.dialect import AMQP
-from broker.routing.engine_names import ENGINES, make_engine
-from broker.routing.engines.conventional import words_match
+from bench.topics.published_engines import ENGINES, make_engine
 from broker.routing.index import TopicEngine
-from broker.routing.pattern import Pattern, PatternLimits
+from broker.routing.pattern import AMQP, Pattern, PatternLimits, words_match
 from tests.unit.routing.run_lines import TooMuchWork, run_lines
 
 LINEAR = {"conventional", "split-once", "topic-words", "pattern-words", "plain-bitmap"}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.routing.dialect import AMQP, MQTT
 from broker.routing.key_trie import KeyTrie
+from broker.routing.pattern import AMQP, MQTT
 
 MANY = 10**9
 

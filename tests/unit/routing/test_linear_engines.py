@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.routing.dialect import AMQP, MQTT, TopicDialect
-from broker.routing.engines.conventional import Conventional
-from broker.routing.engines.split_once import SplitOnce
-from broker.routing.pattern import Pattern, PatternLimits
+from bench.topics.published_engines import Conventional, SplitOnce
+from broker.routing.pattern import AMQP, MQTT, Pattern, PatternLimits, TopicDialect
 
 
 class Counting:
@@ -18,7 +16,6 @@ class Counting:
     def __init__(self, dialect: TopicDialect) -> None:
         self.dialect = dialect
         self.name = dialect.name
-        self.star = dialect.star
         self.split: list[str] = []
 
     def words(self, key: str) -> list[str]:

@@ -4,9 +4,8 @@ import random
 
 import pytest
 
-from broker.routing.dialect import MQTT
-from broker.routing.engines.plain_bitmap import ROW_BYTES, PlainBitmap
-from broker.routing.pattern import parse_pattern, split_words
+from bench.topics.published_engines import ROW_BYTES, PlainBitmap
+from broker.routing.pattern import MQTT, parse_pattern, split_words
 from tests.property.topic_reference import matches
 
 

@@ -6,8 +6,7 @@ from itertools import product
 
 import pytest
 
-from broker.routing.dialect import AMQP, MQTT
-from broker.routing.engines.conventional import words_match
+from broker.routing.pattern import AMQP, MQTT, words_match
 from tests.property.topic_reference import matches
 from tests.unit.routing.topic_tables import AMQP_TABLES, MQTT_FILTERS, SUITE_BINDINGS, SUITE_EXPECTED
 

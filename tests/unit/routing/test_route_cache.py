@@ -6,8 +6,8 @@ from collections.abc import Iterable
 import pytest
 
 from broker.routing.cache import ENTRY_BYTES, CacheLimits
-from broker.routing.dialect import AMQP
 from broker.routing.key_trie import KEY_BYTES, NODE_BYTES
+from broker.routing.pattern import AMQP
 from broker.routing.route import Route
 from broker.routing.route_cache import (
     GLANCED_BYTES,

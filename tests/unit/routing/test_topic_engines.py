@@ -8,10 +8,9 @@ import tracemalloc
 
 import pytest
 
-from broker.routing.dialect import AMQP, DIALECTS, TopicDialect
-from broker.routing.engine_names import ENGINES, make_engine
+from bench.topics.published_engines import ENGINES, make_engine
 from broker.routing.index import TopicEngine, footprint_bytes
-from broker.routing.pattern import Pattern
+from broker.routing.pattern import AMQP, DIALECTS, Pattern, TopicDialect
 from tests.property.topic_reference import matches
 
 pytestmark = pytest.mark.parametrize("name", ENGINES)

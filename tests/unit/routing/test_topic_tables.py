@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker.routing.dialect import AMQP, MQTT, TopicDialect
-from broker.routing.engine_names import ENGINES, make_engine
+from bench.topics.published_engines import ENGINES, make_engine
 from broker.routing.index import TopicEngine, TopicIndex
-from broker.routing.pattern import PatternLimits
+from broker.routing.pattern import AMQP, MQTT, PatternLimits, TopicDialect
 from tests.unit.routing.topic_tables import (
     AMQP_TABLES,
     MQTT_FILTERS,

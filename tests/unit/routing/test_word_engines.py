@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.routing.dialect import AMQP
-from broker.routing.engines.pattern_words import PatternWords
-from broker.routing.engines.topic_words import TopicWords
+from bench.topics.published_engines import PatternWords, TopicWords
+from broker.routing.pattern import AMQP
 
 
 def add(engine: TopicWords[str] | PatternWords[str], *patterns: str) -> None:

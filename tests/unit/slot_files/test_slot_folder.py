@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from broker.slot_files.seal_log import Cursor, Seal, encode_line
-from broker.slot_files.seal_log_file import BLOCK_LINES, NAME, SealLog
+from broker.slot_files.seal_log_file import NAME, SealLog
 from broker.slot_files.slot_folder import SlotFolder
 from broker.slot_files.slot_view import open_slot
 from broker.store.damage import CorruptFile, NewerFormat
+from broker.store.files import PIECES_AT_ONCE
 from broker.store.memory_files import MemoryFiles
 from broker.store.record import encode_route
 
@@ -51,7 +52,7 @@ def test_a_start_finds_what_was_sealed() -> None:
     files = MemoryFiles()
     folder = opened(files)
     one, two = sealed(folder, b"one", b"two"), sealed(folder, b"three", queue=2)
-    folder.log.set_cursor(Cursor("lake", "/", "tap1", 1, 99))
+    folder.log.append(Cursor("lake", "/", "tap1", 1, 99))
     folder.close()
     again = opened(files)
     assert again.view.store == folder.view.store
@@ -193,7 +194,7 @@ def test_dead_lines_go() -> None:
     sealed(folder, b"one")
     sizes = []
     for number in range(2500):
-        folder.log.set_cursor(Cursor("lake", "/", "tap1", 0, number))
+        folder.log.append(Cursor("lake", "/", "tap1", 0, number))
         sizes.append(files.size(folder.log.path))
     assert sum(after < before for before, after in pairwise(sizes)) == 2
     assert max(sizes) < 1100 * sizes[0]
@@ -242,13 +243,13 @@ def test_a_log_of_very_many_lines_is_rewritten_block_by_block() -> None:
     head = files.read(FOLDER / NAME)
     seals = [
         Seal(number, "/", "tap", 1, number, number + 1, 1, number, number + 1, 500, number)
-        for number in range(1, 2 * BLOCK_LINES + 500)
+        for number in range(1, 2 * PIECES_AT_ONCE + 500)
     ]
     lines = [encode_line("seal", one.to_json()) for one in seals]
     files.open(FOLDER / NAME).write_at(len(head), b"".join(lines[:-1]))
     log = SealLog.open(files, FOLDER, sync=True)
     assert log.view.seals == seals[:-1]
-    log.append_seal(seals[-1])
+    log.append(seals[-1])
     log.close()
     again = SealLog.open(files, FOLDER, sync=True)
     again.close()

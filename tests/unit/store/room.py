@@ -10,6 +10,7 @@ from broker.store.memory_files import MemoryFiles
 from broker.store.record import PERSISTENT, TARGET, encode_message, encode_route
 from broker.store.recovery import Recovered
 from broker.store.store import VhostStore
+from tests.stored_record import read_slot
 
 FOLDER = Path("/data/vhosts/v")
 ROUTE = encode_route("topic", "a.b")
@@ -73,6 +74,6 @@ class Room:
         for slot in state.slots if state else ():
             bits = int.from_bytes(slot.settled, "little")
             wanted = [index for index in range(slot.end - slot.first) if not bits >> index & 1]
-            messages = self.store.read_slot(queue, slot.first, slot.end, wanted)
+            messages = read_slot(self.store, queue, slot.first, slot.end, wanted)
             found.update({slot.first + i: one.body for i, one in enumerate(messages) if one is not None})
         return found

@@ -89,7 +89,7 @@ def test_an_unfinished_one_is_passed_over() -> None:
     """An unfinished file of a crash is ignored, and the next checkpoint replaces it."""
     files = MemoryFiles()
     folder = new_folder(files)
-    files.open(FOLDER / "checkpoint.unfinished", create=True).write_at(0, b"x" * 5000)
+    files.open(FOLDER / "checkpoint-0000000001.unfinished", create=True).write_at(0, b"x" * 5000)
     assert folder.read([]) is None
     folder.write(Checkpoint(1, False, [], [], 1), sync=True)
     found = new_folder(files).read([])

@@ -16,6 +16,7 @@ from broker.store.record import (
     encode_moved,
     encode_queue_deleted,
 )
+from tests.stored_record import read_slot
 from tests.unit.store.room import FOLDER, ROUTE, Room
 
 HEADER = (60).to_bytes(2, "big") + bytes(2) + (4).to_bytes(8, "big") + bytes(2)
@@ -30,7 +31,7 @@ def held(message_id: int, due_ms: int, *, queue: int = 7, number: bytes = b"", b
 def moments(room: Room, queue: int = 7) -> list[int]:
     """Return the recovered due times of a queue's messages."""
     slots = room.recovered.queues[queue].slots
-    return [due for slot in slots for due in room.store.read_due(queue, slot.first, slot.end)]
+    return [due for slot in slots for due in room.store.queues.read_due(queue, slot.first, slot.end)]
 
 
 def test_a_record_tells_when_its_message_is_due() -> None:
@@ -64,7 +65,7 @@ def test_a_copy_keeps_the_moment() -> None:
     """After a crash during compaction, the copy has the due time."""
     room = Room()
     positions = room.append(held(1, 5), held(2, 6))
-    record = room.store.log.read(positions[0], len(held(1, 5)))
+    record = room.store.log.read_span(positions[0], len(held(1, 5)))
     room.append(encode_moved(0, record, due_target(5) + TARGET.pack(7, 1)))
     room.reopen()
     assert moments(room) == [5, 6]
@@ -77,7 +78,7 @@ def test_compaction_keeps_the_moments() -> None:
     room.reopen()
     room.checkpoint()
     (slot,) = room.recovered.queues[7].slots
-    before = room.store.read_slot(7, 1, 9)[0]
+    before = read_slot(room.store, 7, 1, 9)[0]
     assert before is not None
     reference = SlotReference(7, slot.first, slot.end, range(8), frozenset(slot.segments))
     relocation = room.store.plan_relocation(before.position >> 32, [reference], 1.0)
@@ -85,10 +86,10 @@ def test_compaction_keeps_the_moments() -> None:
     room.store.append_relocation(relocation)
     room.commit()
     assert room.store.finish_relocation(relocation)
-    after = room.store.read_slot(7, 1, 9)[0]
+    after = read_slot(room.store, 7, 1, 9)[0]
     assert after is not None
     assert after.position > before.position
-    assert room.store.read_due(7, 1, 9) == list(range(101, 109))
+    assert room.store.queues.read_due(7, 1, 9) == list(range(101, 109))
     room.reopen()
     assert moments(room) == list(range(101, 109))
 
@@ -113,7 +114,7 @@ def test_the_size_of_a_scattered_message_is_its_own() -> None:
     room.append(*[held(number, 5, body=bytes(5000 if number % 4 else 10)) for number in range(1, 41)])
     room.reopen()
     ids = [8, 4, 20, 16, 7, 12]
-    found = room.store.read_some(7, ids, room.store.log.segments, 2000, MessageLoader())
+    found = room.store.slots.read_some(7, ids, room.store.log.segments, 2000, MessageLoader())
     assert list(found) == [4, 8, 16, 20], "the fifth one is large"
 
 
@@ -130,7 +131,7 @@ def test_a_rebuild_finds_messages_with_gaps_between_them() -> None:
     room.reopen()
     found = room.waiting(7)
     assert sorted(found) == ids
-    due_ms = room.store.read_due(7, 1, 701)
+    due_ms = room.store.queues.read_due(7, 1, 701)
     assert {one: due_ms[one - 1] for one in ids} == {one: 100 + one if one % 2 else 0 for one in ids}
 
 
@@ -141,6 +142,6 @@ def test_scattered_messages_are_read_up_to_a_limit(limit_bytes: int, count: int)
     room.append(*[held(number, 5, body=b"%d" % number * 300) for number in range(1, 400)])
     room.reopen()
     ids = [300, 2, 399, 1, 150]
-    found = room.store.read_some(7, ids, room.store.log.segments, limit_bytes, MessageLoader())
+    found = room.store.slots.read_some(7, ids, room.store.log.segments, limit_bytes, MessageLoader())
     assert list(found) == sorted(ids[:count])
     assert all(message is not None and message.body == b"%d" % number * 300 for number, message in found.items())

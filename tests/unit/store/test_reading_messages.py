@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.store.reading import GAP_MAX_BYTES, SPAN_MAX_BYTES, StoredMessages, read_messages
+from broker.store.reading import GAP_MAX_BYTES, SPAN_MAX_BYTES, read_messages
 from broker.store.record import (
     FRONT,
     SETTLED,
     TARGET,
     TARGET_BYTES,
-    StoredMessage,
     encode_message,
     encode_moved,
     encode_prefix,
     encode_route,
 )
+from tests.stored_record import StoredMessage, StoredMessages
 
 QUEUE = 7
 FIRST = 250  # the ids cross a block of 256

@@ -19,6 +19,7 @@ from broker.store.record import (
 )
 from broker.store.recovery import RecoveryProgress
 from broker.store.segment import segment_path
+from tests.stored_record import read_slot
 from tests.unit.store.room import FOLDER, Room
 
 
@@ -197,11 +198,11 @@ def test_a_moved_record_is_where_the_message_is_read() -> None:
     positions = room.publish(12, 1)
     room.reopen()
     room.checkpoint()
-    record = room.store.log.read(positions[0], len(room.message(9, body=b"1")))
+    record = room.store.log.read_span(positions[0], len(room.message(9, body=b"1")))
     (moved,) = room.append(encode_moved(0, record, TARGET.pack(1, 1)))
     recovered = room.reopen()
     slot = recovered.queues[1].slots[0]
-    message = room.store.read_slot(1, slot.first, slot.end, [0])[0]
+    message = read_slot(room.store, 1, slot.first, slot.end, [0])[0]
     assert message is not None
     assert (message.position, message.body) == (moved, b"1")
     assert moved >> 32 in slot.segments
@@ -213,12 +214,12 @@ def test_a_copy_counts_for_a_message_of_the_slot_that_is_being_built(moved_id: i
     """A message and its copy may both be replayed, without a slot's end between them: the copy is read."""
     room = Room(window_messages=10)
     positions = room.publish(5, 1)
-    record = room.store.log.read(positions[moved_id - 1], len(room.message(9, body=b"1")))
+    record = room.store.log.read_span(positions[moved_id - 1], len(room.message(9, body=b"1")))
     (moved,) = room.append(encode_moved(0, record, TARGET.pack(1, moved_id)))
     positions += room.publish(3, 1)
     positions[moved_id - 1] = moved
     state = room.reopen().queues[1]
-    found = [one for slot in state.slots for one in room.store.read_slot(1, slot.first, slot.end)]
+    found = [one for slot in state.slots for one in read_slot(room.store, 1, slot.first, slot.end)]
     assert [one and (one.position, one.body) for one in found] == [
         (position, b"%d" % number) for number, position in enumerate(positions, 1)
     ]

@@ -11,11 +11,12 @@ from broker.store.damage import CorruptRecord
 from broker.store.memory_files import MemoryFile
 from broker.store.queue_entry import Entries
 from broker.store.queue_log import CHUNK_IDS
-from broker.store.reading import COPY_MAX_BYTES, StoredMessages
+from broker.store.reading import COPY_MAX_BYTES
 from broker.store.record import HEAD_BYTES, PERSISTENT, TARGET, Recorded, encode_message, encode_moved, encode_settled
 from broker.store.recorder import LARGE_BYTES
 from broker.store.segment import segment_path
 from broker.store.stored_slots import CACHED_MAX_BYTES
+from tests.stored_record import StoredMessages, read_slot
 from tests.unit.store.room import FOLDER, ROUTE, Room
 
 
@@ -34,8 +35,8 @@ def test_a_slot_paged_out_is_read_back() -> None:
     room = Room()
     positions = room.publish(6, 1, 2)
     size = len(room.message(1, 2, body=b"1"))
-    room.store.page_out(1, 1, (positions, [size] * 6))
-    messages = room.store.read_slot(1, 1, 7, [5, 0, 3])
+    room.store.queues.write(1, 1, (positions, [size] * 6))
+    messages = read_slot(room.store, 1, 1, 7, [5, 0, 3])
     assert [None if one is None else one.body for one in messages] == [b"1", None, None, b"4", None, b"6"]
 
 
@@ -67,7 +68,7 @@ def test_a_large_body_is_recorded_as_it_is(segment_bytes: int, monkeypatch: pyte
     for number, message in enumerate(messages, 5):
         content = (message.header, message.body, TARGET.pack(1, number))
         record = encode_message(synced, 1, PERSISTENT, ROUTE, *content)
-        assert room.store.log.read(message.position, message.record_bytes) == record
+        assert room.store.log.read_span(message.position, message.record_bytes) == record
 
 
 @pytest.mark.interpreted("a method of the log is replaced")
@@ -76,9 +77,9 @@ def test_neighbours_are_read_together() -> None:
     room = Room()
     positions = room.publish(1000, 1)
     sizes = [len(room.message(9, body=b"%d" % number)) for number in range(1, 1001)]
-    room.store.page_out(1, 1, (positions, sizes))
+    room.store.queues.write(1, 1, (positions, sizes))
     calls = count_reads(room)
-    assert all(room.store.read_slot(1, 1, 1001))
+    assert all(read_slot(room.store, 1, 1, 1001))
     assert len(calls) == 1
 
 
@@ -87,9 +88,9 @@ def test_spilled_and_logged_messages_share_a_slot() -> None:
     room = Room()
     (logged,) = room.publish(1, 1)
     record = encode_message(0, 1, 0, ROUTE, b"header", b"transient", TARGET.pack(1, 2))
-    spilled = room.store.spill.append(record)
-    room.store.page_out(1, 1, ([logged, spilled], [len(room.message(9, body=b"1")), len(record)]))
-    assert [one and one.body for one in room.store.read_slot(1, 1, 3)] == [b"1", b"transient"]
+    spilled = room.store.spill.extend([record])[0]
+    room.store.queues.write(1, 1, ([logged, spilled], [len(room.message(9, body=b"1")), len(record)]))
+    assert [one and one.body for one in read_slot(room.store, 1, 1, 3)] == [b"1", b"transient"]
 
 
 def test_a_slot_in_the_page_cache_is_read_at_once() -> None:
@@ -98,30 +99,30 @@ def test_a_slot_in_the_page_cache_is_read_at_once() -> None:
     store, maker = room.store, StoredMessages()
     positions = room.publish(8, 1)
     size = len(room.message(9, body=b"1"))
-    store.page_out(1, 1, (positions, [size] * 8))
-    found = store.read_cached(1, 1, 9, [1, 2, 7], maker)
+    store.queues.write(1, 1, (positions, [size] * 8))
+    found = store.slots.read_cached(1, 1, 9, [1, 2, 7], maker)
     assert [one and one.body for one in found] == [None, b"2", b"3", None, None, None, None, b"8"]
     transient = [encode_message(0, 1, 0, ROUTE, b"header", b"t", TARGET.pack(2, number)) for number in range(1, 5)]
-    store.page_out(2, 1, (store.spill.extend(transient), list(map(len, transient))), lasting=False)
-    assert [one and one.body for one in store.read_cached(2, 1, 5, range(4), maker)] == [b"t"] * 4
-    store.page_out(3, 1, ([positions[0], store.spill.append(transient[0])], [size, len(transient[0])]))
-    store.page_out(4, 1, (positions[::-1], [size] * 8))
-    store.page_out(5, CHUNK_IDS - 1, (positions, [size] * 8))
+    store.queues.write(2, 1, (store.spill.extend(transient), list(map(len, transient))), lasting=False)
+    assert [one and one.body for one in store.slots.read_cached(2, 1, 5, range(4), maker)] == [b"t"] * 4
+    store.queues.write(3, 1, ([positions[0], store.spill.extend([transient[0]])[0]], [size, len(transient[0])]))
+    store.queues.write(4, 1, (positions[::-1], [size] * 8))
+    store.queues.write(5, CHUNK_IDS - 1, (positions, [size] * 8))
     large = room.message(6, body=bytes(CACHED_MAX_BYTES))
-    store.page_out(6, 1, (room.append(large), [len(large)]))
-    store.page_out(7, 1, ([positions[0], 0], [size, 0]))
+    store.queues.write(6, 1, (room.append(large), [len(large)]))
+    store.queues.write(7, 1, ([positions[0], 0], [size, 0]))
     ids = (1, 3, 0, 2)  # the second one lies beyond the others
     records = [encode_message(0, 1, 1, ROUTE, b"header", b"b", TARGET.pack(8, one)) for one in ids]
     records[2] = large
     first_one, third, _, second = room.append(*records)
-    store.page_out(8, 1, ([first_one, second, third], [len(records[0])] * 3))
-    assert all(store.read_slot(8, 1, 4))
+    store.queues.write(8, 1, ([first_one, second, third], [len(records[0])] * 3))
+    assert all(read_slot(store, 8, 1, 4))
     refused = [(3, 1, 2), (4, 1, 8), (5, CHUNK_IDS - 1, 8), (6, 1, 1), (7, 1, 2), (8, 1, 3), (9, 1, 1)]
     for queue, first, count in refused:
-        assert store.read_cached(queue, first, first + count, range(count), maker) == [], queue
-    store.page_out(1, 3, ([positions[2] + 1], [size]))  # a damaged record, as far as can be seen
-    assert store.read_cached(1, 1, 9, range(8), maker) == []
-    assert all(store.read_slot(1, 1, 9))
+        assert store.slots.read_cached(queue, first, first + count, range(count), maker) == [], queue
+    store.queues.write(1, 3, ([positions[2] + 1], [size]))  # a damaged record, as far as can be seen
+    assert store.slots.read_cached(1, 1, 9, range(8), maker) == []
+    assert all(read_slot(store, 1, 1, 9))
 
 
 def test_an_entry_of_another_message_is_found_out() -> None:
@@ -129,15 +130,15 @@ def test_an_entry_of_another_message_is_found_out() -> None:
     room = Room()
     positions = room.publish(2, 1)
     size = len(room.message(9, body=b"1"))
-    room.store.page_out(1, 1, (positions[1:], [size]))
+    room.store.queues.write(1, 1, (positions[1:], [size]))
     with pytest.raises(CorruptRecord, match="message 1 of queue 1"):
-        room.store.read_slot(1, 1, 2, None, ())
-    room.store.page_out(5, 1, (positions[1:], [size]))
+        read_slot(room.store, 1, 1, 2, None, ())
+    room.store.queues.write(5, 1, (positions[1:], [size]))
     with pytest.raises(CorruptRecord, match="message 1 of queue 5"):
-        room.store.read_slot(5, 1, 2)
+        read_slot(room.store, 5, 1, 2)
     (spilled,) = room.store.spill.extend([room.message(1)])
-    room.store.page_out(5, 1, ([spilled], [len(room.message(1))]))
-    assert room.store.read_slot(5, 1, 2)[0] is not None
+    room.store.queues.write(5, 1, ([spilled], [len(room.message(1))]))
+    assert read_slot(room.store, 5, 1, 2)[0] is not None
 
 
 def test_an_unreadable_message_is_none_in_quarantine() -> None:
@@ -145,8 +146,8 @@ def test_an_unreadable_message_is_none_in_quarantine() -> None:
     room = Room(quarantine=True)
     positions = room.publish(2, 1)
     size = len(room.message(9, body=b"1"))
-    room.store.page_out(1, 1, ([positions[0] + 1, positions[1], 0], [size, size, 0]))
-    assert [one and one.body for one in room.store.read_slot(1, 1, 4, None, ())] == [None, b"2", None]
+    room.store.queues.write(1, 1, ([positions[0] + 1, positions[1], 0], [size, size, 0]))
+    assert [one and one.body for one in read_slot(room.store, 1, 1, 4, None, ())] == [None, b"2", None]
 
 
 @pytest.mark.parametrize("body_bytes", [1, COPY_MAX_BYTES])
@@ -155,10 +156,10 @@ def test_a_flipped_byte_is_found_out(body_bytes: int) -> None:
     room = Room(quarantine=True)
     record = room.message(1, body=bytes(body_bytes))
     good, bad = room.append(record, record[:-1] + b"x")
-    room.store.page_out(1, 1, ([good], [len(record)]))
-    assert room.store.read_slot(1, 1, 2)[0] is not None
-    room.store.page_out(1, 1, ([bad], [len(record)]))
-    assert room.store.read_slot(1, 1, 2, None, ()) == [None]
+    room.store.queues.write(1, 1, ([good], [len(record)]))
+    assert read_slot(room.store, 1, 1, 2)[0] is not None
+    room.store.queues.write(1, 1, ([bad], [len(record)]))
+    assert read_slot(room.store, 1, 1, 2, None, ()) == [None]
 
 
 def test_a_message_of_many_queues_is_found_by_each() -> None:
@@ -169,10 +170,10 @@ def test_a_message_of_many_queues_is_found_by_each() -> None:
     (position,) = room.append(record)
     entry = ([position], [len(record)])
     for queue, message_id in ((1, 1), (2, 8), (3, 9)):
-        room.store.page_out(queue, message_id, entry)
-        assert room.store.read_slot(queue, message_id, message_id + 1)[0] is not None
-    room.store.page_out(2, 9, entry)
-    assert room.store.read_slot(2, 9, 10) == [None]
+        room.store.queues.write(queue, message_id, entry)
+        assert read_slot(room.store, queue, message_id, message_id + 1)[0] is not None
+    room.store.queues.write(2, 9, entry)
+    assert read_slot(room.store, 2, 9, 10) == [None]
 
 
 def count_reads(room: Room) -> list[int]:
@@ -200,12 +201,12 @@ def test_body_sizes_are_those_of_the_bodies() -> None:
     positions.append(log.append(moved))
     room.commit()
     spilled = encode_message(0, 1, 0, ROUTE, b"header", bytes(5), b"")
-    positions.append(room.store.spill.append(spilled))
-    room.store.page_out(1, 1, ([*positions, 0], [*map(len, [*records, moved, spilled]), 0]))
-    assert room.store.body_sizes(1, 1, 7) == [0, 1, 300, 70_000, 17, 5]
-    assert room.store.body_sizes(1, 2, 8, [4, 2, 0]) == [1, 0, 70_000, 0, 5, 0]
+    positions.append(room.store.spill.extend([spilled])[0])
+    room.store.queues.write(1, 1, ([*positions, 0], [*map(len, [*records, moved, spilled]), 0]))
+    assert room.store.slots.body_sizes(1, 1, 7) == [0, 1, 300, 70_000, 17, 5]
+    assert room.store.slots.body_sizes(1, 2, 8, [4, 2, 0]) == [1, 0, 70_000, 0, 5, 0]
     with pytest.raises(CorruptRecord, match="message 7 of queue 1"):
-        room.store.body_sizes(1, 1, 8)
+        room.store.slots.body_sizes(1, 1, 8)
 
 
 @pytest.mark.interpreted("a method of the log is replaced")
@@ -214,12 +215,12 @@ def test_body_sizes_read_heads_only() -> None:
     room = Room()
     for queue, size in ((1, 10), (2, 100_000)):
         records = [room.message(queue, body=bytes(size)) for _ in range(10)]
-        room.store.page_out(queue, 1, (room.append(*records), [len(record) for record in records]))
+        room.store.queues.write(queue, 1, (room.append(*records), [len(record) for record in records]))
     calls = count_reads(room)
-    assert room.store.body_sizes(1, 1, 11) == [10] * 10
+    assert room.store.slots.body_sizes(1, 1, 11) == [10] * 10
     assert len(calls) == 1
     calls.clear()
-    assert room.store.body_sizes(2, 1, 11) == [100_000] * 10
+    assert room.store.slots.body_sizes(2, 1, 11) == [100_000] * 10
     assert calls == [HEAD_BYTES] * 10
 
 
@@ -238,13 +239,13 @@ def test_body_sizes_of_what_is_no_message() -> None:
             (other, len(settled)),
             (end - 5, size),
         ):
-            room.store.page_out(1, 1, ([position, positions[1]], [wrong, size]))
+            room.store.queues.write(1, 1, ([position, positions[1]], [wrong, size]))
             if quarantine:
-                assert room.store.body_sizes(1, 1, 3, None, ()) == [0, 1]
+                assert room.store.slots.body_sizes(1, 1, 3, None, ()) == [0, 1]
             else:
                 with pytest.raises(CorruptRecord, match="message 1 of queue 1"):
-                    room.store.body_sizes(1, 1, 3, None, ())
-            assert room.store.body_sizes(1, 1, 3) == [1, 1]  # it is in the log
+                    room.store.slots.body_sizes(1, 1, 3, None, ())
+            assert room.store.slots.body_sizes(1, 1, 3) == [1, 1]  # it is in the log
 
 
 def segments_on_disk(room: Room) -> list[int]:
@@ -295,7 +296,7 @@ def test_what_only_the_older_checkpoint_needs_is_told() -> None:
     assert room.store.holds_back
     checkpoint(room)
     assert not room.store.holds_back
-    room.store.page_out(1, 1, ([1 << 32 | 64], [10]))
+    room.store.queues.write(1, 1, ([1 << 32 | 64], [10]))
     checkpoint(room)
     room.store.forget_queue(1, at_once=False)
     room.publish(1, 9)
@@ -310,7 +311,7 @@ def test_the_file_of_a_deleted_queue_goes_although_the_log_grows_no_more() -> No
     """A checkpoint right after the record of a deletion knows of it: the file goes when the one before is given up."""
     room = Room()
     room.publish(2, 1)
-    room.store.page_out(1, 1, ([1 << 32 | 64], [10]))
+    room.store.queues.write(1, 1, ([1 << 32 | 64], [10]))
     checkpoint(room)
     room.publish(1, 9)  # in place of the record of the deletion
     room.store.forget_queue(1, at_once=False, recorded=True)
@@ -365,8 +366,8 @@ def test_a_queue_log_goes_behind_two_checkpoints() -> None:
     """The file of a deleted slot or queue is kept until every kept checkpoint was taken after the deletion."""
     room = Room()
     room.publish(2, 1)
-    room.store.page_out(1, 1, ([1 << 32 | 64, 1 << 32 | 74], [10, 10]))
-    room.store.page_out(2, 1, ([1 << 32 | 64], [10]))
+    room.store.queues.write(1, 1, ([1 << 32 | 64, 1 << 32 | 74], [10, 10]))
+    room.store.queues.write(2, 1, ([1 << 32 | 64], [10]))
     room.store.drop_entries(1, 1, 2, at_once=False)
     room.store.forget_queue(2, at_once=False)
     checkpoint(room)
@@ -402,10 +403,10 @@ def test_a_queue_log_that_recovery_gave_up_waits_as_well() -> None:
 def test_a_chunk_written_again_stays() -> None:
     """A file whose entries were all dropped is kept if new ids are written before the checkpoint."""
     room = Room()
-    room.store.page_out(1, 1, ([1 << 32 | 64], [10]))
+    room.store.queues.write(1, 1, ([1 << 32 | 64], [10]))
     room.store.drop_entries(1, 1, 2, at_once=False)
     room.publish(1, 9)
-    room.store.page_out(1, 2, ([1 << 32 | 74], [20]))
+    room.store.queues.write(1, 2, ([1 << 32 | 74], [20]))
     checkpoint(room)
     assert room.files.list(FOLDER / "queues") == ["0000000001-00000000.queue"]
 
@@ -453,7 +454,7 @@ def test_relocation_frees_a_pinned_segment() -> None:
         checkpoint(room)
     moves = room.store.finish_relocation(relocation)
     assert [(move.message_id, move.origin >> 32) for move in moves] == [(3, pinned), (5, pinned)]
-    assert [one and one.body for one in room.store.read_slot(1, 1, 6, [2, 4])] == [None, None, b"3", None, b"5"]
+    assert [one and one.body for one in read_slot(room.store, 1, 1, 6, [2, 4])] == [None, None, b"3", None, b"5"]
     room.store.drop_live(pinned, 1)
     after = moves[0].position >> 32
     room.store.add_live(after, 1)
@@ -487,12 +488,12 @@ def test_neighbours_move_with_one_write() -> None:
     assert relocation is not None
     room.store.append_relocation(relocation)
     room.commit()
-    before = room.store.entries_written
+    before = room.store.queues.written
     moves = room.store.finish_relocation(relocation)
     assert len(moves) == 2 * len(kept)
-    assert room.store.entries_written - before == 4  # each queue's runs before and behind message 20
+    assert room.store.queues.written - before == 4  # each queue's runs before and behind message 20
     for queue in (1, 2):
-        found = room.store.read_slot(queue, kept[0], kept[-1] + 1, [one - kept[0] for one in kept])
+        found = read_slot(room.store, queue, kept[0], kept[-1] + 1, [one - kept[0] for one in kept])
         assert sum(one is not None for one in found) == len(kept)
 
 
@@ -523,7 +524,7 @@ def test_a_copy_serves_each_queue_that_shares_its_record(crash: bool) -> None:
     for _ in range(2):
         places: dict[int, set[int]] = {}
         for queue, ids in needed.items():
-            found = room.store.read_slot(queue, 1, 78, [one - 1 for one in ids])
+            found = read_slot(room.store, queue, 1, 78, [one - 1 for one in ids])
             assert {at + 1: one.body for at, one in enumerate(found) if one} == {one: b"%d" % one for one in ids}
             for at, one in enumerate(found):
                 if one is not None and not crash:

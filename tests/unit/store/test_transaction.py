@@ -17,17 +17,19 @@ from broker.store.record import (
     PERSISTENT,
     TARGET,
     TRANSACTION,
+    encode_inner,
     encode_message,
     encode_moved,
     encode_queue_deleted,
     encode_requeued,
     encode_settled,
     encode_topology,
+    encode_transaction_head,
+    inner_records,
     is_whole,
 )
 from broker.store.segment import HEADER_BYTES, segment_path
-from broker.store.transaction import encode_inner, encode_transaction_head, inner_records
-from tests.stored_record import decode_message
+from tests.stored_record import decode_message, read_slot
 from tests.unit.store.room import FOLDER, ROUTE, Room
 
 SETTLED = encode_settled(5, 6, 7, [8])
@@ -103,8 +105,8 @@ def test_positions_inside_are_final() -> None:
     assert positions[0] & 0xFFFFFFFF == HEADER_BYTES + MARK_BYTES + HEAD_BYTES
     assert end == positions[-1] + len(records[-1])
     inner = [encode_inner(record) for record in records]
-    assert [log.read(position, len(records[0])) for position in positions] == inner
-    outer = log.read(positions[0] - HEAD_BYTES, end - positions[0] + HEAD_BYTES)
+    assert [log.read_span(position, len(records[0])) for position in positions] == inner
+    outer = log.read_span(positions[0] - HEAD_BYTES, end - positions[0] + HEAD_BYTES)
     assert outer == encode_transaction_head(synced, inner) + b"".join(inner)
 
 
@@ -288,7 +290,7 @@ def test_lost_entries_are_written_again() -> None:
         room.files.remove(path)
     recovered = room.reopen()
     assert [finding.event for finding in recovered.findings] == ["store.queue_logs_rebuilt"]
-    assert [one and one.position for one in room.store.read_slot(1, 1, 3)] == positions
+    assert [one and one.position for one in read_slot(room.store, 1, 1, 3)] == positions
 
 
 def test_relocation_takes_messages_out_of_a_transaction() -> None:
@@ -311,7 +313,7 @@ def test_relocation_takes_messages_out_of_a_transaction() -> None:
     room.store.append_relocation(relocation)
     room.commit()
     moves = room.store.finish_relocation(relocation)
-    assert [one and one.body for one in room.store.read_slot(1, 1, 6, [2, 4])] == [None, None, b"3", None, b"5"]
+    assert [one and one.body for one in read_slot(room.store, 1, 1, 6, [2, 4])] == [None, None, b"3", None, b"5"]
     room.store.drop_live(pinned, 1)
     room.store.add_live(moves[0].position >> 32, 1)
     slot.segments = {moves[0].position >> 32: 2}

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.routing.engines.conventional import words_match
-from broker.routing.pattern import split_words
+from broker.routing.pattern import split_words, words_match
 from broker.zeromq.bridge import TopicForm
 
 DOTTED = TopicForm(trailing_dot=True, words_max=64)

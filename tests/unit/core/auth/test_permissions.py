@@ -233,66 +233,6 @@ def test_a_topic_right_is_an_expression_over_routing_keys(write: str, key: str, 
     permissions.check_topic(user, Resource("exchange", "v", "amq.topic"), key, "write")
 
 
-class Ledger(Permissions):
-    """Allows everything and records every check."""
-
-    def __init__(self) -> None:
-        super().__init__(Users([User("guest", "guest")]))
-        self.asked: list[tuple[str, ...]] = []
-
-    def check(self, user: User, resource: Resource, kind: str) -> None:
-        self.asked.append((kind, resource.kind, resource.name))
-
-    def check_any(self, user: User, resource: Resource) -> None:
-        self.asked.append(("any", resource.kind, resource.name))
-
-    def check_topic(self, user: User, exchange: Resource, key: str, kind: str, client_id: str = "") -> None:
-        self.asked.append((kind, "topic", key))
-
-
-@pytest.mark.interpreted("a ledger takes the place of the permissions")
-@pytest.mark.parametrize(
-    ("method", "asked"),
-    [
-        (commands.Exchange.Declare(exchange="x"), [("configure", "exchange", "x")]),
-        (commands.Exchange.Declare(exchange="x", arguments={"alternate-exchange": "amq.fanout"}),
-         [("configure", "exchange", "x"), ("read", "exchange", "x"), ("write", "exchange", "amq.fanout")]),
-        (commands.Exchange.Declare(exchange="amq.topic", passive=True), [("any", "exchange", "amq.topic")]),
-        (commands.Exchange.Declare(exchange="nowhere", passive=True), [("any", "exchange", "nowhere")]),
-        (commands.Exchange.Bind(destination="amq.direct", source="amq.fanout", routing_key="k"),
-         [("write", "exchange", "amq.direct"), ("read", "exchange", "amq.fanout")]),
-        (commands.Exchange.Bind(destination="amq.direct", source="amq.topic", routing_key="k"),
-         [("write", "exchange", "amq.direct"), ("read", "exchange", "amq.topic"), ("read", "topic", "k")]),
-        (commands.Exchange.Unbind(destination="amq.direct", source="amq.fanout", routing_key="k"),
-         [("write", "exchange", "amq.direct"), ("read", "exchange", "amq.fanout")]),
-        (commands.Exchange.Delete(exchange="x"), [("configure", "exchange", "x")]),
-        (commands.Queue.Declare(queue="new"), [("configure", "queue", "new")]),
-        (commands.Queue.Declare(queue="new", arguments={"x-dead-letter-exchange": "dead"}),
-         [("configure", "queue", "new"), ("read", "queue", "new"), ("write", "exchange", "dead")]),
-        (commands.Queue.Declare(queue="q", passive=True), [("any", "queue", "q")]),
-        (commands.Queue.Declare(queue="nowhere", passive=True), [("any", "queue", "nowhere")]),
-        (commands.Queue.Delete(queue="q"), [("configure", "queue", "q")]),
-        (commands.Queue.Purge(queue="q"), [("read", "queue", "q")]),
-        (commands.Queue.Bind(queue="q", exchange="amq.direct", routing_key="k"),
-         [("write", "queue", "q"), ("read", "exchange", "amq.direct")]),
-        (commands.Queue.Bind(queue="q", exchange="amq.topic", routing_key="k"),
-         [("write", "queue", "q"), ("read", "exchange", "amq.topic"), ("read", "topic", "k")]),
-        (commands.Queue.Unbind(queue="q", exchange="amq.direct", routing_key="k"),
-         [("write", "queue", "q"), ("read", "exchange", "amq.direct")]),
-        (commands.Basic.Get(queue="q"), [("read", "queue", "q")]),
-        (commands.Basic.Consume(queue="q"), [("read", "queue", "q")]),
-    ],
-    ids=lambda value: value.name if isinstance(value, Method) else "",
-)  # fmt: skip
-def test_each_method_asks_for_the_rights_that_rabbitmq_asks_for(method: Method, asked: list[tuple[str, ...]]) -> None:
-    """Every method checks its rights through one object, so finer rules need no other change."""
-    client = Room().enter()
-    client.call(1, commands.Queue.Declare(queue="q"), commands.Queue.DeclareOk)
-    client.session.permissions = ledger = Ledger()
-    client.tell(1, method)
-    assert ledger.asked == asked
-
-
 @pytest.mark.parametrize(
     ("method", "text"),
     [
@@ -336,15 +276,6 @@ def test_a_bind_to_the_default_exchange_is_refused_before_the_right_to_it_is_ask
         client.tell(1, commands.Channel.CloseOk())
         client.open_channel(1)
     assert close == "channel 403 ACCESS_REFUSED - operation not permitted on the default exchange"
-
-
-@pytest.mark.interpreted("a ledger takes the place of the permissions")
-def test_a_publish_asks_for_the_right_to_write() -> None:
-    """A publish needs the right to write to the exchange that it names."""
-    client = Room().enter()
-    client.session.permissions = ledger = Ledger()
-    assert client.publish("amq.direct", "k") == []
-    assert ledger.asked == [("write", "exchange", "amq.direct")]
 
 
 def into(found: list[Rows], writing: Generator[None, None, Rows]) -> Iterator[None]:

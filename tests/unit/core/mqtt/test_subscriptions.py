@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.core.mqtt.subscriptions import Subscriptions, match_of, options_of
 from broker.mqtt.packets import Subscription
-from broker.routing.dialect import AMQP
+from broker.routing.pattern import AMQP
 
 OPTIONS = "x-mqtt-subscription-opts"
 

@@ -51,37 +51,6 @@ def fetch(client: Client, queue: str) -> int | None:
     return method.delivery_tag if isinstance(method, Basic.GetOk) else None
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "text"),
-    [
-        (Confirm.Select(), Tx.Select(), "cannot switch from confirm to tx mode"),
-        (Tx.Select(), Confirm.Select(), "cannot switch from tx to confirm mode"),
-        (None, Tx.Commit(), "channel is not transactional"),
-        (None, Tx.Rollback(), "channel is not transactional"),
-        (Confirm.Select(), Tx.Commit(), "channel is not transactional"),
-    ],
-)
-def test_modes_exclude_each_other(
-    first: commands.Confirm.Select | commands.Tx.Select | None, second: commands.Tx.Commit, text: str
-) -> None:
-    """A channel has either confirms or transactions, and only a transactional channel commits."""
-    client = Room().enter()
-    if first is not None:
-        client.tell(1, first)
-    assert client.refused(second) == f"channel 406 PRECONDITION_FAILED - {text}"
-
-
-def test_select_again_keeps_the_transaction() -> None:
-    """tx.select on a transactional channel is answered and changes nothing."""
-    room = Room()
-    client = enter(room)
-    declare(client, "q")
-    publish(client, "q")
-    client.call(1, Tx.Select(), Tx.SelectOk)
-    assert commit(room, client) == ["Tx.CommitOk"]
-    assert ready(room, "q") == [1]
-
-
 def test_publishes_are_kept_until_commit() -> None:
     """A commit publishes everything in order; before it nothing is published."""
     room = Room()
@@ -143,14 +112,6 @@ def test_a_commit_without_records_waits_for_no_disk() -> None:
     assert waiter.logged == waiter.confirmed
 
 
-def test_mandatory_messages_come_back_at_commit() -> None:
-    """A return is sent at the commit, before commit-ok."""
-    room = Room()
-    client = enter(room)
-    assert publish(client, "nobody", mandatory=True) == []
-    assert commit(room, client) == ["Basic.Return", "Tx.CommitOk"]
-
-
 def test_publishes_are_checked_when_they_arrive() -> None:
     """A publish to an unknown exchange closes the channel at once and ends the transaction."""
     room = Room()
@@ -171,20 +132,6 @@ def test_a_queue_that_went_before_the_commit() -> None:
     publish(client, "q")
     client.call(1, commands.Queue.Delete(queue="q"), commands.Queue.DeleteOk)
     assert commit(room, client) == ["Basic.Return", "Tx.CommitOk"]
-
-
-def test_rollback_drops_publishes() -> None:
-    """A rollback drops the publishes, and the channel stays transactional."""
-    room = Room()
-    client = enter(room)
-    declare(client, "q")
-    publish(client, "q")
-    client.call(1, Tx.Rollback(), Tx.RollbackOk)
-    commit(room, client)
-    assert ready(room, "q") == [0]
-    publish(client, "q")
-    commit(room, client)
-    assert ready(room, "q") == [1]
 
 
 def three_fetched(room: Room) -> Client:
@@ -224,18 +171,6 @@ def test_acknowledgements_are_done_at_commit(method: commands.Basic.Ack, after: 
     assert (queue.ready, queue.unacked) == after
 
 
-def test_a_tag_is_acknowledged_once() -> None:
-    """A tag acknowledged in the transaction is unknown until a rollback restores it in its place."""
-    room = Room()
-    client = three_fetched(room)
-    client.tell(1, Basic.Ack(1))
-    client.tell(1, Basic.Ack(3))
-    client.call(1, Tx.Rollback(), Tx.RollbackOk)
-    assert client.tell(1, Basic.Ack(2, multiple=True)) == []
-    text = "channel 406 PRECONDITION_FAILED - unknown delivery tag 1"
-    assert client.refused(Basic.Ack(1)) == text
-
-
 def test_recover_leaves_what_the_transaction_has() -> None:
     """basic.recover requeues unacked messages at once, except those that the transaction acknowledged."""
     room = Room()
@@ -246,16 +181,6 @@ def test_recover_leaves_what_the_transaction_has() -> None:
     assert (queue.ready, queue.unacked) == (2, 1)
     commit(room, client)
     assert (queue.ready, queue.unacked) == (2, 0)
-
-
-def test_closing_rolls_back() -> None:
-    """Closing a channel publishes nothing, and its unacked messages are ready again."""
-    room = Room()
-    client = three_fetched(room)
-    publish(client, "q")
-    client.tell(1, Basic.Ack(0, multiple=True))
-    client.call(1, commands.Channel.Close(200, "", 0, 0), commands.Channel.CloseOk)
-    assert ready(room, "q") == [3]
 
 
 def test_a_connection_lost_in_a_commit() -> None:
@@ -285,22 +210,6 @@ def test_a_transaction_has_a_size() -> None:
     assert text.startswith("channel 406 PRECONDITION_FAILED - transaction size 2")
     assert text.endswith(" is larger than configured max size 2000")
     assert ready(room, "q") == [3]
-
-
-def test_a_full_queue_refuses_the_whole() -> None:
-    """A commit that exceeds a queue that rejects publishes has no effect at all."""
-    room = Room()
-    client = enter(room)
-    declare(client, "full", x_max_length=2, x_overflow="reject-publish")
-    declare(client, "free")
-    for key in ("full", "free", "full"):
-        publish(client, key)
-    assert commit(room, client) == ["Tx.CommitOk"]
-    assert ready(room, "full", "free") == [2, 1]
-    for key in ("free", "full"):
-        publish(client, key)
-    assert client.refused(Tx.Commit()) == PARTIAL
-    assert ready(room, "full", "free") == [2, 1]
 
 
 def test_a_queue_full_of_bytes_refuses_the_whole() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from broker.core.queue.queue import Queue
 from broker.core.topology.changes import arguments_to_json
-from broker.overlay.conjunction import conjunction
+from broker.overlay.aggregation import conjunction
 from broker.overlay.packets import Conjunction, Space
 from broker.routing.bundle import Bundle
 from broker.routing.exchange import Exchange, MessageFields

@@ -1,4 +1,7 @@
-"""The taps for remote readers: which slot files there are, and their bytes; seals, and cursors."""
+"""The routes under /v1 for remote readers: slot files of taps and their bytes, seals, cursors, and snapshots of queues.
+
+Invariant: only users who may read a queue may read its snapshot.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker import __version__
+from broker.core.names import Resource
 from broker.manage.answers import PieceResponse, Response, json_answer, no_content
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import HttpRefused, bad_request, not_found
@@ -18,6 +22,7 @@ from broker.operations.request import ROWS_AT_ONCE
 from broker.operations.rights import check_cursor, check_seal, check_tap, may_read_tap
 from broker.slot_files.seal_log import TAP_PREFIX
 from broker.slot_files.slot_file import FORMAT
+from broker.taps.slot_snapshots import Snapshot, is_private
 
 if TYPE_CHECKING:
     from broker.manage.file_reads import FileReads
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
 ONE_RANGE: Final = re.compile(r"bytes=[ \t]*(\d{0,19})-(\d{0,19})[ \t]*")
 BYTES: Final = "application/octet-stream"
 LIMIT_MAX: Final = 10_000
+SNAPSHOTS_MAX: Final = 64  # at a time: each is a copy of a queue on disk
 
 
 async def file_answer(reads: FileReads, path: Path, headers: Mapping[str, str], crc: int) -> Response | None:
@@ -229,6 +235,62 @@ def _check_exists(call: Call, vhost: str, tap: str) -> None:
         raise not_found(f"no tap '{tap}' in vhost '{vhost}'")
 
 
+# -- snapshots: the messages of an ordinary queue, as slot files that are kept for a while -----------------------------
+
+
+async def take(call: Call) -> Response:
+    """Take a snapshot and list its files."""
+    fields = await call.fields(("vhost", "queue"))
+    vhost, queue = fields.text("vhost", "/"), fields.text("queue")
+    _check_queue(call, vhost, queue)
+    held = call.broker.administration.vhosts.get(vhost)
+    found = None if held is None else held.queues.get(queue)
+    if found is None:
+        raise not_found(f"no queue '{queue}' in vhost '{vhost}'")
+    _check_queue(call, vhost, queue, private=is_private(found))
+    if len(call.broker.taps.snapshots) + call.broker.taps.snapshots.under_way >= SNAPSHOTS_MAX:
+        raise HttpRefused(503, f"there are {SNAPSHOTS_MAX} snapshots already: delete some, or try again later")
+    return json_answer(await call.broker.taps.snapshots.take(vhost, queue, call.user.name), 201)
+
+
+async def snapshot_file(call: Call) -> Response:
+    """Send one file of a snapshot, or a part of it."""
+    snapshot, n = _snapshot(call), integer("n", call.words["n"])
+    crc = next((file.crc for file in snapshot.files if file.n == n), None)
+    answer = None
+    if crc is not None:
+        path = call.broker.taps.snapshots.path(snapshot.id, n)
+        answer = await file_answer(call.broker.reads, path, call.request.headers, crc)
+    if answer is None:
+        raise not_found(f"no file {n} of snapshot {snapshot.id}")
+    return answer
+
+
+async def drop(call: Call) -> Response:
+    """Remove a snapshot."""
+    await call.broker.taps.snapshots.drop(_snapshot(call).id)
+    return no_content()
+
+
+def _snapshot(call: Call) -> Snapshot:
+    snapshot = call.broker.taps.snapshots.get(call.words["id"])
+    if snapshot is None:
+        raise not_found(f"no snapshot {call.words['id'][:64]}")
+    _check_queue(call, snapshot.vhost, snapshot.queue, private=snapshot.private)
+    return snapshot
+
+
+def _check_queue(call: Call, vhost: str, queue: str, *, private: bool = False) -> None:
+    """Let the caller read a queue. A queue that no other connection can read over AMQP also needs a tag.
+
+    Raises: ChannelError (403), HttpRefused.
+    """
+    resource = Resource("queue", vhost, queue)
+    call.broker.permissions.check(call.user, resource, "read")
+    if private and not call.may(Needs.MONITORING):
+        raise HttpRefused(403, f"access to {resource} refused for user '{call.user.name}': it is not for clients")
+
+
 ROUTES: Final = (
     ApiRoute("GET", "/v1/store", Needs.LOGIN, store, ()),
     ApiRoute("GET", "/v1/seals", Needs.LOGIN, seals, ("after", "limit", "vhost", "tap")),
@@ -237,4 +299,7 @@ ROUTES: Final = (
     ApiRoute("POST", "/v1/seal", Needs.LOGIN, seal, ()),
     ApiRoute("PUT", "/v1/cursors/{name}", Needs.LOGIN, set_cursor, ()),
     ApiRoute("DELETE", "/v1/cursors/{name}", Needs.LOGIN, remove_cursor, ("vhost", "tap")),
+    ApiRoute("POST", "/v1/snapshots", Needs.LOGIN, take, ()),
+    ApiRoute("GET", "/v1/snapshots/{id}/{n}", Needs.LOGIN, snapshot_file, ()),
+    ApiRoute("DELETE", "/v1/snapshots/{id}", Needs.LOGIN, drop, ()),
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -20,6 +19,7 @@ from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
 from broker.core.publishing.message_store import Targets
 from broker.event_log import get_logger
 from broker.overlay.packets import Data, Element, Vector, VectorChange
+from broker.overlay.source import LogPart
 from broker.slots.slot import Slot, dense
 
 if TYPE_CHECKING:
@@ -64,19 +64,11 @@ def previous_change(message: Message) -> int:
     return int(json.loads(message.body)["previous"])
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """The elements of a stream from a number up to `upto`; numbers without one are trimmed."""
-
-    elements: list[Element]
-    upto: int
-
-
 class ExchangeLog:
     """Reads, extends and trims the stream of one exchange.
 
     Invariant: numbers are dense and never used twice. The last change of the vector at or below each trimmed number is
-        kept. Numbers up to ``lost_upto`` may have been dropped before all brokers had them.
+        kept. Numbers up to ``lost`` may have been dropped before all brokers had them.
     Cost: reading costs the messages read, and the slots between the front, or the end, and the place.
     """
 
@@ -94,12 +86,19 @@ class ExchangeLog:
         self._fetched: dict[int, Message | None] = {}
         self._fetching = False
         self._ready: Callable[[], None] = lambda: None
+        self._appended: Callable[[], None] = lambda: None
+        self.durable = 0  # the highest number on disk, once the driver knows
+        self.ended = False
         self.trimmed = queue.first_number - 1  # everything up to here was trimmed, or will be in the next turns
         self._front: tuple[int, int] | None = None  # the first slot, and when its last message came
 
-    def when_ready(self, ready: Callable[[], None]) -> None:
-        """Call `ready` whenever messages were read from disk, for a read that returned None."""
+    def when_ready(self, ready: Callable[[], None], appended: Callable[[], None] = lambda: None) -> None:
+        """Call `ready` whenever messages were read from disk, for a read that returned None.
+
+        Call `appended` for each vector that is appended.
+        """
         self._ready = ready
+        self._appended = appended
 
     @property
     def last(self) -> int:
@@ -116,14 +115,28 @@ class ExchangeLog:
         return self._manager.next_id
 
     @property
-    def lost_upto(self) -> int:
+    def lost(self) -> int:
         """The number up to which messages may have been dropped before all brokers had them; 0 if none was."""
-        return max(self._lost.reached, 0)
+        return 0 if self.ended else max(self._lost.reached, 0)
+
+    def became_durable(self, upto: int) -> None:
+        """Note that the stream is on disk up to a number."""
+        if not self.ended:
+            self.durable = max(self.durable, upto)
+
+    def end(self) -> None:
+        """End the stream with its vhost: its numbers are unwanted from now on, and nothing is kept for it."""
+        self.before_next(None)
+        self.ended = True
+        self.trimmed = self.durable
 
     # -- the vector ---------------------------------------------------------------------------------------------------
 
     def append_vector(self, old: Vector, new: Vector, incarnation: int) -> int:
         """Append a change of the vector and return its number, which is on disk with the next commit."""
+        if self.ended:
+            self.durable = self.trimmed = self.durable + 1
+            return self.durable
         assert self._stream.before_next is None, "another change would get this number"
         previous = self.changes[-1].number if self.changes else 0
         number = self._manager.next_id
@@ -131,11 +144,13 @@ class ExchangeLog:
         self._vectors.sequences.add(number, message.timestamp_ms)
         self._vhost.store.accept([message], [self._targets], [1], self._vectors.target(number))
         self.changes.append(VectorChange(number, dict(old), dict(new), incarnation))
+        self._appended()
         return number
 
     def before_next(self, call: Callable[[], None] | None) -> None:
         """Call a function once right before the next message gets its number, or none any more."""
-        self._stream.call_before_next(None if call is None else lambda _stream: call())
+        if not self.ended:
+            self._stream.call_before_next(None if call is None else lambda _stream: call())
 
     def change_at(self, number: int) -> int:
         """Return the number of the change in force before a number, 0 if there is none."""
@@ -178,13 +193,15 @@ class ExchangeLog:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def read(self, first: int, last: int, limit_bytes: int) -> Stretch | None:
+    def read(self, first: int, last: int, limit_bytes: int) -> LogPart | None:
         """Return the elements from one number on, at least one if there is any, and their last number.
 
         Messages that have expired meanwhile are left out.
         None when they are on disk: they are read, and `ready` is called.
         Units: `limit_bytes` limits the messages' headers and bodies together.
         """
+        if self.ended:
+            return LogPart(last, ())
         last = min(last, self.last)
         now_ms = self._vhost.ports.clock.now_ms
         elements: list[Element] = []
@@ -193,7 +210,7 @@ class ExchangeLog:
             for number in _numbers(slot, first, last + 1):
                 if slot.contents is None and number not in self._fetched:
                     if elements:
-                        return Stretch(elements, number - 1)
+                        return LogPart(number - 1, tuple(elements))
                     self._fetch_from(slot, number, last)
                     return None
                 message = self._message(slot, number)
@@ -201,11 +218,11 @@ class ExchangeLog:
                     continue
                 size_bytes += len(message.header) + len(message.body)
                 if elements and size_bytes > limit_bytes:
-                    return Stretch(elements, number - 1)
+                    return LogPart(number - 1, tuple(elements))
                 elements.append(_element(number, message))
             if slot.end > last:
                 break
-        return Stretch(elements, last)
+        return LogPart(last, tuple(elements))
 
     def _message(self, slot: Slot, number: int) -> Message | None:
         message: Message | None
@@ -250,12 +267,13 @@ class ExchangeLog:
 
     def trim(self, upto: int) -> None:
         """Settle everything up to a number except the last change of the vector there, some slots in each turn."""
-        self.trimmed = max(self.trimmed, min(upto, self.last))
-        self._trim()
+        if not self.ended:
+            self.trimmed = max(self.trimmed, min(upto, self.last))
+            self._trim()
 
     def mark_lost(self, upto: int) -> None:
         """Record that numbers up to this one may be dropped before all brokers had them."""
-        if upto > self.lost_upto:
+        if upto > self.lost and not self.ended:
             self._vhost.producers.advance(self._lost, upto)
 
     def _trim(self) -> None:

@@ -14,13 +14,12 @@ from broker.core.message.message import EnvelopeCache, Message
 from broker.core.names import INTEREST
 from broker.core.publishing.posting import charge_bytes
 from broker.core.queue.queue import Queue
-from broker.overlay_node.vhost.binding_interest import BATCH_BINDINGS, BindingInterest, Wanted
-from broker.overlay_node.vhost.exchange_log import ExchangeLog
-from broker.overlay_node.vhost.ingress import Ingress
+from broker.overlay_node.binding_interest import BATCH_BINDINGS, BindingInterest, Wanted
+from broker.overlay_node.exchange_log import ExchangeLog
+from broker.overlay_node.ingress import Ingress
 from broker.routing.bundle import Bundle
-from broker.routing.dialect import AMQP
-from broker.routing.engines.conventional import words_match
 from broker.routing.exchange import Exchange
+from broker.routing.pattern import AMQP, words_match
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost

@@ -21,7 +21,7 @@ from broker.core.publishing.retainer import check_retained
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
 from broker.overlay.packets import Data, Space, StreamName
-from broker.overlay_node.vhost.binding_interest import BindingInterest, StartPoint
+from broker.overlay_node.binding_interest import BindingInterest, StartPoint
 from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:

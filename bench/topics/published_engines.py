@@ -1,0 +1,471 @@
+"""The engines that articles describe: the topic index is compared with them, and no broker has them.
+
+Source: "Very fast and scalable topic routing", part 1, RabbitMQ, 2010; Theivendiram and Uthayakumar, Fast Topic
+Matching Algorithm Implementation for WSO2 Message Broker, 2015.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, Generic, TypeVar
+
+from bitarray import bitarray
+
+from broker.routing import index
+from broker.routing.index import TopicEngine
+from broker.routing.pattern import AMQP, HASH, STAR, Pattern, TopicDialect, words_match
+
+T = TypeVar("T")
+
+NONE: Final[set[int]] = set()  # never added to
+CACHE_ENTRIES: Final = 1 << 20
+"""How many words and patterns under words are cached at most: some 60 MB. Full, the cache starts over."""
+ROWS_MOST: Final = 16_384
+ROWS_MOST_BYTES: Final = 16 * 1024 * 1024
+ROW_BYTES: Final = 250
+"""What a row costs besides its key and its bits: the places in two dicts, the words, the objects."""
+
+
+class Linear(Generic[T]):
+    """Maps patterns to targets in a hash map, each of which is tested against the message.
+
+    Cost: a match costs all patterns, whatever the key; add and remove cost one look-up. `visited` counts patterns.
+    """
+
+    def __init__(self, dialect: TopicDialect = AMQP) -> None:
+        self.visited = 0
+        self._dialect = dialect
+        self._patterns: dict[Any, T] = {}
+
+    def __len__(self) -> int:
+        return len(self._patterns)
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the number of patterns."""
+        return {"patterns": len(self._patterns)}
+
+    def add(self, pattern: Pattern, target: T) -> T | None:
+        """Store the target of one pattern, or return the one that it has already."""
+        known = self.find(pattern)
+        if known is None:
+            self._patterns[self._key(pattern)] = target
+        return known
+
+    def find(self, pattern: Pattern) -> T | None:
+        """Return the target of one pattern, or None if it is not there."""
+        return self._patterns.get(self._key(pattern))
+
+    def remove(self, pattern: Pattern) -> T:
+        """Forget one pattern and return its target. Raises: KeyError if it is not there."""
+        target = self._patterns.pop(self._key(pattern))
+        if not self._patterns:
+            self._patterns.clear()  # a dict keeps its size when keys are deleted
+        return target
+
+    @abstractmethod
+    def _key(self, pattern: Pattern) -> Hashable:
+        """Return what stands for a pattern in the map."""
+
+
+class Conventional(Linear[T]):
+    """Tests a message against each binding key; both are split into words again for each of these tests."""
+
+    def match(self, key: str) -> list[T]:
+        """Return the targets of the patterns that match. Cost: all patterns."""
+        self.visited += len(self._patterns)
+        dialect = self._dialect
+        return [
+            target
+            for text, target in self._patterns.items()
+            if words_match(dialect.parse(text).words, dialect.words(key))
+        ]
+
+    def _key(self, pattern: Pattern) -> Hashable:
+        return pattern.text
+
+
+class SplitOnce(Linear[T]):
+    """Splits a pattern when it is added, and a key once per match: three times the speed of `Conventional`."""
+
+    def match(self, key: str) -> list[T]:
+        """Return the targets of the patterns that match. Cost: all patterns."""
+        return self.match_words(self._dialect.words(key))
+
+    def match_words(self, words: Sequence[str]) -> list[T]:
+        """Return the targets of the patterns that match a routing key of these words. Cost: all patterns."""
+        self.visited += len(self._patterns)
+        return [target for pattern, target in self._patterns.items() if words_match(pattern, words)]
+
+    def _key(self, pattern: Pattern) -> Hashable:
+        return pattern.words
+
+
+class Length:
+    """The patterns of one number of words by number, and per level a row for each word: numbers of patterns."""
+
+    def __init__(self, levels: int) -> None:
+        self.patterns: dict[int, tuple[str, ...]] = {}
+        self.rows: list[dict[str, set[int]]] = [{} for _ in range(levels)]
+
+
+class WordEngine(Generic[T]):
+    """Maps patterns to targets by sets of the patterns that fit at each level.
+
+    There is no level for a `#`, which moves all levels after it: patterns with one stay in a linear residue, and so
+    does the empty pattern, which has no level. `visited` counts patterns: scanned, intersected, or in the residue.
+    """
+
+    def __init__(self, dialect: TopicDialect = AMQP) -> None:
+        self.visited = 0
+        self._dialect = dialect
+        self._next = 0
+        self._numbers: dict[tuple[str, ...], int] = {}
+        self._targets: dict[int, T] = {}
+        self._lengths: dict[int, Length] = {}
+        self._residue: SplitOnce[T] = SplitOnce(dialect)
+
+    def __len__(self) -> int:
+        return len(self._numbers) + len(self._residue)
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the numbers of patterns in the rows and outside, and of words that have a row."""
+        words = sum(len(row) for length in self._lengths.values() for row in length.rows)
+        return {"patterns": len(self._numbers), "residue": len(self._residue), "words": words}
+
+    def add(self, pattern: Pattern, target: T) -> T | None:
+        """Store the target of one pattern, or return the one that it has already. Cost: the words of the pattern."""
+        words = pattern.words
+        if not words or HASH in words:
+            return self._residue.add(pattern, target)
+        number = self._numbers.get(words)
+        if number is not None:
+            return self._targets[number]
+        number = self._next
+        self._next += 1
+        self._numbers[words] = number
+        self._targets[number] = target
+        length = self._lengths.get(len(words))
+        if length is None:
+            self._lengths[len(words)] = length = Length(len(words))
+        length.patterns[number] = words
+        self._mark(length, number, words)
+        return None
+
+    def find(self, pattern: Pattern) -> T | None:
+        """Return the target of one pattern, or None if it is not there."""
+        number = self._numbers.get(pattern.words)
+        return self._residue.find(pattern) if number is None else self._targets[number]
+
+    def remove(self, pattern: Pattern) -> T:
+        """Forget one pattern and return its target. Raises: KeyError if it is not there. Cost: the pattern's words."""
+        words = pattern.words
+        number = self._numbers.get(words)
+        if number is None:
+            return self._residue.remove(pattern)
+        length = self._lengths[len(words)]
+        self._unmark(length, number, words)
+        del length.patterns[number]
+        if not length.patterns:
+            self._forget(self._lengths.pop(len(words)))
+        del self._numbers[words]
+        target = self._targets.pop(number)
+        if not self._numbers:
+            self._numbers.clear()  # a dict keeps its size when keys are deleted
+            self._targets.clear()
+            self._lengths.clear()
+        return target
+
+    def match(self, key: str) -> list[T]:
+        """Return the targets of the patterns that match."""
+        words = self._dialect.words(key)
+        found = self._residue.match_words(words)
+        self.visited += len(self._residue)
+        length = self._lengths.get(len(words))
+        return found if length is None else found + [self._targets[number] for number in self._common(length, words)]
+
+    @abstractmethod
+    def _mark(self, length: Length, number: int, words: tuple[str, ...]) -> None:
+        """Put the number of a pattern into rows."""
+
+    @abstractmethod
+    def _unmark(self, length: Length, number: int, words: tuple[str, ...]) -> None:
+        """Remove the number of a pattern from its rows."""
+
+    @abstractmethod
+    def _common(self, length: Length, words: Sequence[str]) -> set[int]:
+        """Return the numbers of the patterns that fit at all levels."""
+
+    def _forget(self, length: Length) -> None:
+        """Note that the last pattern of a length is gone."""
+
+
+class TopicWords(WordEngine[T]):
+    """Caches for each word that messages had at a level the patterns that it fits.
+
+    A word that is not cached costs a scan of the patterns; so publishers who vary their words make this engine linear,
+    and that many times over. Cost: a match costs the residue, the patterns under its rarest word, and a scan per word
+    not cached. Add and remove cost the pattern's words, and for each star in it the words cached at its level.
+    """
+
+    def __init__(self, dialect: TopicDialect = AMQP, cache_entries: int = CACHE_ENTRIES) -> None:
+        super().__init__(dialect)
+        self._cache_entries = cache_entries
+        self._cached = 0
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the counts of all word engines, and the number of patterns under cached words."""
+        counts = super().counts()
+        return {**counts, "fits": self._cached - counts["words"]}
+
+    def _mark(self, length: Length, number: int, words: tuple[str, ...]) -> None:
+        for row in self._rows(length, words):
+            row.add(number)
+            self._cached += 1
+        if self._cached > self._cache_entries:
+            self._forget_words()
+
+    def _unmark(self, length: Length, number: int, words: tuple[str, ...]) -> None:
+        for row in self._rows(length, words):
+            row.remove(number)
+            self._cached -= 1
+
+    def _forget(self, length: Length) -> None:
+        self._cached -= sum(len(row) for row in length.rows)
+
+    def _common(self, length: Length, words: Sequence[str]) -> set[int]:
+        rows: list[set[int]] = []
+        for level, word in enumerate(words):
+            row = length.rows[level].get(word)
+            if row is None:
+                row = self._cache(length, level, word)
+            if not row:
+                return NONE
+            rows.append(row)
+        rows.sort(key=len)
+        common = rows[0]
+        for row in rows[1:]:
+            self.visited += len(common)
+            common = common & row
+        return common
+
+    def _rows(self, length: Length, words: tuple[str, ...]) -> list[set[int]]:
+        """Return the cached rows that a pattern belongs to."""
+        rows: list[set[int]] = []
+        for level, word in enumerate(words):
+            if word == STAR:
+                rows += length.rows[level].values()
+            elif word in length.rows[level]:
+                rows.append(length.rows[level][word])
+        return rows
+
+    def _cache(self, length: Length, level: int, word: str) -> set[int]:
+        """Return the row of a word that is not cached, and cache it if the cache can hold it at all."""
+        row = {number for number, words in length.patterns.items() if words[level] == word or words[level] == STAR}
+        self.visited += len(length.patterns)
+        size = 1 + len(row)
+        if self._cached + size > self._cache_entries:
+            self._forget_words()
+        if size <= self._cache_entries:
+            length.rows[level][word] = row
+            self._cached += size
+        return row
+
+    def _forget_words(self) -> None:
+        for length in self._lengths.values():
+            for row in length.rows:
+                row.clear()
+        self._cached = 0
+
+
+class PatternWords(WordEngine[T]):
+    """Keeps the numbers of the patterns under each of their words; a star has a row of its own.
+
+    Cost: a match costs the residue and, for each word, the patterns that fit the message's rarest word; with many stars
+    that grows with all patterns. Add and remove cost the pattern's words.
+    """
+
+    def _mark(self, length: Length, number: int, words: tuple[str, ...]) -> None:
+        for row, word in zip(length.rows, words, strict=True):
+            row.setdefault(word, set()).add(number)
+
+    def _unmark(self, length: Length, number: int, words: tuple[str, ...]) -> None:
+        for row, word in zip(length.rows, words, strict=True):
+            numbers = row[word]
+            numbers.remove(number)
+            if not numbers:
+                del row[word]
+
+    def _common(self, length: Length, words: Sequence[str]) -> set[int]:
+        levels: list[tuple[int, int, set[int], set[int]]] = []
+        for level, word in enumerate(words):
+            rows = length.rows[level]
+            fits, stars = rows.get(word, NONE), rows.get(STAR, NONE)
+            size = len(fits) + len(stars)
+            if size == 0:
+                return NONE
+            levels.append((size, level, fits, stars))
+        levels.sort()  # by size; no two have the same level, so sets are not compared
+        _, _, fits, stars = levels[0]
+        common = fits | stars
+        for _, _, fits, stars in levels[1:]:
+            self.visited += len(common)
+            common = (common & fits) | (common & stars)
+        return common
+
+
+class PlainBitmap(Generic[T]):
+    """The plain inverted bitmap: a row for each routing key seen, a bit for each pattern.
+
+    Indexing tests a new key against all patterns and a new pattern against all keys that have rows. Matching takes the
+    row of the key. Rows are the algorithm and not a cache in addition, but publishers make them, so they are bounded in
+    number and bytes: when full, the oldest eighth is dropped. The bit of a removed pattern is 0 in every row, and the
+    next pattern takes its position; when more than half of the positions are deleted, all are renumbered, without rows.
+
+    Cost: a match of a key that has a row a bit a pattern; of another one every pattern is tested, and each test costs
+        the words of one times those of the other. An add tests every row, a remove clears a bit in each.
+    Invariant: `visited` counts tests of one key against one pattern, and rows looked up.
+    """
+
+    def __init__(
+        self, dialect: TopicDialect = AMQP, *, rows_most: int = ROWS_MOST, rows_most_bytes: int = ROWS_MOST_BYTES
+    ) -> None:
+        self.visited = 0
+        self.used_bytes = 0
+        self._dialect = dialect
+        self._rows_most = rows_most
+        self._rows_most_bytes = rows_most_bytes
+        self._rows: dict[str, bitarray] = {}
+        self._keys: dict[str, list[str]] = {}
+        self._positions: dict[str, int] = {}
+        self._patterns: list[tuple[str, ...] | None] = []
+        self._targets: list[T | None] = []
+        self._deleted: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the number of rows and columns, columns at deleted positions among them."""
+        return {"rows": len(self._rows), "columns": len(self._patterns)}
+
+    def table(self) -> Mapping[str, str]:
+        """Return every row, a digit for each position, by its key."""
+        return {key: row.to01() for key, row in self._rows.items()}
+
+    def add(self, pattern: Pattern, target: T) -> T | None:
+        """Store the target of one pattern, or return the one that it has already. Cost: a test for every row."""
+        known = self.find(pattern)
+        if known is not None:
+            return known
+        words = pattern.words
+        if self._deleted:
+            position = self._deleted.pop()
+            self._patterns[position] = words
+            self._targets[position] = target
+            for key, row in self._rows.items():
+                row[position] = words_match(words, self._keys[key])
+        else:
+            position = len(self._patterns)
+            self._patterns.append(words)
+            self._targets.append(target)
+            for key, row in self._rows.items():
+                row.append(words_match(words, self._keys[key]))
+            if position % 8 == 0:
+                self.used_bytes += len(self._rows)
+                self._make_room(0)
+        self._positions[pattern.text] = position
+        self.visited += len(self._rows)
+        return None
+
+    def find(self, pattern: Pattern) -> T | None:
+        """Return the target of one pattern, or None if it is not there."""
+        position = self._positions.get(pattern.text)
+        return None if position is None else self._targets[position]
+
+    def remove(self, pattern: Pattern) -> T:
+        """Forget one pattern and return its target. Cost: a bit in every row. Raises: KeyError if it is not there."""
+        position = self._positions.pop(pattern.text)
+        target = self._targets[position]
+        assert target is not None
+        self._patterns[position] = None
+        self._targets[position] = None
+        self._deleted.append(position)
+        if len(self._deleted) * 2 > len(self._patterns):
+            self._number_anew()
+        else:
+            for row in self._rows.values():
+                row[position] = 0
+        return target
+
+    def match(self, key: str) -> list[T]:
+        """Return the targets of the patterns that match, each once."""
+        if not self._positions:
+            return []
+        row = self._rows.get(key)
+        if row is None:
+            row = self._index(key)
+        else:
+            self.visited += 1
+        targets = [self._targets[position] for position in row.search(1)]
+        return [target for target in targets if target is not None]
+
+    def _index(self, key: str) -> bitarray:
+        """Return the row of a key that has none, and keep it if it is within the bounds."""
+        words = self._dialect.words(key)
+        row = bitarray([pattern is not None and words_match(pattern, words) for pattern in self._patterns])
+        self.visited += len(self._patterns)
+        weight_bytes = self._weight_bytes(key)
+        if weight_bytes <= self._rows_most_bytes and self._rows_most > 0:
+            self._make_room(weight_bytes)
+            self._rows[key] = row
+            self._keys[key] = words
+            self.used_bytes += weight_bytes
+        return row
+
+    def _make_room(self, weight_bytes: int) -> None:
+        """Forget the oldest rows until as many bytes are free, and one more row if one is wanted."""
+        while self._rows and (
+            self.used_bytes + weight_bytes > self._rows_most_bytes
+            or len(self._rows) + (weight_bytes > 0) > self._rows_most
+        ):
+            for key in list(islice(self._rows, len(self._rows) // 8 + 1)):
+                del self._rows[key]
+                del self._keys[key]
+                self.used_bytes -= self._weight_bytes(key)
+
+    def _weight_bytes(self, key: str) -> int:
+        return ROW_BYTES + 3 * len(key) + (len(self._patterns) + 7) // 8
+
+    def _number_anew(self) -> None:
+        """Give the patterns the first positions, in their order, and forget the rows."""
+        self._rows = {}
+        self._keys = {}
+        self.used_bytes = 0
+        self._deleted = []
+        kept = [position for position, words in enumerate(self._patterns) if words is not None]
+        self._patterns = [self._patterns[position] for position in kept]
+        self._targets = [self._targets[position] for position in kept]
+        moved = dict(zip(kept, range(len(kept)), strict=True))
+        self._positions = {text: moved[position] for text, position in self._positions.items()}
+
+
+PUBLISHED: Final[dict[str, type[Any]]] = {
+    "conventional": Conventional,
+    "split-once": SplitOnce,
+    "topic-words": TopicWords,
+    "pattern-words": PatternWords,
+    "plain-bitmap": PlainBitmap,
+}
+ENGINES: Final[dict[str, type[Any]]] = {**PUBLISHED, **index.ENGINES}
+"""Every engine, by name; each takes a dialect."""
+
+
+def make_engine(name: str, dialect: TopicDialect = AMQP) -> TopicEngine[Any]:
+    """Return a new, empty engine of that name. Raises: UnknownEngine."""
+    kind = PUBLISHED.get(name)
+    if kind is None:
+        return index.make_engine(name, dialect)
+    engine: TopicEngine[Any] = kind(dialect)
+    return engine

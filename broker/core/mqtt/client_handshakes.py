@@ -1,0 +1,84 @@
+"""The QoS 2 handshakes of one client: each publish and each delivery happens once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.core.mqtt.handshakes import RECEIVED, RELEASED, Handshakes
+from broker.core.mqtt.session import MqttSession
+from broker.mqtt.packets import PUBCOMP, PUBREL
+from broker.mqtt.reason_codes import PACKET_ID_NOT_FOUND, SUCCESS
+
+
+class ClientHandshakes:
+    """Keeps the packet ids of a client's publishes until their PUBREL, and of its deliveries until their PUBCOMP."""
+
+    __slots__ = ("_client_id", "_handshakes", "_session")
+    __deletable__ = ("_session",)
+
+    def __init__(self, handshakes: Handshakes, client_id: str, session: MqttSession) -> None:
+        self._handshakes = handshakes
+        self._client_id = client_id
+        self._session = session
+
+    def leave(self) -> None:
+        """Forget all when the session expires: the client has disconnected."""
+        self._handshakes.leave(self._client_id, self._session.expiry_s)
+        del self._session  # its confirms hold this object: the two would wait for the garbage collector
+
+    # -- publishes of the client --------------------------------------------------------------------------------------
+
+    @property
+    def received(self) -> int:
+        """How many publishes were received and not released."""
+        return self._handshakes.count(RECEIVED, self._client_id)
+
+    def has(self, packet_id: int) -> bool:
+        """Return whether a publish was received and not released."""
+        return self._handshakes.has(RECEIVED, self._client_id, packet_id)
+
+    def repeat_among(self, packet_ids: Sequence[int]) -> bool:
+        """Return whether a publish was received before, or twice."""
+        if len(set(packet_ids)) < len(packet_ids):
+            return True
+        return self.received > 0 and any(self.has(packet_id) for packet_id in packet_ids)
+
+    def receive(self, packet_ids: Sequence[int]) -> None:
+        """Keep publishes, in the transaction in which they are published; their PUBREC follows the sync."""
+        self._handshakes.add(RECEIVED, self._client_id, packet_ids, self._session.expiry_s)
+        self._session.confirms.wait_for_records()
+
+    def forget(self, packet_ids: Sequence[int]) -> None:
+        """Forget publishes that are answered with an error, which ends their handshake."""
+        self._handshakes.remove(RECEIVED, self._client_id, packet_ids)
+
+    def release(self, packet_ids: Sequence[int]) -> None:
+        """Forget publishes for which a PUBREL came, and answer it once that is on disk."""
+        known = [self.has(packet_id) for packet_id in packet_ids]
+        self.forget(packet_ids)
+        for place, packet_id in enumerate(packet_ids):
+            self._session.confirms.answer(PUBCOMP, packet_id, SUCCESS if known[place] else PACKET_ID_NOT_FOUND)
+
+    # -- deliveries to the client -------------------------------------------------------------------------------------
+
+    def resume(self) -> bytes:
+        """Return the PUBREL packets that an earlier connection of the client has not completed."""
+        packet_ids = self._handshakes.ids(RELEASED, self._client_id)
+        for packet_id in packet_ids:
+            self._session.deliveries.packet_ids.release(packet_id)
+        return b"".join([bytes((PUBREL, 2, packet_id >> 8, packet_id & 0xFF)) for packet_id in packet_ids])
+
+    def settle(self, packet_ids: Sequence[int]) -> None:
+        """Settle deliveries for which a PUBREC came, in one transaction with their ids; PUBREL follows the sync."""
+        session, deliveries = self._session, self._session.deliveries
+        with self._handshakes.vhost.ports.transaction():
+            received = deliveries.settle_received(packet_ids)
+            self._handshakes.add(RELEASED, self._client_id, received, session.expiry_s)
+        for packet_id in packet_ids:
+            known = deliveries.packet_ids.is_released(packet_id)
+            session.confirms.answer(PUBREL, packet_id, SUCCESS if known else PACKET_ID_NOT_FOUND)
+
+    def complete(self, packet_ids: Sequence[int]) -> None:
+        """Forget deliveries for which a PUBCOMP came."""
+        self._handshakes.remove(RELEASED, self._client_id, packet_ids)
+        self._session.deliveries.complete(packet_ids)

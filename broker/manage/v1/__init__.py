@@ -1,1 +1,0 @@
-"""The API under /v1: slots, cursors and snapshots for remote readers."""
