@@ -201,7 +201,13 @@ class Definitions(ABC):
 
     def document(self) -> dict[str, list[Row]]:
         """Return everything that is stored as a definitions document, whose lists are the caller's."""
-        return {part: list(self.stored.get(part, ())) for part in IDENTITIES}
+        found = {part: list(self.stored.get(part, ())) for part in IDENTITIES}
+        found["parameters"] = [row for row in found["parameters"] if self._is_in_force(row)]
+        return found
+
+    def _is_in_force(self, row: Row) -> bool:
+        """Return whether a stored parameter is in force: limits of a vhost that are invalid are not."""
+        return row["component"] == OPERATOR_POLICY or (row["vhost"], row["component"], row["name"]) in self.parameters
 
 
 def _check_right(part: str, row: Row | None) -> None:
