@@ -88,6 +88,11 @@ class Administration(Definitions):
 
     # -- what is in force ---------------------------------------------------------------------------------------------
 
+    @property
+    def vhost_names(self) -> list[str]:
+        """The names of all vhosts, in order; some may be offline, also without an entry in the definitions."""
+        return sorted({*self.vhost_facts, *self.vhosts, *self.vhosts.offline})
+
     def policies(self, vhost: str) -> Policies:
         """Return the policies of a vhost; of one that is offline or does not exist, policies that apply to nothing."""
         found = self.vhosts.get(vhost)

@@ -9,7 +9,8 @@ from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.core.auth.permissions import Permissions
+from broker.core.auth.permissions import Permissions, patterns
+from broker.core.auth.topic_permissions import compiled
 from broker.core.auth.users import Users, user_of
 from broker.core.policy.policy import OPERATOR_POLICY, Policies, Policy, operator_row
 from broker.core.vhost import Vhost
@@ -162,7 +163,7 @@ class Definitions(ABC):
     def put_row(self, key: Key, row: Row | None) -> None:
         """Set one definition, or remove it without a row; policies apply after `Policies.changed`.
 
-        Rights of users of the settings are ignored: these may do everything. Raises: ValueError.
+        Rights of users of the settings are checked and ignored: these may do everything. Raises: ValueError.
         """
         part, *names = key
         if part == "policies" or names[1:2] == [OPERATOR_POLICY]:
@@ -183,9 +184,11 @@ class Definitions(ABC):
                 self.users.put(user_of(row))
         elif part in ("permissions", "topic_permissions"):
             rights = self.permissions if part == "permissions" else self.permissions.topics
-            if row is not None and not self.users.is_configured(names[0]):
+            if self.users.is_configured(names[0]):
+                _check_right(part, row)
+            elif row is not None:
                 rights.set(**row)
-            elif row is None and names[0] in self.users and not self.users.is_configured(names[0]):
+            elif names[0] in self.users:
                 rights.clear(*names)
         elif part == "vhosts" and row is not None:
             self.take_facts(names[0], {name: value for name, value in row.items() if name != "name"})
@@ -198,7 +201,21 @@ class Definitions(ABC):
 
     def document(self) -> dict[str, list[Row]]:
         """Return everything that is stored as a definitions document, whose lists are the caller's."""
-        return {part: list(self.stored.get(part, ())) for part in IDENTITIES}
+        found = {part: list(self.stored.get(part, ())) for part in IDENTITIES}
+        found["parameters"] = [row for row in found["parameters"] if self._is_in_force(row)]
+        return found
+
+    def _is_in_force(self, row: Row) -> bool:
+        """Return whether a stored parameter is in force: limits of a vhost that are invalid are not."""
+        return row["component"] == OPERATOR_POLICY or (row["vhost"], row["component"], row["name"]) in self.parameters
+
+
+def _check_right(part: str, row: Row | None) -> None:
+    """Check the expressions of a right that has no effect. Raises: ValueError."""
+    if row is not None and part == "permissions":
+        patterns(row["configure"], row["write"], row["read"])
+    elif row is not None:
+        compiled(row["user"], row["vhost"], row["write"], row["read"])
 
 
 class Draft(Definitions):

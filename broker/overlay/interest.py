@@ -39,8 +39,7 @@ class Interest:
     Invariant: the patterns of a direction match every message that an active subscription of a leaf behind it wants, if
     its virtual start time is not later than the leaf's time there. So a message may be left out in a direction where it
     matches nothing and `sufficient` holds.
-    Source: the Gryphon paper, sections 3.3 to 3.5, with a replica per sender in place of constraint vectors, with which
-    the tests have subclasses.
+    Source: the Gryphon paper, sections 3.3 to 3.5, with a replica per sender in place of constraint vectors.
     """
 
     def __init__(

@@ -8,6 +8,7 @@ from struct import Struct
 from typing import Final, Generic, TypeVar
 
 from crc32c import crc32c
+from mypy_extensions import mypyc_attr
 
 from broker.store.queue_entry import Entries
 from broker.store.record import (
@@ -38,6 +39,7 @@ _Front = tuple[int, int, int, int, int, int, int, int]
 T = TypeVar("T")
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Maker(Generic[T]):
     """The maker of messages from the block that holds their records."""
 

@@ -92,10 +92,11 @@ def test_retry(app: Any) -> None:
     assert app.tasks["stubborn"].delay(4, 1).get(timeout=DEADLINE_S) == 3
 
 
-def test_priorities(app: Any, worker: CeleryWorker) -> None:
+def test_priorities(app: Any, worker: CeleryWorker, module_broker: BrokerProcess) -> None:
     """A worker gets the most urgent task first, up to 31; Celery sends a task without a priority with 0."""
     add = app.tasks["add"]
     app.control.cancel_consumer("celery", reply=True, limit=1, timeout=DEADLINE_S)
+    wait_until(lambda: rows(module_broker, "queues")["celery"]["consumers"] == 0, "the end of the consumer")
     sent = {priority: add.apply_async((1, 2), priority=priority).id for priority in (0, 5, 31, 9, 4)}
     ids = [sent[priority] for priority in (31, 9, 5, 4, 0)] + [add.delay(1, 2).id]
     app.control.add_consumer("celery", reply=True, limit=1, timeout=DEADLINE_S)

@@ -252,6 +252,16 @@ async def test_one_bad_entry_refuses_the_whole_document(tmp_path: Path, document
         assert [path.name for path in (tmp_path / "vhosts").iterdir()] == ["%2F"]
 
 
+@pytest.mark.parametrize("part", ["permissions", "topic_permissions"])
+async def test_a_bad_right_of_a_user_of_the_settings_is_refused(tmp_path: Path, part: str) -> None:
+    """Such a right would have no effect, but a document with an expression that cannot be read is a mistake."""
+    document = changed(part, 0, user="root", read="(")
+    async with running_broker(tmp_path, auth={"users": {"root": "secret"}}) as broker:
+        with pytest.raises(Unanswered) as refused:
+            await take(broker, document)
+        assert str(refused.value).startswith(f"{part}[0]: regular expression '(' is invalid")
+
+
 async def test_what_is_there_and_differs_refuses_the_document(tmp_path: Path) -> None:
     """An existing queue is not changed by an import, not even a transient one."""
     document = {"queues": [{"name": "q", "vhost": "/", "arguments": {"x-max-priority": 5}}]}

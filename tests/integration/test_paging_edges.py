@@ -528,7 +528,7 @@ async def test_a_start_that_fails_changes_nothing(tmp_path: Path, monkeypatch: p
         raise OSError("not today")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Listener, "start", refuse)
+        patch.setattr(Listener, "serve", refuse)
         with pytest.raises(OSError, match="not today"):
             async with mortal_broker(tmp_path):
                 raise AssertionError("it started")

@@ -98,7 +98,7 @@ def test_workers_and_job_share_the_lake_and_the_masters_address() -> None:
 def test_the_tap_is_made_by_a_command_that_there_is() -> None:
     """The command uses the broker's volume with its control socket, and the cursor that the archive moves."""
     arguments = build_parser().parse_args(words("tap")[1:])
-    assert (arguments.exchange, arguments.name, arguments.cursor) == ("amq.topic", "everything", ["archive"])
+    assert (arguments.exchange, arguments.name, arguments.cursors) == ("amq.topic", "everything", ["archive"])
     assert services()["tap"]["volumes"] == services()["broker"]["volumes"]
 
 

@@ -90,12 +90,10 @@ class LeafMember(SimulatedBroker):
         dice: Dice,
         aggregation: Aggregation,
         patterns_max: int,
-        scheme: type[Interest],
         *,
         forgets_vectors: bool,
     ) -> None:
         super().__init__(name, name, scheduler)
-        self._scheme = scheme
         self._forgets_vectors = forgets_vectors
         self._neighbour = neighbour
         self._aggregation = aggregation
@@ -128,14 +126,14 @@ class LeafMember(SimulatedBroker):
         recovered = {name: binding for name, binding in self.bindings.items() if binding.durable}
         self.bindings = {}
         state = LeafState(self.saved.time_bound, self.saved.start_points, dict(self.positions))
-        interest = self._scheme(
+        interest = Interest(
             self.node,
             (self._neighbour,),
             self._aggregation,
             self._patterns_max,
             self.name,
             persisted_bound=state.time_bound,
-            incarnation=self._dice.randint(1, 1 << 40) if self._scheme is Interest else 0,
+            incarnation=self._dice.randint(1, 1 << 40),
         )
         self._incarnations.append(0 if self._forgets_vectors else self._dice.randint(1, 1 << 60))
         self.broker = leaf = Leaf(

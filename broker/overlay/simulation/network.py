@@ -46,17 +46,15 @@ class InnerMember(SimulatedBroker):
         scheduler: Scheduler,
         aggregation: Aggregation,
         patterns_max: int,
-        scheme: type[Interest],
     ) -> None:
         super().__init__(name, node, scheduler)
-        self._scheme = scheme
         self._neighbours = neighbours
         self._aggregation = aggregation
         self._patterns_max = patterns_max
 
     def start(self) -> None:
         """Start the broker without state."""
-        interest = self._scheme(self.node, self._neighbours, self._aggregation, self._patterns_max)
+        interest = Interest(self.node, self._neighbours, self._aggregation, self._patterns_max)
         self.broker = Inner(interest, self._neighbours)
 
     @property
@@ -81,7 +79,6 @@ class Network:
         aggregation: Callable[[], Aggregation],
         patterns_max: int = 10_000,
         publishers: Collection[str] | None = None,
-        scheme: type[Interest] = Interest,
         *,
         forgets_vectors: bool = False,
     ) -> None:
@@ -108,13 +105,10 @@ class Network:
                         dice,
                         aggregation(),
                         patterns_max,
-                        scheme,
                         forgets_vectors=forgets_vectors,
                     )
                 else:
-                    self.inner[name] = InnerMember(
-                        name, node, neighbours, self.scheduler, aggregation(), patterns_max, scheme
-                    )
+                    self.inner[name] = InnerMember(name, node, neighbours, self.scheduler, aggregation(), patterns_max)
         self.links = [
             SimulatedLink(self.member(one), self.member(other), self.scheduler, dice, self.statistics)
             for node, brokers in topology.brokers.items()
