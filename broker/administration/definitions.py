@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -60,14 +60,11 @@ class DefinitionsStore(Protocol):
     def dropped(self, vhost: Vhost, /) -> None:
         """Note that a vhost is deleted here; it still has its queues."""
 
-    def applied(self, version: int) -> None:
-        """Note that this broker follows a version."""
+    async def settled(self, version: int, swept: Collection[str] = (), /) -> None:
+        """Return when every broker that shares the definitions follows a version, which this one does.
 
-    async def settled(self, version: int) -> None:
-        """Return when every broker that shares the definitions follows a version. Raises: ValueError."""
-
-    async def swept(self, vhosts: Iterable[str], /) -> None:
-        """Note that every broker has applied changed policies of some vhosts to all queues. Raises: ValueError."""
+        With it the policies of some vhosts have changed, whose queues have been `swept` then. Raises: ValueError.
+        """
 
 
 class LocalDefinitions:
@@ -89,14 +86,8 @@ class LocalDefinitions:
     def dropped(self, vhost: Vhost) -> None:
         """Do nothing: the messages go with the vhost's files."""
 
-    def applied(self, version: int) -> None:
-        """Do nothing: no other broker waits for this one."""
-
-    async def settled(self, version: int) -> None:
+    async def settled(self, version: int, swept: Collection[str] = ()) -> None:
         """Return at once: there is no other broker."""
-
-    async def swept(self, vhosts: Iterable[str]) -> None:
-        """Do nothing: queues look at their rules themselves."""
 
 
 def local_definitions(files: Files, folder: Path) -> LocalDefinitions:
@@ -110,9 +101,10 @@ class Definitions(ABC):
     Shapes: `stored` is the document that was stored last, by its parts.
     """
 
-    def __init__(self, users: Users, permissions: Permissions) -> None:
-        self._users = users
-        self._permissions = permissions
+    _users: Users
+    _permissions: Permissions
+
+    def __init__(self) -> None:
         self.stored: Mapping[str, Any] = {}
         self.vhost_facts: dict[str, dict[str, Any]] = {}
         self.parameters: dict[ParameterKey, Any] = {}
@@ -228,7 +220,7 @@ class Draft(Definitions):
     """
 
     def __init__(self, source: Definitions, offline: Mapping[str, OfflineVhost]) -> None:
-        super().__init__(source.users, source.permissions)
+        super().__init__()
         self._source = source
         self._offline = offline
         self._has_own_users = False
@@ -255,8 +247,8 @@ class Draft(Definitions):
     def _copy_users(self) -> None:
         if not self._has_own_users:
             self._has_own_users = True
-            self._users = self._users.copy()
-            self._permissions = self._permissions.copy(self._users)
+            self._users = self._source.users.copy()
+            self._permissions = self._source.permissions.copy(self._users)
 
     def begin_import(self, document: dict[str, Any]) -> None:
         """Write down a document that is being applied: after a crash the next start finishes it."""
