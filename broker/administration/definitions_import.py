@@ -17,21 +17,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.deciding import answers, decided
-from broker.administration.definitions import IDENTITIES, Draft, differing, keying_rows
+from broker.administration.definitions import IDENTITIES, Draft, differing, facts_of, keying_rows
 from broker.administration.import_tally import ImportTally
 from broker.administration.rehearsal import Rehearsal, Touched
 from broker.administration.slices import STEPS_AT_ONCE, emptied, finished
 from broker.amqp.errors import ChannelError, ProtocolError
 from broker.core.auth.users import user_of
-from broker.core.definitions.document import (
-    BindingEntry,
-    Document,
-    ExchangeEntry,
-    ParameterEntry,
-    PolicyEntry,
-    QueueEntry,
-    UserEntry,
-)
+from broker.core.definitions.document import BindingEntry, Document, ExchangeEntry, QueueEntry, Row
 from broker.core.definitions.reading import BadDefinitions
 from broker.core.definitions.writing import row_of, writing_document
 from broker.core.names import Resource
@@ -174,7 +166,7 @@ class DefinitionsImport:
         """Return whether the broker-wide definitions of the document are others than those in force."""
         administration = self._administration
         if administration.importing is not None or any(
-            vhost.name not in administration.vhosts for vhost in self._document.vhosts
+            vhost["name"] not in administration.vhosts for vhost in self._document.vhosts
         ):
             return True
         return bool((yield from differing(administration.stored, (yield from self._draft.storing()))))
@@ -182,9 +174,9 @@ class DefinitionsImport:
     def _begin(self, written: dict[str, Any], draft: Draft) -> None:
         """Write down that the document is being applied, and add its vhosts: after a crash the next start goes on."""
         for vhost in self._document.vhosts:
-            if vhost.name not in draft.vhost_names:
-                draft.add_vhost(vhost.name, vhost.facts)
-                self._made.append(vhost.name)
+            if vhost["name"] not in draft.vhost_names:
+                draft.add_vhost(vhost["name"], facts_of(vhost))
+                self._made.append(vhost["name"])
         draft.begin_import({**written, MADE: self._made})
 
     def _give_up(self, draft: Draft) -> None:
@@ -199,7 +191,7 @@ class DefinitionsImport:
     def _typing_queues(self) -> Generator[None, None, list[QueueEntry]]:
         """Return the queues; one without a type gets the default type that its vhost will have."""
         types = {name: vhost.default_queue_type for name, vhost in self._administration.vhosts.items()}
-        types |= {vhost.name: default_type(vhost.facts) for vhost in self._document.vhosts}
+        types |= {vhost["name"]: default_type(vhost) for vhost in self._document.vhosts}
         typed: list[QueueEntry] = []
         for entry in self._document.queues:
             if entry.type is None and types.get(entry.vhost) is not None:
@@ -218,7 +210,7 @@ class DefinitionsImport:
 
     def _ignored(self) -> Iterator[str]:
         for number, vhost in enumerate(self._document.vhosts):
-            reason = ignored_default_type(vhost.facts)
+            reason = ignored_default_type(vhost)
             if reason is not None:
                 yield f"vhosts[{number}]: {reason}"
 
@@ -227,10 +219,10 @@ class DefinitionsImport:
     async def _check(self) -> None:
         administration, document = self._administration, self._document
         for name, offline in administration.vhosts.offline.items():
-            if name in {vhost.name for vhost in document.vhosts}:
+            if name in {vhost["name"] for vhost in document.vhosts}:
                 raise BadDefinitions(f"Virtual host '{name}' is down: {offline.reason}")
         await finished(self._checking_vhosts())
-        names = dict.fromkeys(vhost.name for vhost in document.vhosts if vhost.name not in administration.vhosts)
+        names = dict.fromkeys(row["name"] for row in document.vhosts if row["name"] not in administration.vhosts)
         with _placed("vhosts"):
             administration.check_new_vhosts(administration, names)
         await self._hashed()
@@ -247,28 +239,28 @@ class DefinitionsImport:
 
     def _checking_vhosts(self) -> Generator[None, None, None]:
         administration, document = self._administration, self._document
-        offline, known = administration.vhosts.offline, {*administration.vhosts, *(one.name for one in document.vhosts)}
+        offline = administration.vhosts.offline
+        known = {*administration.vhosts, *(row["name"] for row in document.vhosts)}
         for part in ("permissions", "topic_permissions", "policies", "parameters", *TOPOLOGY):
             for number, entry in enumerate(getattr(document, part)):
+                vhost = entry["vhost"] if isinstance(entry, dict) else entry.vhost
                 with _placed(_place(part, number, entry)):
-                    if entry.vhost in offline:
-                        raise ValueError(f"Virtual host '{entry.vhost}' is down: {offline[entry.vhost].reason}")
-                    if entry.vhost not in known:
-                        raise ValueError(f"Virtual host '{entry.vhost}' does not exist")
+                    if vhost in offline:
+                        raise ValueError(f"Virtual host '{vhost}' is down: {offline[vhost].reason}")
+                    if vhost not in known:
+                        raise ValueError(f"Virtual host '{vhost}' does not exist")
                 yield
 
     async def _hashed(self) -> None:
         """Replace the plain passwords of the document by hashes. Raises: BadDefinitions for a user that is wrong."""
-        users: list[UserEntry] = []
-        for number, entry in enumerate(self._document.users):
+        users: list[Row] = []
+        for number, row in enumerate(self._document.users):
             if number % STEPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            fields = {name: getattr(entry, name) for name in entry.__slots__}
             with _placed(f"users[{number}]"):
                 # Hashing is slow on purpose.
-                user = await asyncio.to_thread(user_of, fields) if entry.password else user_of(fields)
-            limits = user.limits.to_json()
-            users.append(UserEntry(user.name, user.tags, user.password_hash, user.hashing_algorithm, None, limits))
+                user = await asyncio.to_thread(user_of, row) if row.get("password") else user_of(row)
+            users.append(user.to_json())
         self._document = replace(self._document, users=tuple(users))
 
     def _putting(self, draft: Draft) -> Generator[None, None, None]:
@@ -363,10 +355,10 @@ def _placed(place: str) -> Iterator[None]:
 
 def _place(part: str, number: int, entry: Any) -> str:
     """Return the place of an entry. Operator policies are listed among the parameters, so their numbers say nothing."""
-    if isinstance(entry, ParameterEntry):
-        return f"{part}: {entry.component} '{entry.name}'"
-    if isinstance(entry, PolicyEntry):
-        return f"operator policy '{entry.name}'" if entry.operator else f"{part}[{number}] '{entry.name}'"
+    if part == "parameters":
+        return f"{part}: {entry['component']} '{entry['name']}'"
+    if part == "policies":
+        return f"operator policy '{entry['name']}'" if "component" in entry else f"{part}[{number}] '{entry['name']}'"
     return f"{part}[{number}]"
 
 

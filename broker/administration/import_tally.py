@@ -59,14 +59,14 @@ class ImportTally:
 def _without_effect(document: Document) -> Iterator[str]:
     """Yield the entries that are only kept and exported again, and those that are ignored."""
     for parameter in document.parameters:
-        if parameter.component not in (PAUSED_QUEUE, VHOST_LIMITS):
-            yield f"parameter {parameter.component} '{parameter.name}' in vhost '{parameter.vhost}'"
+        if parameter["component"] not in (PAUSED_QUEUE, VHOST_LIMITS):
+            yield "parameter {component} '{name}' in vhost '{vhost}'".format(**parameter)
     for one in document.global_parameters:
-        yield f"global parameter '{one.name}'"
+        yield f"global parameter '{one['name']}'"
     for policy in document.policies:
-        keys = keys_without_effect(policy.definition)
+        keys = keys_without_effect(policy.get("value", policy)["definition"])
         if keys:
-            kind = "operator policy" if policy.operator else "policy"
-            yield f"{', '.join(keys)} of {kind} '{policy.name}' in vhost '{policy.vhost}'"
+            kind = "operator policy" if "component" in policy else "policy"
+            yield f"{', '.join(keys)} of {kind} '{policy['name']}' in vhost '{policy['vhost']}'"
     for name in document.unknown:
         yield f"the list '{name}', which is not known here and is not kept"

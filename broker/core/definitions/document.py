@@ -1,4 +1,4 @@
-"""A definitions document as values: one frozen object for each entry.
+"""A definitions document as values: rows as they are stored, and frozen objects for the topology.
 
 Source: RabbitMQ's `definitions.json`, 3.6 to 4.x, of a whole cluster or of one vhost.
 """
@@ -9,78 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class UserEntry:
-    """A user; `password` is set instead of a hash in hand-written files."""
-
-    name: str
-    tags: tuple[str, ...]
-    password_hash: str = field(repr=False)
-    hashing_algorithm: str
-    password: str | None = field(repr=False)
-    limits: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class VhostEntry:
-    """A vhost; `facts` are its description, tags, limits and all other fields of the document, kept as they are."""
-
-    name: str
-    facts: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class PermissionEntry:
-    """The rights of a user in a vhost."""
-
-    user: str
-    vhost: str
-    configure: str
-    write: str
-    read: str
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPermissionEntry:
-    """The routing keys of an exchange that a user may publish with and bind."""
-
-    user: str
-    vhost: str
-    exchange: str
-    write: str
-    read: str
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyEntry:
-    """A policy, or an operator policy."""
-
-    vhost: str
-    name: str
-    pattern: str
-    apply_to: str
-    definition: Mapping[str, Any]
-    priority: float
-    operator: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterEntry:
-    """A runtime parameter of a vhost, kept as it is."""
-
-    vhost: str
-    component: str
-    name: str
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class GlobalParameterEntry:
-    """A runtime parameter of the broker, kept as it is."""
-
-    name: str
-    value: Any
+Row = dict[str, Any]
+"""An entry as RabbitMQ's documents have it; an operator policy is a parameter there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +52,18 @@ class BindingEntry:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """All entries of a document.
+    """All entries of a document. Shapes: `policies` has the operator policies too, which are not in `parameters`.
 
     Invariant: entries are in the order of the document, and are not compared with the broker.
     """
 
-    users: tuple[UserEntry, ...] = ()
-    vhosts: tuple[VhostEntry, ...] = ()
-    permissions: tuple[PermissionEntry, ...] = ()
-    topic_permissions: tuple[TopicPermissionEntry, ...] = ()
-    policies: tuple[PolicyEntry, ...] = ()
-    parameters: tuple[ParameterEntry, ...] = ()
-    global_parameters: tuple[GlobalParameterEntry, ...] = ()
+    users: tuple[Row, ...] = field(default=(), repr=False)  # may have passwords
+    vhosts: tuple[Row, ...] = ()
+    permissions: tuple[Row, ...] = ()
+    topic_permissions: tuple[Row, ...] = ()
+    policies: tuple[Row, ...] = ()
+    parameters: tuple[Row, ...] = ()
+    global_parameters: tuple[Row, ...] = ()
     exchanges: tuple[ExchangeEntry, ...] = ()
     queues: tuple[QueueEntry, ...] = ()
     bindings: tuple[BindingEntry, ...] = ()

@@ -6,9 +6,8 @@ from collections.abc import Generator
 from dataclasses import fields
 from typing import Any
 
-from broker.core.definitions.document import BindingEntry, Document, PolicyEntry, UserEntry, VhostEntry
+from broker.core.definitions.document import BindingEntry, Document
 from broker.core.definitions.typed_json import typed_table
-from broker.core.policy.policy import Policy, operator_row
 
 
 def writing_document(document: Document) -> Generator[None, None, dict[str, Any]]:
@@ -27,16 +26,9 @@ def row_of(part: str, entry: Any) -> tuple[str, dict[str, Any]]:
 
     Invariant: a user has no plain password any more.
     """
-    if isinstance(entry, PolicyEntry):
-        policy = Policy(entry.name, entry.pattern, entry.apply_to, entry.definition, entry.priority)
-        row = policy.row(entry.vhost)
-        return ("parameters", operator_row(row)) if entry.operator else (part, row)
-    if isinstance(entry, VhostEntry):
-        return part, {**entry.facts, "name": entry.name}
+    if isinstance(entry, dict):
+        return "parameters" if part == "policies" and "component" in entry else part, entry
     row = {name: getattr(entry, name) for name in entry.__slots__}
-    if isinstance(entry, UserEntry):
-        del row["password"]
-        return part, {**row, "tags": list(entry.tags), "limits": dict(entry.limits)}
     if isinstance(entry, BindingEntry):
         row["destination_type"] = "exchange" if row.pop("to_exchange") else "queue"
     if "arguments" in row:
