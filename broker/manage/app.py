@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -40,6 +40,7 @@ from broker.manage.api import (
 from broker.manage.call import READING, ApiRoute, Call, Needs, tags_suffice
 from broker.manage.client import ApiClient
 from broker.manage.login import HttpLogin, LoggedIn, LoginSessions
+from broker.manage.managed_broker import ManagedBroker
 from broker.manage.metrics.shared_scrapes import metric_routes
 from broker.manage.origin import check_change, check_host
 from broker.manage.page.files import page_routes
@@ -47,9 +48,6 @@ from broker.manage.probes import PROBES
 from broker.manage.refusal import HttpRefused, not_authorised, not_found, refusal_of
 from broker.manage.request_target import only, path_words, query_of
 from broker.store.damage import StoreFailed
-
-if TYPE_CHECKING:
-    from broker.manage.managed_broker import ManagedBroker
 
 NOUNS: Final = (
     *(bindings, channels, connections, dead_letters, definitions, exchanges, health, limits, live, logins, nodes),

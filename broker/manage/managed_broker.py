@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.core.auth.logins import Logins
+from broker.manage.client import ApiClient
 from broker.manage.file_reads import FileReads
 from broker.manage.samples import Samples
 from broker.net.listener import Listener
@@ -16,9 +17,6 @@ from broker.operations.request import Verb
 from broker.settings import Settings
 from broker.store.files import Files
 from broker.vhosts.broker_statistics import BrokerStatistics
-
-if TYPE_CHECKING:
-    from broker.manage.client import ApiClient
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker import __version__
 from broker.core.names import Resource
 from broker.manage.answers import PieceResponse, Response, json_answer, no_content
 from broker.manage.call import ApiRoute, Call, Needs
+from broker.manage.file_reads import FileReads
 from broker.manage.refusal import HttpRefused, bad_request, not_found
 from broker.manage.request_target import integer
 from broker.operations.request import ROWS_AT_ONCE
@@ -23,9 +24,6 @@ from broker.operations.rights import check_cursor, check_seal, check_tap, may_re
 from broker.slot_files.seal_log import TAP_PREFIX
 from broker.slot_files.slot_file import FORMAT
 from broker.taps.slot_snapshots import Snapshot, is_private
-
-if TYPE_CHECKING:
-    from broker.manage.file_reads import FileReads
 
 ONE_RANGE: Final = re.compile(r"bytes=[ \t]*(\d{0,19})-(\d{0,19})[ \t]*")
 BYTES: Final = "application/octet-stream"

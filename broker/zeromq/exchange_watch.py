@@ -6,16 +6,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.core.queue.queue import Queue
+from broker.core.vhost import Vhost
 from broker.overlay.aggregation import conjunction
 from broker.overlay.packets import Space
 from broker.routing.bundle import Bundle
 from broker.routing.exchange import Exchange
-
-if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
 
 AT_ONCE: Final = 2000  # bindings in one callback of the loop, of some microseconds each
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.administration.deciding import count_all
 from broker.amqp.header_edit import cut_properties
@@ -34,6 +34,7 @@ from broker.manage.counts import (
     with_rates,
 )
 from broker.manage.listing import Columns, Listing, listed
+from broker.manage.managed_broker import ManagedBroker
 from broker.manage.refusal import bad_request, not_found
 from broker.manage.samples import Sampled
 from broker.operations.listing import count_bytes
@@ -48,9 +49,6 @@ from broker.operations.rows import (
     queue_row,
     slot_count,
 )
-
-if TYPE_CHECKING:
-    from broker.manage.managed_broker import ManagedBroker
 
 QUEUE: Final = "/api/queues/{vhost}/{queue}"
 ACTIONS: Final = ("sync", "cancel_sync")  # of mirrored queues, which this broker does not have

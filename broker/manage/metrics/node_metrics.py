@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.delivery.committer import CommitTally
+from broker.delivery.engine import Engine
+from broker.manage.managed_broker import ManagedBroker
 from broker.manage.metrics.metric import Family, Labels, counter, gauge
 from broker.net.alarm_watch import watermarks
-
-if TYPE_CHECKING:
-    from broker.delivery.engine import Engine
-    from broker.manage.managed_broker import ManagedBroker
-    from broker.vhosts.broker_statistics import ChurnCounts
+from broker.vhosts.broker_statistics import ChurnCounts
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.administration.administration import Administration
 from broker.core.arguments import queue_type
 from broker.core.message.message import Message
 from broker.core.queue.queue import Queue
@@ -13,10 +14,7 @@ from broker.core.vhost import Vhost
 from broker.manage.metrics.metric import DELIVERIES, Family, Labels, Reading, counter, gauge, message_counters
 from broker.operations.rows import slot_count
 from broker.routing.exchange import Exchange
-
-if TYPE_CHECKING:
-    from broker.administration.administration import Administration
-    from broker.vhosts.broker_statistics import BrokerStatistics
+from broker.vhosts.broker_statistics import BrokerStatistics
 
 SESSION_PREFIX: Final = "mqtt-subscription-"
 
