@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import Final
 
 from starlette.requests import Request
@@ -13,30 +14,6 @@ from broker.core.auth.users import User
 from broker.event_log import get_logger
 from broker.manage import control_route, probes, slot_routes
 from broker.manage.answers import Response, answering, refusal_response
-from broker.manage.api import (
-    bindings,
-    channels,
-    connections,
-    dead_letters,
-    definitions,
-    exchanges,
-    health,
-    limits,
-    live,
-    logins,
-    nodes,
-    overview,
-    parameters,
-    pipeline,
-    policies,
-    queue_messages,
-    queues,
-    retained,
-    route_test,
-    running_parts,
-    users,
-    vhosts,
-)  # fmt: skip
 from broker.manage.call import READING, ApiRoute, Call, Needs, tags_suffice
 from broker.manage.client import ApiClient
 from broker.manage.login import HttpLogin, LoggedIn, LoginSessions
@@ -50,10 +27,9 @@ from broker.manage.request_target import only, path_words, query_of
 from broker.store.damage import StoreFailed
 
 NOUNS: Final = (
-    *(bindings, channels, connections, dead_letters, definitions, exchanges, health, limits, live, logins, nodes),
-    *(overview, parameters, pipeline, policies, queue_messages, queues, retained, route_test, running_parts, users),
-    vhosts,
-)
+    "bindings channels connections dead_letters definitions exchanges health limits live logins nodes overview "
+    "parameters pipeline policies queue_messages queues retained route_test running_parts users vhosts"
+).split()
 """The modules of the API, each with its ROUTES."""
 NOBODY: Final = LoggedIn(User(""), lambda: True)
 VERSIONS: Final = ("1.0", "1.1")
@@ -78,7 +54,7 @@ def http_routes() -> list[ApiRoute]:
 
 def api_routes() -> list[ApiRoute]:
     """Return the routes under /api, noun by noun."""
-    return [route for module in NOUNS for route in module.ROUTES]
+    return [route for noun in NOUNS for route in import_module(f"broker.manage.api.{noun}").ROUTES]
 
 
 def metrics_routes() -> list[ApiRoute]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from broker.administration.slices import finished
 from broker.amqp.errors import UNEXPECTED
@@ -99,20 +99,7 @@ class ControlSocket:
             writer.close()
 
 
-class AnswerWriter(Protocol):
-    """The sink of a conversation's answers: a StreamWriter, or the body of an HTTP answer."""
-
-    def write(self, data: bytes) -> None:
-        """Send bytes later."""
-
-    async def drain(self) -> None:
-        """Wait until there is room for more."""
-
-    def is_closing(self) -> bool:
-        """Return whether the other end is gone."""
-
-
-async def answer_line(verbs: Mapping[str, Verb], reader: asyncio.StreamReader, writer: AnswerWriter) -> bool:
+async def answer_line(verbs: Mapping[str, Verb], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
     """Read a request, answer it, and return whether another one may follow.
 
     Raises: TimeoutError, ConnectionError when the client is silent or gone.
@@ -128,14 +115,14 @@ async def answer_line(verbs: Mapping[str, Verb], reader: asyncio.StreamReader, w
 
 
 async def answer_request(
-    verbs: Mapping[str, Verb], line: bytes, reader: asyncio.StreamReader, writer: AnswerWriter
+    verbs: Mapping[str, Verb], line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
     """Answer a request; what the client says later arrives at `reader`. Raises: TimeoutError, ConnectionError."""
     await _write(writer, await _answer(verbs, line, reader, writer))
 
 
 async def _answer(
-    verbs: Mapping[str, Verb], line: bytes, reader: asyncio.StreamReader, writer: AnswerWriter
+    verbs: Mapping[str, Verb], line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> dict[str, Any]:
     try:
         fields = read_json(line) if len(line) <= SHORT else await finished(reading_json(line, OUTER_LEVELS))
@@ -159,7 +146,7 @@ async def _answer(
         client.close()
 
 
-async def _write(writer: AnswerWriter, answer: dict[str, Any]) -> None:
+async def _write(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
     for piece in _pieces(answer):
         if writer.is_closing():  # the client left before its answer; uvloop does not take a write then
             return
@@ -174,7 +161,7 @@ async def _write(writer: AnswerWriter, answer: dict[str, Any]) -> None:
 class _Client(Asker):
     """The other end of a conversation."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: AnswerWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._tasks = Tasks.logged("control.failed")
@@ -249,7 +236,7 @@ def _taken(rows: list[Any]) -> Iterator[Any]:
         yield rows.pop()
 
 
-async def _drain(writer: AnswerWriter) -> None:
+async def _drain(writer: asyncio.StreamWriter) -> None:
     async with asyncio.timeout(IDLE_MAX_S):
         await writer.drain()
 
