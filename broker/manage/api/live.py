@@ -160,7 +160,8 @@ def rates_between(
     """Return the rates of counters between two readings, None without a first one. Units: per second."""
     if before is None:
         return dict.fromkeys(names)
-    return {name: _rate(*pair, window_ms) for name, *pair in zip(names, before, after, strict=False)}
+    pairs = zip(names, before, after, strict=False)
+    return {name: _rate(earlier, count, window_ms) for name, earlier, count in pairs}
 
 
 def _rate(before: int, after: int, window_ms: int) -> float | None:
