@@ -206,33 +206,15 @@ class Settings(BaseModel):
     log: Log = Log()
 
     @model_validator(mode="after")
-    def _ports_differ(self) -> Self:
-        """Refuse one port for both listeners: the second could not listen."""
-        if self.tls.is_on and self.tls.port and self.tls.port == self.server.port:
-            raise ValueError(f"tls.port and server.port are both {self.tls.port}")
-        return self
-
-    @model_validator(mode="after")
-    def _http_can_listen(self) -> Self:
+    def _can_listen(self) -> Self:
         """Refuse what would only come out at the start, or silently without TLS."""
-        amqp = {} if self.tls.only else {"server.port": (self.server.host, self.server.port)}
-        if self.tls.is_on:
-            amqp["tls.port"] = (self.server.host, self.tls.port)
-        for name, wanted in self.mqtt.ports(tls=self.tls.is_on, plain=not self.tls.only).items():
-            where = (self.mqtt.host or self.server.host, wanted)
-            other = next((other for other, there in amqp.items() if there == where), None)
-            if other is not None:
-                raise ValueError(f"{name} and {other} are both {wanted}")
-            amqp[name] = where
-        taken = {where: name for name, where in amqp.items()}
         for name, port in (("http", self.http), ("metrics", self.metrics)):
             if port.tls and not self.tls.is_on and port.enabled is not False:
                 raise ValueError(f"{name}.tls needs tls.certfile")
-            if port.is_asked_for and port.port:
-                where = (self.host_of(port), port.port)
-                if where in taken:
-                    raise ValueError(f"{name}.port and {taken[where]} are both {port.port}")
-                taken[where] = f"{name}.port"
+        taken: dict[tuple[str, int], str] = {}
+        for key, host, wanted, is_needed in self.ports():
+            if wanted and is_needed and (other := taken.setdefault((host, wanted), key)) != key:
+                raise ValueError(f"{key} and {other} are both {wanted}")
         return self
 
     @model_validator(mode="after")
@@ -252,6 +234,19 @@ class Settings(BaseModel):
             if port not in ports:
                 raise ValueError(f"mqtt.port_to_vhost names {port}, which is no port of MQTT or HTTP")
         return self
+
+    def ports(self) -> Iterator[tuple[str, str, int, bool]]:
+        """Yield what the broker listens on: the setting, the host, the port, and whether it does not start without."""
+        server, tls = self.server, self.tls
+        if not tls.only:
+            yield "server.port", server.host, server.port, True
+        if tls.is_on:
+            yield "tls.port", server.host, tls.port, True
+        for key, wanted in self.mqtt.ports(plain=not tls.only, tls=tls.is_on).items():
+            yield key, self.mqtt.host or server.host, wanted, True
+        for name, port in (("http", self.http), ("metrics", self.metrics)):
+            if port.enabled is not False:
+                yield f"{name}.port", self.host_of(port), port.port, port.is_asked_for
 
     def host_of(self, port: HttpPort) -> str:
         """Return the address of a port for HTTP."""

@@ -216,7 +216,7 @@ def history_answer(history: History) -> Response:
 
 
 async def _lists(history: History) -> AsyncGenerator[bytes, None]:
-    samples = history.since(0)
+    samples = history.last(len(history))
     times_ms = [time_ms for time_ms, _values in samples]
     yield b'{"at":' + encoded(times_ms)
     for place, name in enumerate(history.names):

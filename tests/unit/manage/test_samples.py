@@ -101,8 +101,8 @@ def test_a_history_keeps_an_hour() -> None:
     for number in range(1000):
         history.add(number * 5000, (number, -number))
     assert len(history) == 720
-    assert history.since(997 * 5000) == [(998 * 5000, [998, -998]), (999 * 5000, [999, -999])]
-    assert len(history.since(0)) == 720
+    assert history.last(2) == [(998 * 5000, [998, -998]), (999 * 5000, [999, -999])]
+    assert len(history.last(1000)) == 720
     assert history.rates((1004,), 1000 * 5000, 5000) == [1.0]
     assert history.rates((999,), 999 * 5000 + 1, 1) is None
     assert History(("a",), 1, 5000).rates((1,), 5000, 5000) is None
