@@ -64,7 +64,8 @@ class Administration(Definitions):
         fail: Callable[[BaseException], None],
     ) -> None:
         """`close_connections` closes the connections whose session a predicate accepts, with a reason."""
-        super().__init__(users, permissions)
+        super().__init__()
+        self._users, self._permissions = users, permissions
         self.vhosts = vhosts
         self.vhosts_max = vhosts_max
         self.version = 0
@@ -159,7 +160,7 @@ class Administration(Definitions):
         What returns a generator changes the draft in its steps. Every broker follows the change then. A vhost among the
         fields of the event has to exist, and not to be offline.
         """
-        return await self.alone(lambda: self.store(edit, event, **fields))
+        return await self._changes.finish(self._alone(lambda: self.store(edit, event, **fields)))
 
     async def store(self, edit: Callable[[Draft], T], event: str = "", /, **fields: Any) -> T:
         """Do what `change` does, within `alone`.
@@ -181,9 +182,7 @@ class Administration(Definitions):
                 await self._take_stored()  # another broker was first: `edit` decides again
         if event:
             _log.info(event, **fields)
-        await self._store.settled(self.version)
-        if swept:
-            await self._store.swept(name for name in swept if name in self.vhosts)
+        await self._store.settled(self.version, [name for name in swept if name in self.vhosts])
         return result
 
     async def _try(self, draft: Draft) -> set[str] | None:
@@ -258,6 +257,8 @@ class Administration(Definitions):
     async def swept(self, *names: str, tell: Tell = lambda _progress: None) -> None:
         """Return when the policies of these vhosts, or of all, are applied; call `tell` with the progress."""
         for vhost in [self.vhosts[name] for name in names or self.vhosts if name in self.vhosts]:
+            if not vhost.sweep.pending:
+                continue
             done = asyncio.Event()
             total = len(vhost.sweep)
             vhost.sweep.follow(done.set)
@@ -305,7 +306,6 @@ class Administration(Definitions):
         self.stored = stored
         self.importing = stored.get(IMPORTING)
         self.version = version
-        self._store.applied(version)
         return set(swept)
 
     def _putting(self, changes: Changes, swept: dict[str, Vhost]) -> Generator[None, None, None]:

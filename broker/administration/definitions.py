@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -60,14 +60,11 @@ class DefinitionsStore(Protocol):
     def dropped(self, vhost: Vhost, /) -> None:
         """Note that a vhost is deleted here; it still has its queues."""
 
-    def applied(self, version: int) -> None:
-        """Note that this broker follows a version."""
+    async def settled(self, version: int, swept: Collection[str] = (), /) -> None:
+        """Return when every broker that shares the definitions follows a version, which this one does.
 
-    async def settled(self, version: int) -> None:
-        """Return when every broker that shares the definitions follows a version. Raises: ValueError."""
-
-    async def swept(self, vhosts: Iterable[str], /) -> None:
-        """Note that every broker has applied changed policies of some vhosts to all queues. Raises: ValueError."""
+        With it the policies of some vhosts have changed, whose queues have been `swept` then. Raises: ValueError.
+        """
 
 
 class LocalDefinitions:
@@ -89,14 +86,8 @@ class LocalDefinitions:
     def dropped(self, vhost: Vhost) -> None:
         """Do nothing: the messages go with the vhost's files."""
 
-    def applied(self, version: int) -> None:
-        """Do nothing: no other broker waits for this one."""
-
-    async def settled(self, version: int) -> None:
+    async def settled(self, version: int, swept: Collection[str] = ()) -> None:
         """Return at once: there is no other broker."""
-
-    async def swept(self, vhosts: Iterable[str]) -> None:
-        """Do nothing: queues look at their rules themselves."""
 
 
 def local_definitions(files: Files, folder: Path) -> LocalDefinitions:
@@ -110,9 +101,10 @@ class Definitions(ABC):
     Shapes: `stored` is the document that was stored last, by its parts.
     """
 
-    def __init__(self, users: Users, permissions: Permissions) -> None:
-        self._users = users
-        self._permissions = permissions
+    _users: Users
+    _permissions: Permissions
+
+    def __init__(self) -> None:
         self.stored: Mapping[str, Any] = {}
         self.vhost_facts: dict[str, dict[str, Any]] = {}
         self.parameters: dict[ParameterKey, Any] = {}
@@ -228,10 +220,11 @@ class Draft(Definitions):
     """
 
     def __init__(self, source: Definitions, offline: Mapping[str, OfflineVhost]) -> None:
-        super().__init__(source.users, source.permissions)
+        super().__init__()
         self._source = source
         self._offline = offline
         self._has_own_users = False
+        self._has_own_vhosts = False  # or parameters
         self._policies: dict[str, Policies] = {}
         self.stored = source.stored
         self.vhost_facts = dict(source.vhost_facts)
@@ -254,8 +247,8 @@ class Draft(Definitions):
     def _copy_users(self) -> None:
         if not self._has_own_users:
             self._has_own_users = True
-            self._users = self._users.copy()
-            self._permissions = self._permissions.copy(self._users)
+            self._users = self._source.users.copy()
+            self._permissions = self._source.permissions.copy(self._users)
 
     def begin_import(self, document: dict[str, Any]) -> None:
         """Write down a document that is being applied: after a crash the next start finishes it."""
@@ -278,6 +271,11 @@ class Draft(Definitions):
         if name not in self.vhost_facts:
             raise ValueError(f"Virtual host '{name}' does not exist")
 
+    def take_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
+        """Keep the entry of a vhost."""
+        self._has_own_vhosts = True
+        super().take_facts(vhost, facts)
+
     def add_vhost(self, name: str, facts: Mapping[str, Any]) -> None:
         """Add a vhost."""
         self._policies[name] = Policies()
@@ -286,6 +284,7 @@ class Draft(Definitions):
     def drop_vhost(self, name: str) -> None:
         """Remove a vhost with everything that belongs to it."""
         del self.vhost_facts[name]
+        self._has_own_vhosts = True
         self._policies[name] = Policies()
         self.permissions.forget_vhost(name)
         for key in [key for key in self.parameters if key[0] == name]:
@@ -295,7 +294,13 @@ class Draft(Definitions):
         """Set a parameter of a vhost, whose limits are checked."""
         if key[1] == VHOST_LIMITS:
             vhost_limits_table(value)
+        self._has_own_vhosts = True
         super().set_parameter(key, value)
+
+    def drop_parameter(self, key: ParameterKey) -> None:
+        """Remove a parameter of a vhost, if it is set."""
+        self._has_own_vhosts = True
+        super().drop_parameter(key)
 
     def put_entry(self, part: str, row: Row) -> None:
         """Set one definition of a document. Limits of a user that it does not name stay, as in RabbitMQ."""
@@ -313,16 +318,19 @@ class Draft(Definitions):
             wanted["users"] = yield from self._users.writing()
             wanted["permissions"] = yield from self._permissions.writing()
             wanted["topic_permissions"] = yield from self._permissions.topics.writing()
-        vhosts = wanted["vhosts"] = []
-        for name in self.vhost_names:
-            vhosts.append(self.vhost_fields(name))
-            yield
-        wanted["policies"] = yield from self._ranking(self.stored.get("policies", ()), operator=False)
-        operator = [row for row in self.stored.get("parameters", ()) if row["component"] == OPERATOR_POLICY]
-        wanted["parameters"] = [
-            {"vhost": key[0], "component": key[1], "name": key[2], "value": value}
-            for key, value in sorted(self.parameters.items(), key=lambda item: item[0])
-        ] + (yield from self._ranking(operator, operator=True))
+        if self._has_own_vhosts:
+            vhosts = wanted["vhosts"] = []
+            for name in self.vhost_names:
+                vhosts.append(self.vhost_fields(name))
+                yield
+        if self._policies:
+            wanted["policies"] = yield from self._ranking(self.stored.get("policies", ()), operator=False)
+        if self._policies or self._has_own_vhosts:
+            operator = [row for row in self.stored.get("parameters", ()) if row["component"] == OPERATOR_POLICY]
+            wanted["parameters"] = [
+                {"vhost": key[0], "component": key[1], "name": key[2], "value": value}
+                for key, value in sorted(self.parameters.items(), key=lambda item: item[0])
+            ] + (yield from self._ranking(operator, operator=True))
         wanted["global_parameters"] = [{"name": name, "value": value} for name, value in self.global_parameters.items()]
         return wanted
 

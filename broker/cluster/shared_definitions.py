@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -29,6 +29,8 @@ WAIT_MAX_S: Final = 0.1
 
 class Follower(Protocol):
     """The definitions in force on this node."""
+
+    version: int
 
     async def follow(self, *, anew: bool) -> None:
         """Apply what another node stored; with `anew` also when the version is the known one."""
@@ -115,16 +117,11 @@ class SharedDefinitions:
         levels = [number for queue in vhost.queues.values() for number in queue.numbers]
         self._dropped.setdefault(vhost.name, []).extend(levels)
 
-    def applied(self, version: int) -> None:
-        """Note that this node has applied a version; `run` or `settled` reports it."""
-        self._applied = version
-        self._look.set()
-
-    async def settled(self, version: int) -> None:
-        """Return when every member follows a version."""
+    async def settled(self, version: int, swept: Collection[str] = ()) -> None:
+        """Return when every member follows a version; give the database the limits of the queues of `swept` vhosts."""
         if not version:
             return
-        pause_s = WAIT_S
+        self._applied, pause_s = version, WAIT_S
         try:
             await self._report()
             while await self._behind(version):
@@ -133,13 +130,11 @@ class SharedDefinitions:
         except ClusterError as error:
             raise ValueError(f"it is not known whether all nodes follow the change: {error}") from error
         self._look.set()  # what is to be forgotten can be forgotten now
-
-    async def swept(self, vhosts: Iterable[str]) -> None:
-        """Give the database the limits that queues have by their policies now."""
-        try:
-            await self._replace_limits(vhosts)
-        except ClusterError as error:
-            raise ValueError(f"it is not known whether the limits of queues hold: {error}") from error
+        if swept:
+            try:
+                await self._replace_limits(swept)
+            except ClusterError as error:
+                raise ValueError(f"it is not known whether the limits of queues hold: {error}") from error
 
     async def _replace_limits(self, vhosts: Iterable[str]) -> None:
         """Give the database limits by the policies of the version that this node has reported. Raises: ClusterError."""
@@ -167,8 +162,9 @@ class SharedDefinitions:
             return
         rows = await self._database.function("read", "definitions_look")
         anew = self._epoch not in (0, epoch)  # the database may have gone back in time before this node joined again
-        if anew or rows[0]["version"] != self._applied:
+        if anew or rows[0]["version"] != follower.version:
             await follower.follow(anew=anew)
+        self._applied = follower.version
         self._epoch = epoch
         await self._report()
         if rows[0]["pending"]:

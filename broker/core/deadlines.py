@@ -79,8 +79,8 @@ class Deadlines:
 
     def cancel(self, key: Hashable) -> None:
         """Cancel the action of a key, if one is set."""
-        self._actions.pop(key, None)
-        self._tidy()
+        if self._actions.pop(key, None) is not None:
+            self._tidy()
 
     def spend(self, units: int) -> None:
         """Take units of the turn's share."""

@@ -38,7 +38,7 @@ from broker.core.topology.queues import Queues
 from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits, PublishCache
 from broker.routing.exchange import Exchange
-from broker.routing.fanout_exchange import MemoryExchange
+from broker.routing.fanout_exchange import FanoutExchange, MemoryExchange
 from broker.routing.index import AUTO
 from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
@@ -54,12 +54,14 @@ HEAD_INTERVAL_MS: Final = 2  # between the reads of two queues' heads after a re
 
 
 class PublishCaches:
-    """Holds one publish cache per user, and one per client whose rights are its own."""
+    """Holds one publish cache per user, and one per client whose rights are its own.
 
-    def __init__(self, limits: CacheLimits | None, nothing: PublishEntry) -> None:
-        """Shapes: `nothing` is an entry whose route is not live."""
+    Shapes: `nothing` is an entry whose route is not live.
+    """
+
+    def __init__(self, limits: CacheLimits | None) -> None:
         self._limits = limits
-        self.nothing = nothing
+        self.nothing = PublishEntry(Envelope("", ""), FanoutExchange(""), Route(()), mandatory=False, dynamic=False)
         self._by_user: dict[str, PublishCache[PublishEntry, PublishTarget]] = {}
         self._own: dict[PublishCache[PublishEntry, PublishTarget], None] = {}
 
@@ -152,12 +154,14 @@ class Vhost:
         self._alarm = ""
         self.refusal = ""
         self.limits = limits = limits or VhostLimits()
-        self.policies = Policies(self._begin_sweep)
+        self.publish_caches = PublishCaches(cache_limits)
+        resolve_again = self.publish_caches.drop_all
+        self.policies = Policies(lambda: self.sweep.begin(self.queues, self.exchanges))
         self.sweep = PolicySweep(
             self.policies,
             clock,
             deadlines,
-            resolve_again=self._resolve_again,
+            resolve_again=resolve_again,
             rerouted=self._rerouted,
         )
         live = LiveBindings(clock, deadlines)
@@ -198,11 +202,9 @@ class Vhost:
         self.dead_letters = DeadLetters(
             name, self.exchanges, self.replies, self.poster, clock, deadlines, hold=self.delays.hold, tally=self.tally
         )
-        self.firehose = Firehose(name, self.exchanges, self.poster, clock, deadlines, resolve_again=self._resolve_again)
+        self.firehose = Firehose(name, self.exchanges, self.poster, clock, deadlines, resolve_again=resolve_again)
         self.producers = producers(name, clock, deadlines, journal.decide, producer_limits or ProducerLimits())
         self.exchanges.predeclare(self.queues.reachable)
-        nothing = PublishEntry(Envelope("", ""), self.exchanges.default, Route(()), mandatory=False, dynamic=False)
-        self.publish_caches = PublishCaches(cache_limits, nothing)
 
     def set_default_queue_type(self, default: str | None) -> None:
         """Set the type of queues that clients declare without one."""
@@ -287,9 +289,6 @@ class Vhost:
 
     # -- between the parts --------------------------------------------------------------------------------------------
 
-    def _begin_sweep(self) -> None:
-        self.sweep.begin(self.queues, self.exchanges)
-
     def forget_misses(self) -> Iterator[None]:
         """Free, in steps, what only decides whether caches admit a key."""
         self.publish_caches.forget_misses()
@@ -298,9 +297,6 @@ class Vhost:
             exchange.forget_misses()
             if number % FORGOTTEN_AT_ONCE == 0:
                 yield
-
-    def _resolve_again(self) -> None:
-        self.publish_caches.drop_all()
 
     def _rerouted(self, name: str) -> None:
         self.router.exchange_changed(name)

@@ -21,7 +21,7 @@ from broker.event_log import get_logger
 from broker.manage.answers import PieceResponse, Response
 from broker.manage.call import ApiRoute, Call, Needs, UserAsker
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised
-from broker.net.control import CLIENTS_MAX, OUTER_LEVELS, REQUEST_MAX_BYTES, answer_request
+from broker.net.control import CLIENTS_MAX, OUTER_LEVELS, REQUEST_MAX_BYTES, answer_of, write_answer
 from broker.operations.operation import MONITORING, Operation, refusing
 from broker.operations.request import Request, Verb, read
 from broker.operations.table import OPERATIONS
@@ -160,7 +160,7 @@ class ControlConversation:
 
     async def _talk(self, verbs: Mapping[str, Verb], line: bytes) -> None:
         try:
-            await answer_request(verbs, line, self._said, self._told)
+            await write_answer(self._told, await answer_of(verbs, line, self._said, self._told))
         except (ConnectionError, TimeoutError):
             """The client takes nothing any more."""
         finally:

@@ -15,7 +15,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ log = get_logger()
 REQUEST_MAX_BYTES: Final = 64 << 20  # a definitions file travels in one request
 CLIENTS_MAX: Final = 16
 IDLE_MAX_S: Final = 30.0
+_encoded: Final = json.JSONEncoder(separators=(",", ":")).encode
 OUTER_LEVELS: Final = 3  # of a request: a definitions document in it, its lists, and their entries
 
 
@@ -107,23 +108,20 @@ async def answer_line(verbs: Mapping[str, Verb], reader: asyncio.StreamReader, w
     try:
         line = await _read_line(reader)
     except ValueError:  # StreamReader's own name for a line over its limit
-        await _write(writer, _refusal(f"a request has at most {REQUEST_MAX_BYTES} bytes"))
+        await write_answer(writer, _refusal(f"a request has at most {REQUEST_MAX_BYTES} bytes"))
         return False
     if line:
-        await answer_request(verbs, line, reader, writer)
+        await write_answer(writer, await answer_of(verbs, line, reader, writer))
     return bool(line)
 
 
-async def answer_request(
-    verbs: Mapping[str, Verb], line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
-    """Answer a request; what the client says later arrives at `reader`. Raises: TimeoutError, ConnectionError."""
-    await _write(writer, await _answer(verbs, line, reader, writer))
-
-
-async def _answer(
+async def answer_of(
     verbs: Mapping[str, Verb], line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> dict[str, Any]:
+    """Carry out a request and return its answer; what the client says later arrives at `reader`.
+
+    Raises: TimeoutError, ConnectionError.
+    """
     try:
         fields = read_json(line) if len(line) <= SHORT else await finished(reading_json(line, OUTER_LEVELS))
     except ValueError as error:
@@ -143,19 +141,19 @@ async def _answer(
         log.exception("control.failed", verb=fields["verb"])
         return _refusal(UNEXPECTED)
     finally:
-        client.close()
+        if client.listening is not None:
+            client.listening.cancel()
 
 
-async def _write(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
-    for piece in _pieces(answer):
+async def write_answer(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
+    """Send an answer in pieces. Raises: TimeoutError, ConnectionError."""
+    for piece in chain(_pieces(answer), "\n"):
         if writer.is_closing():  # the client left before its answer; uvloop does not take a write then
             return
-        writer.write(piece)
-        await _drain(writer)
+        writer.write(piece.encode())
+        async with asyncio.timeout(IDLE_MAX_S):
+            await writer.drain()
         await asyncio.sleep(0)
-    if not writer.is_closing():
-        writer.write(b"\n")
-        await _drain(writer)
 
 
 class _Client(Asker):
@@ -164,19 +162,17 @@ class _Client(Asker):
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._tasks = Tasks.logged("control.failed")
-        self._listens = False
+        self.listening: asyncio.Task[None] | None = None  # cancels the verb when the client hangs up
 
     def tell(self, progress: Mapping[str, Any]) -> None:
         """Send progress."""
         if not self._writer.is_closing():
-            self._writer.write(_encoded({"progress": progress}) + b"\n")
+            self._writer.write(_encoded({"progress": progress}).encode() + b"\n")
 
     async def say(self, progress: Mapping[str, Any]) -> None:
         """Send progress, and wait until the client has room for more."""
-        if not self._listens:
-            self._listens = True
-            self._tasks.start(self._cancel(asyncio.current_task()))
+        if self.listening is None:
+            self.listening = Tasks.logged("control.failed").start(self._cancel(asyncio.current_task()))
         self.tell(progress)
         await self._writer.drain()
 
@@ -187,7 +183,8 @@ class _Client(Asker):
     async def accepted(self) -> bool:
         """Wait for a line; return whether one arrived."""
         try:
-            await _drain(self._writer)
+            async with asyncio.timeout(IDLE_MAX_S):
+                await self._writer.drain()
             return bool(await _read_line(self._reader))
         except (ConnectionError, TimeoutError):
             return False
@@ -199,32 +196,28 @@ class _Client(Asker):
         if conversation is not None:
             conversation.cancel()
 
-    def close(self) -> None:
-        """Stop waiting for the client."""
-        self._tasks.cancel()
-
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:
     async with asyncio.timeout(IDLE_MAX_S):  # not wait_for: before 3.12 it may swallow close()'s cancel
         return await reader.readline()
 
 
-def _pieces(answer: Any) -> Iterator[bytes]:
+def _pieces(answer: Any) -> Iterator[str]:
     """Yield an answer as pieces of JSON, each with a bounded number of rows."""
     if isinstance(answer, dict) and any(isinstance(value, (dict, list, Iterator)) for value in answer.values()):
-        before = b"{"
+        before = "{"
         for name, value in answer.items():
-            yield before + _encoded(name) + b":"
+            yield before + _encoded(name) + ":"
             yield from _pieces(value)
-            before = b","
-        yield b"}"
+            before = ","
+        yield "}"
     elif isinstance(answer, Iterator) or (isinstance(answer, list) and len(answer) > ROWS_AT_ONCE):
-        before = b"["
+        before = "["
         rest = _taken(answer) if isinstance(answer, list) else answer
         while rows := list(islice(rest, ROWS_AT_ONCE)):
-            yield before + b",".join(map(_encoded, rows))
-            before = b","
-        yield b"[]" if before == b"[" else b"]"
+            yield before + ",".join(map(_encoded, rows))
+            before = ","
+        yield "[]" if before == "[" else "]"
     else:
         yield _encoded(answer)
 
@@ -234,15 +227,6 @@ def _taken(rows: list[Any]) -> Iterator[Any]:
     rows.reverse()
     while rows:
         yield rows.pop()
-
-
-async def _drain(writer: asyncio.StreamWriter) -> None:
-    async with asyncio.timeout(IDLE_MAX_S):
-        await writer.drain()
-
-
-def _encoded(answer: Any) -> bytes:
-    return json.dumps(answer, separators=(",", ":")).encode()
 
 
 def _refusal(text: str) -> dict[str, Any]:

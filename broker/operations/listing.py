@@ -218,7 +218,7 @@ def bytes_fields(counted: QueueBytes) -> Row:
 
 def exchange_listed(vhost: Vhost, exchange: Exchange) -> Row:
     """Return the row of an exchange."""
-    policy = vhost.policies.for_exchange(exchange)
+    policy = vhost.policies.of(exchange.name)
     row = exchange_row(vhost, exchange)
     row["policy"] = None if policy is None else policy.name
     row["topic_index"] = exchange.index_name

@@ -59,7 +59,8 @@ class SpareDescriptors:
                 if error.errno not in NONE_LEFT or not self._give():
                     raise
             else:
-                self._refill()
+                if len(self._spares) < self._count:
+                    self._refill()
                 return opened
 
     def _give(self) -> bool:
@@ -76,14 +77,6 @@ class SpareDescriptors:
                     self._spares += os.pipe()  # it has no file; both ends count
                 except OSError:
                     return
-
-
-def _sync_entries(descriptor: int) -> None:
-    """Sync the entries of a folder."""
-    if sys.platform == "darwin":
-        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-    else:
-        os.fsync(descriptor)
 
 
 def aligned_memory(size: int) -> memoryview:
@@ -391,7 +384,10 @@ class Files:
         with _Failing(folder):
             descriptor = _SPARES.opening(lambda: os.open(folder, os.O_RDONLY | os.O_CLOEXEC))
             try:
-                _sync_entries(descriptor)
+                if sys.platform == "darwin":
+                    fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+                else:
+                    os.fsync(descriptor)
             finally:
                 os.close(descriptor)
 

@@ -11,21 +11,22 @@ from typing import Any, Final
 
 from broker.core.arguments import queue_type
 from broker.core.bounded_pattern import BoundedPattern
-from broker.core.policy.policy_definition import check_definition, erlang_term, fits_queue_type
+from broker.core.policy.policy_definition import USELESS, check_definition, erlang_term
 from broker.core.queue.queue import Queue
 from broker.core.queue.rules import QueueRules, queue_rules
 from broker.routing.exchange import Exchange
 
 OPERATOR_POLICY: Final = "operator_policy"  # the component of the parameters that are operator policies
-# Each value of apply-to: whether the policy applies to exchanges, and the types of queues that it applies to.
-APPLY_TO: Final[dict[str, tuple[bool, tuple[str, ...]]]] = {
-    "all": (True, ("classic", "quorum")),
-    "exchanges": (True, ()),
-    "queues": (False, ("classic", "quorum")),
-    "classic_queues": (False, ("classic",)),  # this and the next two: RabbitMQ 3.12
-    "quorum_queues": (False, ("quorum",)),
-    "streams": (False, ()),
+EXCHANGE: Final = "exchange"
+APPLY_TO: Final[dict[str, tuple[str, ...]]] = {
+    "all": (EXCHANGE, "classic", "quorum"),
+    "exchanges": (EXCHANGE,),
+    "queues": ("classic", "quorum"),
+    "classic_queues": ("classic",),  # this and the next two: RabbitMQ 3.12
+    "quorum_queues": ("quorum",),
+    "streams": (),
 }
+"""Each value of apply-to: the kinds that the policy applies to, which are exchanges and the types of queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,14 @@ class _Rule:
         """Check the fields. Raises: ValueError with RabbitMQ's text for an invalid field."""
         self.policy = policy
         self._operator = operator
-        self.pattern = _pattern(policy.pattern)
+        text: object = policy.pattern
+        if not isinstance(text, str):
+            reason = f"pattern should be a binary but was {erlang_term(text)}"
+            raise ValueError(reason)  # noqa: TRY004 - what somebody sent is wrong, not the caller
+        try:
+            self.pattern = BoundedPattern(text)
+        except ValueError as error:
+            raise ValueError(f"pattern should be regular expression but is invalid: {error}") from None
         priority: object = policy.priority
         if isinstance(priority, bool) or not isinstance(priority, int | float):
             reason = f"priority should be a number, actually was {erlang_term(priority)}"
@@ -75,40 +83,25 @@ class _Rule:
         if policy.apply_to not in APPLY_TO:
             choices = "', '".join(APPLY_TO)
             raise ValueError(f"apply-to '{policy.apply_to}' unrecognised; should be one of '{choices}'")
-        self._exchanges, self._queue_types = APPLY_TO[policy.apply_to]
+        self._kinds = APPLY_TO[policy.apply_to]
         self.rank = -policy.priority, policy.name  # the least first
         check_definition(policy.definition, operator=operator)
 
-    def matches_queue(self, name: str, arguments: Mapping[str, Any]) -> bool:
-        """Return whether the policy may apply to a queue."""
-        kind = queue_type(arguments)
-        if kind not in self._queue_types or not fits_queue_type(self.policy.definition, kind):
+    def matches(self, name: str, kind: str) -> bool:
+        """Return whether the policy may apply to a name of a kind.
+
+        A name that the pattern takes too long for does not escape an operator's limit.
+        """
+        if kind not in self._kinds or not USELESS[kind].isdisjoint(self.policy.definition):
             return False
-        return self._matches(name)
-
-    def matches_exchange(self, exchange: Exchange) -> bool:
-        """Return whether the policy may apply to an exchange."""
-        return self._exchanges and self._matches(exchange.name)
-
-    def _matches(self, name: str) -> bool:
-        """Return whether the pattern matches. A name that it takes too long for does not escape an operator's limit."""
         found = self.pattern.told(name)
         return self._operator if found is None else found
-
-
-def _pattern(text: object) -> BoundedPattern:
-    if not isinstance(text, str):
-        reason = f"pattern should be a binary but was {erlang_term(text)}"
-        raise ValueError(reason)  # noqa: TRY004 - what somebody sent is wrong, not the caller
-    try:
-        return BoundedPattern(text)
-    except ValueError as error:
-        raise ValueError(f"pattern should be regular expression but is invalid: {error}") from None
 
 
 class Policies:
     """Holds the policies of one vhost, and its operator policies, by name.
 
+    Shapes: `count` is how many of both kinds are in force.
     Invariant: a change is whole before `changed` brings it into force.
     Cost: one search per policy and name until one matches.
     """
@@ -116,6 +109,7 @@ class Policies:
     def __init__(self, apply: Callable[[], None] = lambda: None) -> None:
         """`apply` begins to give queues and exchanges the policies of this moment."""
         self.apply = apply
+        self.count = 0
         self._rules: dict[bool, dict[str, _Rule]] = {False: {}, True: {}}
         self._ranked: dict[bool, Sequence[_Rule]] = {False: (), True: ()}
 
@@ -124,11 +118,6 @@ class Policies:
         copy = Policies()
         copy._rules = {operator: dict(by_name) for operator, by_name in self._rules.items()}
         return copy
-
-    @property
-    def count(self) -> int:
-        """The count of policies of both kinds."""
-        return sum(map(len, self._ranked.values()))
 
     @property
     def timeouts(self) -> int:
@@ -161,22 +150,19 @@ class Policies:
             self.changed()
         return True
 
-    def for_queue(self, name: str, arguments: Mapping[str, Any], *, operator: bool = False) -> Policy | None:
-        """Return the policy that applies to a queue of that name, which need not exist."""
-        return next((rule.policy for rule in self._ranked[operator] if rule.matches_queue(name, arguments)), None)
+    def of(self, name: str, kind: str = EXCHANGE, *, operator: bool = False) -> Policy | None:
+        """Return the policy that applies to an exchange, or to a queue of a type; they need not exist."""
+        return next((rule.policy for rule in self._ranked[operator] if rule.matches(name, kind)), None)
 
     def rules_for(self, name: str, arguments: Mapping[str, Any]) -> tuple[QueueRules, str | None, str | None]:
         """Return the rules of a queue of that name, and the names of its policy and its operator policy."""
-        policy = self.for_queue(name, arguments)
-        operator = self.for_queue(name, arguments, operator=True)
+        kind = queue_type(arguments)
+        policy = self.of(name, kind)
+        operator = self.of(name, kind, operator=True)
         rules = queue_rules(
             arguments, {} if policy is None else policy.definition, {} if operator is None else operator.definition
         )
         return rules, None if policy is None else policy.name, None if operator is None else operator.name
-
-    def for_exchange(self, exchange: Exchange, *, operator: bool = False) -> Policy | None:
-        """Return the policy that applies to an exchange."""
-        return next((rule.policy for rule in self._ranked[operator] if rule.matches_exchange(exchange)), None)
 
     def apply_to_queue(self, queue: Queue, *, settle: bool = True) -> bool:
         """Give a queue the rules of its arguments and of the policies that match it; return whether they are new.
@@ -194,7 +180,7 @@ class Policies:
         """Give an exchange the alternate of its arguments, or else of its policy; return whether it is another one."""
         alternate = exchange.arguments.get("alternate-exchange")
         if alternate is None:
-            policy = self.for_exchange(exchange)
+            policy = self.of(exchange.name)
             alternate = None if policy is None else policy.definition.get("alternate-exchange")
         return alternate != exchange.alternate and exchange.set_alternate(alternate)
 
@@ -202,4 +188,5 @@ class Policies:
         """Rank the policies, and apply them."""
         for operator, by_name in self._rules.items():
             self._ranked[operator] = sorted(by_name.values(), key=lambda rule: rule.rank)
+        self.count = sum(map(len, self._ranked.values()))
         self.apply()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from broker.core.message.delay import DUE_FORMATS, due_headers
@@ -44,21 +45,14 @@ def plain_definition(definition: Mapping[str, Any], *, operator: bool) -> dict[s
             near = get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(keys_in_effect(operator=operator))}"
             raise ValueError(f"{kind} has no key '{key}'; {hint}")
-        found[key] = _in_unit(value, UNITS.get(key, ""))
-        if not takes(key, found[key]):
-            said = WITH_UNIT.get(UNITS.get(key, ""), known[key])
+        found[key], unit = value, UNITS.get(key, "")
+        if unit and isinstance(value, str):
+            with suppress(ValueError):
+                found[key] = size_bytes(value) if unit == "bytes" else duration_ms(value)
+        if not _KEYS[key][0](found[key]):
+            said = WITH_UNIT.get(unit, known[key])
             raise ValueError(f"'{key}' should be {said}, not {_shown(value)}")
     return found
-
-
-def _in_unit(value: Any, unit: str) -> Any:
-    """Return a text with a unit as its number; anything else stays as it is."""
-    if not unit or not isinstance(value, str):
-        return value
-    try:
-        return size_bytes(value) if unit == "bytes" else duration_ms(value)
-    except ValueError:
-        return value
 
 
 def _shown(value: Any) -> str:
@@ -70,15 +64,15 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return type(value) is int
 
 
 def _is_natural(value: Any) -> bool:
-    return _is_integer(value) and value >= 0
+    return type(value) is int and value >= 0
 
 
 def _is_positive(value: Any) -> bool:
-    return _is_integer(value) and value > 0
+    return type(value) is int and value > 0
 
 
 def _is_boolean(value: Any) -> bool:
@@ -183,7 +177,8 @@ _IN_EFFECT: Final = frozenset(
     "dead-letter-strategy".split()  # the last: no dead letter is lost in any case
 )
 # RabbitMQ ignores a whole policy when a queue's type does not support one of its keys (unsupported_policies).
-_USELESS: Final[dict[str, frozenset[str]]] = {
+USELESS: Final[dict[str, frozenset[str]]] = {
+    "exchange": frozenset(),
     "classic": frozenset(
         {
             "delivery-limit",
@@ -267,11 +262,6 @@ OPERATOR_KEYS: Final = {key: KEYS[key] for key in _LIMITS}
 """The keys of policies and of operator policies, and what the value of each is, in plain words."""
 
 
-def takes(key: str, value: Any) -> bool:
-    """Return whether a known key can have a value."""
-    return _KEYS[key][0](value)
-
-
 def keys_in_effect(*, operator: bool) -> list[str]:
     """Return the keys that have an effect in a policy, or in an operator policy."""
     return [key for key in (_LIMITS if operator else _KEYS) if key in _IN_EFFECT]
@@ -280,11 +270,6 @@ def keys_in_effect(*, operator: bool) -> list[str]:
 def keys_without_effect(definition: Mapping[str, Any]) -> list[str]:
     """Return the keys that are known, kept and exported, and have no effect."""
     return sorted(set(definition) - _IN_EFFECT)
-
-
-def fits_queue_type(definition: Mapping[str, Any], queue_type: str) -> bool:
-    """Return whether a policy with this definition may apply to a queue of this type."""
-    return _USELESS.get(queue_type, frozenset()).isdisjoint(definition)
 
 
 def erlang_term(value: Any) -> str:

@@ -136,7 +136,7 @@ def queue_rules(
 
     given = (arguments, policy, operator)
     quorum = arguments.get("x-queue-type") == QUORUM
-    limit = _least(given, "delivery-limit")
+    limit = min(_numbers(given, "delivery-limit"), default=None)
     if limit is None and quorum:
         limit = QUORUM_DELIVERY_LIMIT
     if limit is not None and limit < 0:
@@ -144,10 +144,10 @@ def queue_rules(
         limit = None if most < 0 else most
     exchange = _chosen(given, "dead-letter-exchange")
     return QueueRules(
-        ttl_ms=_least(given, "message-ttl"),
-        expires_ms=_least(given, "expires"),
-        max_length=_least(given, "max-length"),
-        max_bytes=_least(given, "max-length-bytes"),
+        ttl_ms=min(_numbers(given, "message-ttl"), default=None),
+        expires_ms=min(_numbers(given, "expires"), default=None),
+        max_length=min(_numbers(given, "max-length"), default=None),
+        max_bytes=min(_numbers(given, "max-length-bytes"), default=None),
         overflow=_chosen(given, "overflow") or DROP_HEAD,
         dead_letter_exchange=exchange,
         dead_letter_key=None if exchange is None else _chosen(given, "dead-letter-routing-key"),
@@ -193,10 +193,6 @@ def _numbers(given: _Given, name: str) -> list[int]:
     arguments, policy, operator = given
     values = (arguments.get(f"x-{name}"), policy.get(name), operator.get(name))
     return [min(int(value), NUMBER_MAX) for value in values if value is not None]
-
-
-def _least(given: _Given, name: str) -> int | None:
-    return min(_numbers(given, name), default=None)
 
 
 def _chosen(given: _Given, name: str) -> str | None:

@@ -91,7 +91,7 @@ def whole(broker: ManagedBroker, listed: Listed) -> Row:
     tally = broker.statistics.exchange(exchange)
     numbers = (tally.publish_in, tally.publish_out)
     rates = broker.samples.rates.of(_key(vhost, exchange), numbers, len(numbers))
-    policy = vhost.policies.for_exchange(exchange)
+    policy = vhost.policies.of(exchange.name)
     row = exchange_row(vhost, exchange)
     row["message_stats"] = with_rates(EXCHANGE_STATS, numbers, rates)
     row["policy"] = None if policy is None else policy.name

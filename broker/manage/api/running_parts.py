@@ -22,7 +22,7 @@ CHOICES: Final = {
     "queue_types": SUPPORTED_TYPES,
     "policy_keys": keys_in_effect(operator=False),
     "operator_policy_keys": keys_in_effect(operator=True),
-    "policies_apply_to": [name for name, (exchanges, types) in APPLY_TO.items() if exchanges or types],
+    "policies_apply_to": [name for name, kinds in APPLY_TO.items() if kinds],
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
-from broker.net.control import _pieces, _write
+from broker.net.control import _pieces, write_answer
 from broker.operations.request import ROWS_AT_ONCE
 
 
@@ -23,7 +23,7 @@ class Left:
 
 async def test_nothing_is_written_to_a_client_that_has_left() -> None:
     """It may have waited too long for its answer."""
-    await _write(cast("Any", Left()), {"ok": True})
+    await write_answer(cast("Any", Left()), {"ok": True})
 
 
 def test_the_rows_of_a_long_answer_are_freed_as_they_are_encoded() -> None:
@@ -34,5 +34,5 @@ def test_the_rows_of_a_long_answer_are_freed_as_they_are_encoded() -> None:
     for piece in _pieces({"ok": True, "result": rows}):
         pieces.append(piece)
         left.append(len(rows))
-    assert json.loads(b"".join(pieces)) == {"ok": True, "result": expected}
+    assert json.loads("".join(pieces)) == {"ok": True, "result": expected}
     assert {ROWS_AT_ONCE + 1, 1, 0} <= set(left)
