@@ -21,8 +21,7 @@ from broker.event_log import get_logger
 from broker.operations.rows import properties_row
 from broker.settings.zmq import ZmqPublish
 from broker.zeromq.bridge import BINDINGS, DATA, UNLIMITED, Bridge, BridgeContext
-from broker.zeromq.derived_interest import DerivedInterest
-from broker.zeromq.exchange_watch import ExchangeWatch
+from broker.zeromq.interest import DerivedInterest, ExchangeWatch
 
 _log = get_logger()
 

@@ -17,8 +17,7 @@ from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.settings.zmq import ZmqSubscribe
 from broker.zeromq.bridge import DATA, UNLIMITED, Bridge, BridgeContext
-from broker.zeromq.derived_interest import DerivedInterest
-from broker.zeromq.exchange_watch import ExchangeWatch
+from broker.zeromq.interest import DerivedInterest, ExchangeWatch
 
 _log = get_logger()
 
