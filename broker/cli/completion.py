@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from broker.cli.broker_folder import BadFile
@@ -15,6 +16,7 @@ from broker.cli.control_client import Unanswered, ask
 from broker.cli.parser import BadUsage, add_command, add_group
 from broker.cli.table import cell
 
+SHELLS: Final = ("bash", "zsh", "fish")
 NAMES_MAX: Final = 200
 SILENCE_S: Final = 2.0
 FILES, FOLDERS = ":files", ":folders"
@@ -114,6 +116,15 @@ class CompletionPlace:
         ]
 
 
+def script_of(shell: str) -> str:
+    """Return the script for a shell.
+
+    It never evaluates the lines of `completion words`, because a queue may be called `$(reboot)`. They are candidates,
+    with a Tab and a description after some; `:files` and `:folders` ask the shell for its own.
+    """
+    return (Path(__file__).parent / "shells" / f"slotmq.{shell}").read_text()
+
+
 def _line(name: str, description: str | None) -> str:
     return f"{name}\t{cell(description)}" if description and description != argparse.SUPPRESS else name
 
@@ -122,78 +133,19 @@ def _help(action: argparse.Action) -> str | None:
     return action.help % {**vars(action), "prog": ""} if action.help else None
 
 
-# The lines of `completion words` are candidates, with a Tab and a description after some; `:files` and `:folders` ask
-# the shell for its own. They are never evaluated: a queue may be called `$(reboot)`.
-SCRIPTS: Final = {
-    "bash": """\
-# slotmq completion for bash: add to ~/.bashrc
-#   source <(slotmq completion bash)
-_slotmq() {
-    local line current="${COMP_WORDS[COMP_CWORD]}"
-    COMPREPLY=()
-    while IFS= read -r line; do
-        case $line in
-            :files) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$current") ;;
-            :folders) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$current") ;;
-            *) printf -v line %q "${line%%$'\\t'*}"; COMPREPLY+=("$line") ;;
-        esac
-    done < <("${COMP_WORDS[0]}" completion words -- "${COMP_WORDS[@]:1:COMP_CWORD}" </dev/null 2>/dev/null)
-}
-complete -F _slotmq slotmq
-""",
-    "zsh": """\
-#compdef slotmq
-# slotmq completion for zsh: add to ~/.zshrc, after compinit
-#   source <(slotmq completion zsh)
-_slotmq() {
-    local line
-    local -a names shown
-    while IFS= read -r line; do
-        case $line in
-            :files) _files ;;
-            :folders) _files -/ ;;
-            *) names+=("${line%%$'\\t'*}"); shown+=("${line//$'\\t'/  -- }") ;;
-        esac
-    done < <("${words[1]}" completion words -- "${(@)words[2,CURRENT]}" </dev/null 2>/dev/null)
-    (( ${#names} )) && compadd -l -d shown -a names
-}
-compdef _slotmq slotmq
-""",
-    "fish": """\
-# slotmq completion for fish: write to ~/.config/fish/completions/slotmq.fish
-#   slotmq completion fish > ~/.config/fish/completions/slotmq.fish
-function __slotmq_complete
-    set -l words (commandline -opc) (commandline -ct)
-    set -l current (commandline -ct)
-    for line in ($words[1] completion words -- $words[2..-1] </dev/null 2>/dev/null)
-        switch $line
-            case :files
-                __fish_complete_path $current
-            case :folders
-                __fish_complete_directories $current
-            case '*'
-                echo -- $line
-        end
-    end
-end
-complete -c slotmq -f -a '(__slotmq_complete)'
-""",
-}
-
-
 def add_completion(commands: Any, all_commands: Callable[[], argparse.ArgumentParser]) -> None:
     """Add the commands. `all_commands` returns the parser of `slotmq`."""
     kinds = add_group(commands, "completion", "print a script that lets a shell complete slotmq commands and names")
-    for shell, script in SCRIPTS.items():
+    for shell in SHELLS:
         command = add_command(kinds, shell, f"print the script for {shell}; its first lines say where it goes")
-        command.set_defaults(run=_print, script=script)
+        command.set_defaults(run=_print, shell=shell)
     command = add_command(kinds, "words", "print what may follow; the scripts call it")
     command.add_argument("words", metavar="WORD", nargs="*", help="the words after slotmq, the last one incomplete")
     command.set_defaults(run=_words, all_commands=all_commands)
 
 
 def _print(arguments: argparse.Namespace) -> int:
-    print(arguments.script, end="")
+    print(script_of(arguments.shell), end="")
     return 0
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import inspect
 import json
 import textwrap
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin
 
@@ -14,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from broker.cli.settings_layers import load
 from broker.settings import limits, sections
-from broker.settings.fields import reload_of
+from broker.settings.fields import SettingsSection, reload_of
 
 WIDTH: Final = 118  # characters after the #
 HEAD: Final = """\
@@ -45,9 +48,23 @@ def documented() -> str:
     lines = [HEAD]
     for name, model, fields in sections():
         lines += ["", f"[{name}]", *_wrapped(str(model.__doc__))]
+        texts = texts_of(model)
         for key, field in fields.items():
-            lines += ["", *_wrapped(_meaning(field)), *_assignment(key, field)]
+            value = _toml(field.get_default(call_default_factory=False))
+            lines += ["", *_wrapped(_meaning(field, texts[key])), f"#{key} = {value}"]
     return "\n".join(lines) + "\n"
+
+
+def texts_of(model: type[SettingsSection]) -> dict[str, str]:
+    """Return the text below each field of a section and of its base classes."""
+    found = {}
+    for one in reversed(model.__mro__[: model.__mro__.index(SettingsSection)]):
+        (section,) = ast.parse(inspect.getsource(one)).body
+        assert isinstance(section, ast.ClassDef)
+        for field, text in pairwise(section.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                found[ast.unparse(field.target)] = str(ast.literal_eval(text.value))
+    return found
 
 
 def _wrapped(text: str) -> Iterator[str]:
@@ -55,9 +72,9 @@ def _wrapped(text: str) -> Iterator[str]:
     return (f"# {line}" for line in textwrap.wrap(words, WIDTH))
 
 
-def _meaning(field: FieldInfo) -> str:
+def _meaning(field: FieldInfo, text: str) -> str:
     """Return the meaning of a key, its unit, limits and source, as sentences."""
-    said = [str(field.description).rstrip(".") + "."]
+    said = [text.rstrip(".") + "."]
     extra = field.json_schema_extra
     if isinstance(extra, dict) and "unit" in extra:
         low, high = limits(field)
@@ -71,11 +88,6 @@ def _meaning(field: FieldInfo) -> str:
     reload = reload_of(field)
     said += [f"Reload: {reload}."] if reload else []
     return " ".join(said)
-
-
-def _assignment(key: str, field: FieldInfo) -> Iterator[str]:
-    value = field.get_default(call_default_factory=False)
-    yield f"#{key} = {_toml(value)}"
 
 
 def _toml(value: Any) -> str:

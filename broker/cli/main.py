@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any, Final
 
 MODULES: Final = (  # in the order of `slotmq --help`; each has add_<name>(commands)
-    "lifecycle", "doctor", "listing", "top", "slots", "taps", "trace", "resources", "users", "vhosts", "topology",
+    "lifecycle", "doctor", "listing", "top", "taps", "trace", "resources", "users", "vhosts",
     "messages", "retained", "moving", "definitions", "migrate", "perf", "pipeline", "cluster", "overlay",
 )  # fmt: skip
 REMOTE: Final = ("--url", "--cafile", "--insecure")

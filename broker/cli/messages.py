@@ -15,6 +15,7 @@ from broker.cli.moving import destination_text
 from broker.cli.parser import (
     BadUsage,
     add_command,
+    add_list,
     add_switch,
     add_value,
     finish,
@@ -45,22 +46,18 @@ def add_messages(commands: Any) -> None:
     add_value(command, "body", "BODY", "default: standard input", nargs="?")
     add_value(command, "--file", "FILE", "read the body from a file; - is standard input")
     add_switch(command, "--lines", "each line of the file or of standard input is a message")
-    add_value(
+    add_list(
         command,
         "--property",
         "NAME=VALUE",
         f"{', '.join(PROPERTIES)}; delivery_mode defaults to 2 (persistent)",
-        action="append",
-        default=[],
         type=_property,
     )
-    add_value(
+    add_list(
         command,
         "--header",
         "NAME=VALUE",
         "the value is JSON if it parses, else text; can be repeated",
-        action="append",
-        default=[],
         type=name_and_value,
     )
     add_switch(command, "--quiet", "show no progress")

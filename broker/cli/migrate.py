@@ -14,7 +14,7 @@ from broker.cli.client_variables import LOGIN_FROM, LOGIN_TO
 from broker.cli.control_client import Unanswered, first_interrupt
 from broker.cli.definitions import import_document, print_imported, read_document
 from broker.cli.exit_codes import INTERRUPTED_CODE
-from broker.cli.parser import BadUsage, add_command, add_switch, add_value, finish
+from broker.cli.parser import BadUsage, add_command, add_list, add_switch, add_value, finish
 from broker.cli.progress_line import ProgressLine, share_of
 from broker.cli.table import cell, counted, print_json, warn
 
@@ -53,7 +53,7 @@ def add_migrate(commands: Any) -> None:
     add_value(command, "--definitions", "FILE", "import this file of `rabbitmqctl export_definitions`")
     add_value(command, "--from-api", "URL", "import the definitions of RabbitMQ's HTTP API: http://user@host:15672")
     add_switch(command, "--skip-refused", "skip definitions that are refused, and name them")
-    add_value(command, "--queue", "NAME", "drain only this queue; can be repeated", action="append", default=[])
+    add_list(command, "--queue", "NAME", "drain only this queue; can be repeated")
     add_switch(command, "--definitions-only", "import, and drain nothing")
     add_switch(
         command,

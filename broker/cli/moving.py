@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from broker.cli.control_client import ask_for
 from broker.cli.exit_codes import INTERRUPTED_CODE
-from broker.cli.parser import add_command, add_switch, add_value, finish
+from broker.cli.parser import add_command, add_list, add_switch, add_value, finish
 from broker.cli.progress_line import ProgressLine, share_of
 from broker.cli.table import cell, counted, print_json, warn
 
@@ -43,36 +43,25 @@ def add_moving(commands: Any) -> None:
         "--into", choices=("queue", "exchange"), default="queue",
         help="queue: the queue it died in (default); exchange: publish it with the exchange and key it had there",
     )  # fmt: skip
-    add_value(
+    add_list(
         command,
         "--reason",
         "R",
         f"only messages that died for this reason: {', '.join(REASONS)}; can be repeated",
-        action="append",
-        default=[],
         choices=REASONS,
     )
-    add_value(
-        command,
-        "--died-in",
-        "QUEUE",
-        "only messages that died in this queue; can be repeated",
-        action="append",
-        default=[],
-    )
+    add_list(command, "--died-in", "QUEUE", "only messages that died in this queue; can be repeated")
     _finish(command, _requeue)
 
 
 def _finish(command: argparse.ArgumentParser, run: Any) -> None:
     add_value(command, "--limit", "N", "move at most N messages", type=positive)
-    add_value(
+    add_list(
         command,
         "--match",
         "CONDITION",
         "only matching messages: key=PATTERN (a topic pattern), exchange=NAME, header:NAME=VALUE, body~TEXT; "
         "if repeated, all must hold",
-        action="append",
-        default=[],
         type=_condition,
     )
     add_switch(command, "--quiet", "show no progress")

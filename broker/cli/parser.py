@@ -51,13 +51,11 @@ def table_of(pairs: Iterable[tuple[str, Any]], option: str) -> dict[str, Any]:
 
 def add_arguments_option(command: argparse.ArgumentParser, example: str) -> None:
     """Add the arguments of a declare or a binding."""
-    add_value(
+    add_list(
         command,
         "--argument",
         "NAME=VALUE",
         f"such as {example}; the value is JSON if it parses, else text; can be repeated",
-        action="append",
-        default=[],
         type=name_and_value,
     )
 
@@ -185,6 +183,11 @@ def add_folder(command: argparse.ArgumentParser) -> None:
 def add_value(command: argparse._ActionsContainer, name: str, metavar: str, meaning: str, **more: Any) -> None:
     """Add an argument or an option that takes a value; `more` is for argparse."""
     command.add_argument(name, metavar=metavar, help=meaning, **more)
+
+
+def add_list(command: argparse._ActionsContainer, name: str, metavar: str, meaning: str, **more: Any) -> None:
+    """Add an option that can be repeated, each time with a value; `more` is for argparse."""
+    add_value(command, name, metavar, meaning, action="append", default=[], **more)
 
 
 def add_switch(command: argparse._ActionsContainer, name: str, meaning: str) -> None:

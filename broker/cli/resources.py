@@ -1,18 +1,54 @@
-"""`slotmq purge`, `release`, `queue`, `delete`, `peek` and `close-connection`: acts on one object of the broker."""
+"""The commands for one queue, exchange, binding or connection: declared, bound, changed, looked at and deleted."""
 
 from __future__ import annotations
 
-from typing import Any
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from broker.cli.control_client import request
+from broker.cli.control_client import ask_for, request
 from broker.cli.messages import GET_MAX, message_count, print_messages
 from broker.cli.moving import positive
-from broker.cli.parser import add_command, add_group, add_json, add_switch, add_value, finish
-from broker.cli.table import print_count
+from broker.cli.parser import (
+    add_arguments_option,
+    add_command,
+    add_group,
+    add_json,
+    add_switch,
+    add_value,
+    finish,
+    table_of,
+)
+from broker.cli.table import aligned, cell, print_count
+
+SLOT_COLUMNS: Final = ("range", "state", "owner", "settled", "bytes", "where")
 
 
 def add_resources(commands: Any) -> None:
     """Add the commands."""
+    kinds = add_group(
+        commands, "declare", "declare a queue or an exchange; if it exists, it must have the same properties"
+    )
+    command = add_command(kinds, "queue", "declare a queue", "NAME")
+    add_value(command, "--type", "TYPE", "classic or quorum; the default is the vhost's")
+    add_arguments_option(command, "x-max-length=1000")
+    _finish(command, _declare_queue)
+    command = add_command(kinds, "exchange", "declare an exchange", "NAME")
+    add_value(command, "--type", "TYPE", "direct (default), topic, fanout ...", default="direct")
+    add_switch(command, "--internal", "clients cannot publish to it")
+    add_arguments_option(command, "alternate-exchange=unrouted")
+    _finish(command, _declare_exchange)
+
+    for verb, summary in (
+        ("bind", "route messages from an exchange to a queue, or to another exchange"),
+        ("unbind", "remove a binding; key and arguments must match those of bind"),
+    ):
+        command = add_command(commands, verb, summary, "EXCHANGE")
+        add_value(command, "destination", "QUEUE|EXCHANGE", "'queue:NAME' or 'exchange:NAME' if both exist")
+        add_value(command, "key", "KEY", "the binding key; empty by default", nargs="?", default="")
+        add_arguments_option(command, "x-match=any")
+        finish(command, _bind, vhost=True, verb=verb)
+
     command = add_command(commands, "purge", "drop the ready messages of a queue; unacked messages stay", "QUEUE")
     add_value(command, "--limit", "N", "drop at most N messages, the first ones", type=positive)
     finish(command, request("purge_queue", "queue", "vhost", "limit", show=print_count("purged")), vhost=True)
@@ -53,3 +89,74 @@ def add_resources(commands: Any) -> None:
     add_value(command, "name", "NAME", 'as in the list of connections, such as "127.0.0.1:50000 -> 127.0.0.1:5672"')
     add_value(command, "--reason", "TEXT", "the text that the client gets", default="Closed via command line")
     finish(command, request("close_connection", "name", "reason"))
+
+    command = add_command(commands, "slots", "show the slots of a queue of the running broker", "QUEUE")
+    finish(
+        command,
+        request("slots", "queue", "vhost", show=lambda answer: print(slot_table(answer))),
+        json=True,
+        vhost=True,
+    )
+
+
+def _finish(command: argparse.ArgumentParser, run: Any) -> None:
+    add_switch(command, "--transient", "lost when the broker stops; the default is durable")
+    add_switch(command, "--auto-delete", "deleted when its last user leaves")
+    finish(command, run, vhost=True)
+
+
+def _declare_queue(arguments: argparse.Namespace) -> int:
+    table = table_of(arguments.argument, "--argument")
+    if arguments.type is not None:
+        table["x-queue-type"] = arguments.type
+    return _declare(arguments, "queue", arguments=table)
+
+
+def _declare_exchange(arguments: argparse.Namespace) -> int:
+    table = table_of(arguments.argument, "--argument")
+    return _declare(arguments, "exchange", "type", "internal", arguments=table)
+
+
+def _declare(command: argparse.Namespace, kind: str, *names: str, arguments: dict[str, Any]) -> int:
+    more = {kind: command.name, "arguments": arguments}
+    answer = ask_for(command, f"declare_{kind}", "vhost", "transient", "auto_delete", *names, **more)
+    print(f"{kind} '{cell(command.name)}' {'declared' if answer['made'] else 'already exists, as declared'}")
+    return 0
+
+
+def _bind(arguments: argparse.Namespace) -> int:
+    table = table_of(arguments.argument, "--argument")
+    answer = ask_for(arguments, arguments.verb, "exchange", "destination", "key", "vhost", arguments=table)
+    if arguments.verb == "bind" and not answer["made"]:
+        print("the binding already exists")
+    return 0
+
+
+def slot_table(answer: Mapping[str, Any]) -> str:
+    """Return the answer as lines to read. Shapes: a range names its first and its last message id."""
+    rows: list[Sequence[str]] = [SLOT_COLUMNS, *(_slot_cells(slot) for slot in answer["slots"])]
+    if answer["levels"] > 1:
+        levels = ["level", *(str(slot["level"]) for slot in answer["slots"])]
+        rows = [(level, *row) for level, row in zip(levels, rows, strict=True)]
+    lines = list(aligned(rows[0], rows[1:]))
+    more = answer["slot_count"] - len(answer["slots"])
+    if more:
+        lines.append(f"... and {more:,} more")
+    # repr: a queue's name may hold control characters, and this is a terminal
+    lines.append(
+        f"queue {answer['queue']!r} in vhost {answer['vhost']!r}: {answer['slot_count']:,} slots, "
+        f"{answer['ready']:,} messages ready, {answer['unacked']:,} unacked"
+    )
+    return "\n".join(lines)
+
+
+def _slot_cells(slot: Mapping[str, Any]) -> Sequence[str]:
+    count = slot["end"] - slot["first"]
+    return (
+        f"{slot['first']}-{slot['end'] - 1}" if count else f"{slot['first']}-",
+        slot["state"],
+        slot["owner"] or "-",
+        f"{slot['settled']}/{count}",
+        str(slot["bytes"]),
+        "resident" if slot["resident"] else "on disk",
+    )

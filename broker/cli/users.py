@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from broker.cli.control_client import ask_for, request
 from broker.cli.listing import print_list
-from broker.cli.parser import BadUsage, add_any_vhost, add_command, add_group, add_switch, add_value, finish
+from broker.cli.parser import BadUsage, add_any_vhost, add_command, add_group, add_list, add_switch, add_value, finish
 
 PASSWORD_MAX_BYTES: Final = 1 << 16
 COUNTED: Final = "at most N {}; 0 allows none, -1 any number"
@@ -25,7 +25,7 @@ def add_users(commands: Any) -> None:
         if name == "set":
             add_switch(command, "--password", "ask for a new password")
             add_switch(command, "--no-tags", "remove all tags")
-        add_value(command, "--tag", "T", "administrator, monitoring, ...", action="append", default=[])
+        add_list(command, "--tag", "T", "administrator, monitoring, ...")
         finish(command, _add if name == "add" else _set)
     command = add_command(kinds, "delete", "delete a user and its permissions, and close its connections", "NAME")
     finish(command, request("delete_user", "name"))

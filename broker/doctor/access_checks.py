@@ -20,17 +20,7 @@ GUEST: Final = "guest"
 
 def port_findings(settings: Settings) -> Iterator[Diagnosis]:
     """Check that the ports are free; for a broker that does not run."""
-    asked = [("server.port", settings.server.host, settings.server.port, True)]
-    if settings.tls.certfile:
-        asked.append(("tls.port", settings.server.host, settings.tls.port, True))
-    for name in ("http", "metrics"):
-        port = getattr(settings, name)
-        if port.enabled is not False:
-            asked.append((f"{name}.port", port.host or settings.server.host, port.port, port.is_asked_for))
-    mqtt = settings.mqtt
-    for setting, number in mqtt.ports(plain=not settings.tls.only, tls=settings.tls.is_on).items():
-        asked.append((setting, mqtt.host or settings.server.host, number, True))
-    for setting, host, number, is_needed in asked:
+    for setting, host, number, is_needed in settings.ports():
         reason = _taken(host, number)
         if not reason:
             yield fine("port", f"{setting} = {number} on {host} is free")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.figures.axis import Axis
-from broker.figures.markup import CHART_STYLE, escaped
+from broker.figures.markup import escaped, style
 
 GAP: Final = 14
 PAD: Final = 12
@@ -18,14 +18,6 @@ SWATCH: Final = 18
 LETTER: Final = 6.4  # the mean width of a letter of the legend
 TOP: Final = 40  # the sheet's title
 
-SHEET_STYLE: Final = (
-    CHART_STYLE
-    + """text.title { font-weight: 600; font-size: 14px; fill: var(--ink); }
-text.sheet { font-weight: 600; font-size: 17px; fill: var(--ink); }
-.paper { fill: var(--paper); } .card { fill: var(--card); stroke: var(--rule); }
-.swatch { stroke: var(--k); stroke-width: 3; } .swatch.dashed { stroke-dasharray: 5 3; }
-"""
-)
 COLOURS: Final = 6
 NARROW: Final = 560
 WIDE: Final = 1060
@@ -96,10 +88,10 @@ def sheet(title: str, drawings: Sequence[Drawing], across: int = 2) -> str:
             parts += [*drawing.parts, "</g></g>"]
         y += max(heights) + GAP
     wide = GAP + min(across, max(1, len(drawings))) * (width + GAP)
-    body = "\n".join(parts)
+    body, css = "\n".join(parts), style("chart", "sheet")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {y:g}" width="{wide}" height="{y:g}" role="img" '
-        f'aria-label="{escaped(title)}">\n<style>{SHEET_STYLE}</style>\n<rect width="{wide}" height="{y:g}" '
+        f'aria-label="{escaped(title)}">\n<style>{css}</style>\n<rect width="{wide}" height="{y:g}" '
         f'class="paper"/>\n<text x="{GAP}" y="27" class="sheet">{escaped(title)}</text>\n{body}\n</svg>\n'
     )
 

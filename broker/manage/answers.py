@@ -8,19 +8,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, asynccontextmanager
 from email.utils import formatdate
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.json import Encoder
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from broker.event_log import get_logger
+from broker.manage.client import ApiClient
 from broker.manage.gradual import pause
 from broker.manage.refusal import HttpRefused
 from broker.store.damage import StoreFailed
-
-if TYPE_CHECKING:
-    from broker.manage.client import ApiClient
 
 __all__ = ["Response"]
 

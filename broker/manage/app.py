@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from importlib import import_module
+from typing import Final
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -13,33 +14,10 @@ from broker.core.auth.users import User
 from broker.event_log import get_logger
 from broker.manage import control_route, probes, slot_routes
 from broker.manage.answers import Response, answering, refusal_response
-from broker.manage.api import (
-    bindings,
-    channels,
-    connections,
-    dead_letters,
-    definitions,
-    exchanges,
-    health,
-    limits,
-    live,
-    logins,
-    nodes,
-    overview,
-    parameters,
-    pipeline,
-    policies,
-    queue_messages,
-    queues,
-    retained,
-    route_test,
-    running_parts,
-    users,
-    vhosts,
-)  # fmt: skip
 from broker.manage.call import READING, ApiRoute, Call, Needs, tags_suffice
 from broker.manage.client import ApiClient
 from broker.manage.login import HttpLogin, LoggedIn, LoginSessions
+from broker.manage.managed_broker import ManagedBroker
 from broker.manage.metrics.shared_scrapes import metric_routes
 from broker.manage.origin import check_change, check_host
 from broker.manage.page.files import page_routes
@@ -48,14 +26,10 @@ from broker.manage.refusal import HttpRefused, not_authorised, not_found, refusa
 from broker.manage.request_target import only, path_words, query_of
 from broker.store.damage import StoreFailed
 
-if TYPE_CHECKING:
-    from broker.manage.managed_broker import ManagedBroker
-
 NOUNS: Final = (
-    *(bindings, channels, connections, dead_letters, definitions, exchanges, health, limits, live, logins, nodes),
-    *(overview, parameters, pipeline, policies, queue_messages, queues, retained, route_test, running_parts, users),
-    vhosts,
-)
+    "bindings channels connections dead_letters definitions exchanges health limits live logins nodes overview "
+    "parameters pipeline policies queue_messages queues retained route_test running_parts users vhosts"
+).split()
 """The modules of the API, each with its ROUTES."""
 NOBODY: Final = LoggedIn(User(""), lambda: True)
 VERSIONS: Final = ("1.0", "1.1")
@@ -80,7 +54,7 @@ def http_routes() -> list[ApiRoute]:
 
 def api_routes() -> list[ApiRoute]:
     """Return the routes under /api, noun by noun."""
-    return [route for module in NOUNS for route in module.ROUTES]
+    return [route for noun in NOUNS for route in import_module(f"broker.manage.api.{noun}").ROUTES]
 
 
 def metrics_routes() -> list[ApiRoute]:

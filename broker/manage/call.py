@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -18,17 +18,15 @@ from broker.core.moving.course import CheckPublish
 from broker.core.session.connection import SessionOfConnection
 from broker.core.vhost import Vhost
 from broker.manage.answers import Response
+from broker.manage.client import ApiClient
+from broker.manage.login import HttpLogin
+from broker.manage.managed_broker import ManagedBroker
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised, not_found
 from broker.manage.request_target import query_pairs
 from broker.operations.request import Asker, OperationRefused, read
 from broker.operations.request import Request as Fields
 from broker.operations.rights import check_publish
 from broker.operations.table import OPERATIONS
-
-if TYPE_CHECKING:
-    from broker.manage.client import ApiClient
-    from broker.manage.login import HttpLogin
-    from broker.manage.managed_broker import ManagedBroker
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 FLAGS: Final = {"true": True, "false": False}

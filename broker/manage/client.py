@@ -1,4 +1,4 @@
-"""The client of a request, as the API sees it, and the choice of the user to disconnect when a limit is reached."""
+"""The client of a request, as the API sees it, and the user who pays when a limit is reached."""
 
 from __future__ import annotations
 
@@ -89,6 +89,31 @@ class ApiClient:
         """Mark the answer as complete."""
         self._answering = None
         self.endless = False
+
+
+class LongAnswers:
+    """Holds the clients whose answers have no end of their own, with their users, the oldest first."""
+
+    def __init__(self) -> None:
+        self._users: dict[ApiClient, str] = {}
+
+    def enter(self, client: ApiClient, user: str, most: int, refusal: str) -> None:
+        """Add a client; of too many, the oldest one of the user with most is disconnected.
+
+        Raises: HttpRefused (503) with `refusal` if that is the same user.
+        """
+        if len(self._users) >= most:
+            pays = payer(self._users.values(), user)
+            if pays == user:
+                raise HttpRefused(503, refusal)
+            oldest = next(one for one, name in self._users.items() if name == pays)
+            self.leave(oldest)
+            oldest.abort()
+        self._users[client] = user
+
+    def leave(self, client: ApiClient) -> None:
+        """Forget a client."""
+        self._users.pop(client, None)
 
 
 def payer(holders: Iterable[T], newcomer: T) -> T:

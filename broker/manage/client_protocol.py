@@ -10,23 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import h11
+from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from broker.event_log import get_logger
 from broker.manage.answers import encoded
 from broker.manage.client import ApiClient
 from broker.manage.refusal import HttpRefused
 from broker.net.tls import peer_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from uvicorn.config import Config
-    from uvicorn.server import ServerState
 
 LINGER_S: Final = 2.0
 LINGER_BYTES: Final = 1 << 20

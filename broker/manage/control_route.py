@@ -7,7 +7,7 @@ accepts; the end of a chunked body says that it has enough. The answer has the l
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import socket
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -20,7 +20,6 @@ from broker.core.definitions.json_text import SHORT, read_json, reading_json
 from broker.event_log import get_logger
 from broker.manage.answers import PieceResponse, Response
 from broker.manage.call import ApiRoute, Call, Needs, UserAsker
-from broker.manage.client import ApiClient, payer
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised
 from broker.net.control import CLIENTS_MAX, OUTER_LEVELS, REQUEST_MAX_BYTES, answer_of, write_answer
 from broker.operations.operation import MONITORING, Operation, refusing
@@ -31,9 +30,9 @@ from broker.tasks import Tasks, first_ended
 LINES: Final = "application/x-ndjson"
 STOP: Final = "stop"
 ACCEPTS_MAX_BYTES: Final = 1 << 16  # of the lines after a request
-WAITING_MAX_BYTES: Final = 256 << 10  # of an answer that the client has not taken
+PIECE_BYTES: Final = 64 << 10
 
-Conversations = dict["ControlConversation", tuple[str, "ApiClient"]]  # with user and client, oldest first
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 _log = get_logger()
 
@@ -41,27 +40,17 @@ _log = get_logger()
 async def converse(call: Call) -> Response:
     """Carry out a command, in the conversation that the command line has with the control socket."""
     conversations = call.broker.conversations
-    _make_room(conversations, call.user.name)
-    conversation = ControlConversation(call.request)
-    conversations[conversation] = (call.user.name, call.client)
+    conversations.enter(call.client, call.user.name, CLIENTS_MAX, f"{CLIENTS_MAX} commands run over HTTP already")
     try:
-        return await _answer(call, conversation)
+        conversation = await ControlConversation.of(call.request)
+        try:
+            return await _answer(call, conversation)
+        except BaseException:
+            await conversation.end()
+            raise
     except BaseException:
-        conversations.pop(conversation, None)
-        await conversation.end()
+        conversations.leave(call.client)
         raise
-
-
-def _make_room(conversations: Conversations, user: str) -> None:
-    """End the oldest command of the user with most, if too many run. Raises: HttpRefused if it is this one."""
-    if len(conversations) < CLIENTS_MAX:
-        return
-    pays = payer([name for name, _client in conversations.values()], user)
-    if pays == user:
-        raise HttpRefused(503, f"{CLIENTS_MAX} commands run over HTTP already")
-    oldest = next(one for one, (name, _client) in conversations.items() if name == pays)
-    _name, client = conversations.pop(oldest)
-    client.abort()
 
 
 async def _answer(call: Call, conversation: ControlConversation) -> Response:
@@ -86,7 +75,7 @@ async def _answer(call: Call, conversation: ControlConversation) -> Response:
     conversation.begin({name: verb}, line)
 
     async def end() -> None:
-        call.broker.conversations.pop(conversation, None)
+        call.broker.conversations.leave(call.client)
         await conversation.end()
 
     return PieceResponse(conversation.pieces(), media_type=LINES, ended=end)
@@ -109,18 +98,22 @@ def _as_user(call: Call, name: str, operation: Operation[Any]) -> Verb:
 
 
 class ControlConversation:
-    """One request with its answer. It is an `AnswerWriter`: what is written waits until the client takes it."""
+    """One request with its answer: a pair of sockets, of which one end has the streams of the control socket."""
 
-    def __init__(self, request: HttpRequest) -> None:
+    def __init__(self, request: HttpRequest, ours: Streams, theirs: Streams) -> None:
+        """Begin to take the body of the request."""
         self._request = request
-        self._said = asyncio.StreamReader(limit=REQUEST_MAX_BYTES)
+        self._answer, self._body = ours
+        self._said, self._told = theirs
         self._tasks = Tasks.logged("control.failed")
         self._tasks.start(self._listen())
-        self._waiting: deque[bytes] = deque()
-        self._waiting_bytes = 0
-        self._moved = asyncio.Event()
-        self._complete = False
-        self._ended = False
+
+    @classmethod
+    async def of(cls, request: HttpRequest) -> ControlConversation:
+        """Return the conversation of a request."""
+        ours, theirs = socket.socketpair()
+        streams = await asyncio.open_connection(sock=ours)
+        return cls(request, streams, await asyncio.open_connection(sock=theirs, limit=REQUEST_MAX_BYTES))
 
     async def request_line(self, timeout_s: float) -> bytes:
         """Return the first line of the body. Raises: HttpRefused."""
@@ -140,61 +133,38 @@ class ControlConversation:
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the answer as it is written."""
-        while self._waiting or not self._complete:
-            if not self._waiting:
-                self._moved.clear()
-                await self._moved.wait()
-                continue
-            piece = b"".join(self._waiting)
-            self._waiting.clear()
-            self._waiting_bytes = 0
+        while piece := await self._answer.read(PIECE_BYTES):
             yield piece
-            self._moved.set()
 
     async def end(self) -> None:
         """Cancel what is still done for the client."""
-        self._ended = True
+        self._told.close()
+        self._body.close()
         await self._tasks.stop()
-
-    def write(self, data: bytes) -> None:
-        """Send bytes later."""
-        self._waiting.append(data)
-        self._waiting_bytes += len(data)
-        self._moved.set()
-
-    async def drain(self) -> None:
-        """Wait until the client has taken enough."""
-        while self._waiting_bytes > WAITING_MAX_BYTES:
-            self._moved.clear()
-            await self._moved.wait()
-
-    def is_closing(self) -> bool:
-        """Return whether the client is gone."""
-        return self._ended
 
     async def _listen(self) -> None:
         """Take the body. Only the end of a chunked one says something: that the client has enough."""
         size_bytes, last = 0, b""
-        with suppress(ClientDisconnect):
+        with suppress(ClientDisconnect, ConnectionError):
             async for piece in self._request.stream():
                 size_bytes += len(piece)
                 if size_bytes > REQUEST_MAX_BYTES + ACCEPTS_MAX_BYTES:
                     break
                 last = piece or last
-                self._said.feed_data(piece)
-        if "content-length" not in self._request.headers:
-            self._said.feed_eof()
-        elif not last.endswith(b"\n"):
-            self._said.feed_data(b"\n")
+                self._body.write(piece)
+                await self._body.drain()
+            if "content-length" not in self._request.headers:
+                self._body.write_eof()
+            elif not last.endswith(b"\n"):
+                self._body.write(b"\n")
 
     async def _talk(self, verbs: Mapping[str, Verb], line: bytes) -> None:
         try:
-            await write_answer(self, await answer_of(verbs, line, self._said, self))
+            await write_answer(self._told, await answer_of(verbs, line, self._said, self._told))
         except (ConnectionError, TimeoutError):
             """The client takes nothing any more."""
         finally:
-            self._complete = True
-            self._moved.set()
+            self._told.close()
 
 
 def _begin_stop(stop: Verb) -> Verb:

@@ -6,21 +6,18 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
 from broker.core.statistics.vhost_tally import NO_MESSAGES, MessageCounts
 from broker.core.vhost import Vhost
 from broker.manage.gradual import in_pieces
+from broker.net.listener import Listener
 from broker.process_memory import resident_bytes
 from broker.store.files import Files
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from broker.net.listener import Listener
-    from broker.vhosts.broker_statistics import BrokerStatistics
+from broker.vhosts.broker_statistics import BrokerStatistics
 
 DELIVERIES: Final = ("deliver", "deliver_no_ack", "get", "get_no_ack", "get_empty", "redeliver", "ack", "deliver_get")
 MESSAGE_STATS: Final = ("publish", "confirm", "return_unroutable", "drop_unroutable", *DELIVERIES)

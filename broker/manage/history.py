@@ -37,20 +37,6 @@ class History:
         self._times_ms.append(at_ms)
         self._samples.append(array("q", values))
 
-    def since(self, at_ms: int) -> list[tuple[int, list[int]]]:
-        """Return the samples after a moment, the oldest first. Cost: O(those)."""
-        count = 0
-        for time_ms in reversed(self._times_ms):
-            if time_ms <= at_ms:
-                break
-            count += 1
-        first = len(self._times_ms) - count
-        times_ms = islice(self._times_ms, first, None)
-        return [
-            (time_ms, sample.tolist())
-            for time_ms, sample in zip(times_ms, islice(self._samples, first, None), strict=True)
-        ]
-
     def last(self, count: int) -> list[tuple[int, list[int]]]:
         """Return the newest samples, the oldest of them first; fewer if there are not so many. Cost: O(count)."""
         newest = zip(islice(reversed(self._times_ms), count), islice(reversed(self._samples), count), strict=True)

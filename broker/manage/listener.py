@@ -6,8 +6,8 @@ import asyncio
 import socket
 import ssl
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
+from starlette.types import ASGIApp
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
@@ -19,11 +19,7 @@ from broker.net.address import close, listening
 from broker.net.strangers import Strangers, descriptors_for_clients
 from broker.net.tls import TlsContext
 from broker.net.tls_server import TlsServer
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp
-
-    from broker.settings import Settings
+from broker.settings import Settings
 
 KEPT_ALIVE_S = 86_400  # uvicorn's own limit for idle clients, which has no effect here
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
@@ -199,43 +199,32 @@ def _maker(listing: Listing[T], asked: PageQuery) -> Callable[[T], Row]:
 
 
 async def _ordered(found: Sequence[T], listing: Listing[T], asked: PageQuery, stop: int) -> list[T]:
-    """Return the objects in order, as far as the page reaches. Cost: O(n log n), in pieces."""
-    order, descending = listing.order, asked.descending
-    if asked.sort:
-        return await _by_column(found, listing, asked, stop)
-    if order is None:
+    """Return the objects in order, as far as the page reaches; each is read once. Cost: O(n log n), in pieces."""
+    key, at_once = _sorting(listing, asked)
+    if key is None:
         return list(found)
     runs = []
-    async for run in _runs(found, OBJECTS_AT_ONCE):
-        run.sort(key=order, reverse=descending)
+    for first in range(0, len(found), at_once):
+        run = [(key(one), place) for place, one in enumerate(found[first : first + at_once], first)]
+        run.sort(reverse=asked.descending)
         runs.append(run)
-    return [one async for one in in_pieces(islice(merge(*runs, key=order, reverse=descending), stop))]
+        await pause()
+    merged = merge(*runs, reverse=asked.descending)
+    return [found[place] async for _key, place in in_pieces(islice(merged, stop))]
 
 
-async def _by_column(found: Sequence[T], listing: Listing[T], asked: PageQuery, stop: int) -> list[T]:
-    """Return the objects in the order of a column, and in their usual order within it; each is read once."""
+def _sorting(listing: Listing[T], asked: PageQuery) -> tuple[Callable[[T], Any] | None, int]:
+    """Return what objects are sorted by, such as a column and in it their usual order, and how many in a turn."""
     order, path, brief = listing.order, asked.sort, listing.brief
+    if not path:
+        return order, OBJECTS_AT_ONCE
     is_brief = brief is not None and path[0] in listing.brief_columns
     make = brief if brief is not None and is_brief else listing.whole
-    runs = []
-    first = 0
-    async for run in _runs(found, BRIEF_AT_ONCE if is_brief else ROWS_AT_ONCE):
-        keys = [
-            (*sort_key(value_at(make(one), path)), "" if order is None else order(one), place)
-            for place, one in enumerate(run, first)
-        ]
-        keys.sort(reverse=asked.descending)
-        runs.append(keys)
-        first += len(run)
-    merged = merge(*runs, reverse=asked.descending)
-    return [found[place] async for *_key, place in in_pieces(islice(merged, stop))]
 
+    def by_column(one: T) -> Any:
+        return (*sort_key(value_at(make(one), path)), "" if order is None else order(one))
 
-async def _runs(found: Sequence[T], at_once: int) -> AsyncIterator[list[T]]:
-    """Yield the objects in parts, and let the loop do other work after each."""
-    for first in range(0, len(found), at_once):
-        yield list(found[first : first + at_once])
-        await pause()
+    return by_column, BRIEF_AT_ONCE if is_brief else ROWS_AT_ONCE
 
 
 def row_answer(call: Call, row: Row) -> Response:

@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from starlette.datastructures import Headers
 
 from broker.amqp.errors import Refused
 from broker.core.auth.logins import BASIC, Logins, Verdict
@@ -19,11 +21,7 @@ from broker.event_log import get_logger
 from broker.manage.client import ApiClient
 from broker.manage.origin import PAGE, host_and_port
 from broker.manage.refusal import HttpRefused, LoginRefused
-
-if TYPE_CHECKING:
-    from starlette.datastructures import Headers
-
-    from broker.settings.access import Http
+from broker.settings.access import Http
 
 CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="RabbitMQ Management"'),)  # clients of its API look for it
 REFUSED: Final = "the login was refused; the broker's log says why"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 from broker.core.auth.logins import Logins
+from broker.manage.client import LongAnswers
 from broker.manage.file_reads import FileReads
 from broker.manage.samples import Samples
 from broker.net.listener import Listener
@@ -17,9 +17,6 @@ from broker.settings import Settings
 from broker.store.files import Files
 from broker.vhosts.broker_statistics import BrokerStatistics
 
-if TYPE_CHECKING:
-    from broker.manage.client import ApiClient
-
 
 @dataclass(frozen=True, kw_only=True)
 class ManagedBroker(OperatedBroker):
@@ -28,9 +25,8 @@ class ManagedBroker(OperatedBroker):
     Shapes: `settings` are those in force now; `verbs` are the verbs of the control socket, by name; `unready` gives the
         reasons why the broker takes no work now, `down` names vhosts that are down while the others work; `ports` has
         the numbers of the ports of HTTP, such as http_port, None for one that is not open; `reads` are those of files
-        for clients. `streams` has the user of each open stream of /api/live, `conversations` user and client of each
-        command over HTTP, both the oldest first.
-    Invariant: there are at most http.streams_max streams; the user with most of them pays for one more.
+        for clients. `streams` are those of /api/live, of which there are at most http.streams_max, `conversations` are
+        commands over HTTP.
     """
 
     settings: Callable[[], Settings]
@@ -45,8 +41,8 @@ class ManagedBroker(OperatedBroker):
     statistics: BrokerStatistics
     samples: Samples
     reads: FileReads
-    streams: dict[ApiClient, str] = field(default_factory=dict)
-    conversations: dict[Any, tuple[str, ApiClient]] = field(default_factory=dict)
+    streams: LongAnswers = field(default_factory=LongAnswers)
+    conversations: LongAnswers = field(default_factory=LongAnswers)
 
     @property
     def node_name(self) -> str:

@@ -11,13 +11,12 @@ import re
 import socket
 from collections.abc import Collection
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from starlette.datastructures import Headers
 
 from broker.core.auth.peer import Peer, is_loopback
 from broker.manage.refusal import HttpRefused
-
-if TYPE_CHECKING:
-    from starlette.datastructures import Headers
 
 PAGE: Final = "slotmq"  # what the web page sends as X-Requested-With: no form and no link of another site can
 HOST: Final = re.compile(r"(\[[^\]]+\]|[^:]*)(?::(\d{0,5}))?")

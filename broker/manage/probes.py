@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from broker.manage.answers import Response, answering, json_answer, refusal_response
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import HttpRefused, bad_request
 from broker.manage.request_target import query_of
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
 
 PROBES: Final = ("/healthz", "/readyz")
 UNREADY: Final = ("503", "404")  # HAProxy's disable-on-404 keeps the connections of a server that answers so

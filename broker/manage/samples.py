@@ -72,15 +72,16 @@ class Samples:
         """The wall clock, in milliseconds since 1970."""
         return int(self._wall() * 1000)
 
-    def watch(self, key: Hashable, names: Sequence[str], counters: int, read: Read) -> History:
+    def watch(self, sampled: Sampled) -> History:
         """Return the history of an object; it begins now if nobody has asked for it lately."""
         now_s = self._clock()
-        watched = self._watched.get(key)
+        watched = self._watched.get(sampled.key)
         if watched is None:
             if len(self._watched) >= WATCHED_MAX:
                 del self._watched[min(self._watched, key=lambda key: self._watched[key].asked_s)]
-            watched = self._watched[key] = Watched(History(names, counters, self._interval_ms), read, now_s)
-            self._sample(key, watched)
+            history = History(sampled.names, sampled.counters, self._interval_ms)
+            watched = self._watched[sampled.key] = Watched(history, sampled.read, now_s)
+            self._sample(sampled.key, watched)
         watched.ask(now_s)
         return watched.history
 
@@ -131,7 +132,7 @@ class Sampled:
         wanted = sample_range(query, kind)
         if wanted is None:
             return
-        history = samples.watch(self.key, self.names, self.counters, self.read)
+        history = samples.watch(self)
         for name in names:
             table[f"{name}_details"] = history.details(name, wanted, samples.now_ms)
 

@@ -10,22 +10,19 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker import __version__
 from broker.core.names import Resource
 from broker.manage.answers import PieceResponse, Response, json_answer, no_content
 from broker.manage.call import ApiRoute, Call, Needs
+from broker.manage.file_reads import FileReads
 from broker.manage.refusal import HttpRefused, bad_request, not_found
 from broker.manage.request_target import integer
 from broker.operations.request import ROWS_AT_ONCE
 from broker.operations.rights import check_cursor, check_seal, check_tap, may_read_tap
-from broker.slot_files.seal_log import TAP_PREFIX
 from broker.slot_files.slot_file import FORMAT
 from broker.taps.slot_snapshots import Snapshot, is_private
-
-if TYPE_CHECKING:
-    from broker.manage.file_reads import FileReads
 
 ONE_RANGE: Final = re.compile(r"bytes=[ \t]*(\d{0,19})-(\d{0,19})[ \t]*")
 BYTES: Final = "application/octet-stream"
@@ -192,7 +189,7 @@ async def seal(call: Call) -> Response:
         vhost = "/"
     check_seal(call.broker, call.user, vhost, tap)
     if tap is not None and vhost is not None:
-        _check_exists(call, vhost, tap)
+        tap_row(call, vhost, tap)  # rights come first, so that 404 tells no names
     return json_answer({"last_seal": await call.broker.taps.seal(vhost, tap)})
 
 
@@ -205,7 +202,7 @@ async def set_cursor(call: Call) -> Response:
     seal, reset = fields.integer("seal", 0), fields.flag("reset")
     name, incarnation = call.words["name"], fields.optional("incarnation")
     check_cursor(call.broker, call.user, name, vhost, tap)
-    _check_exists(call, vhost, tap)
+    tap_row(call, vhost, tap)
     await call.broker.taps.cursors.set(
         name, vhost, tap, seal, incarnation=incarnation, reset=reset, maker=call.user.name
     )
@@ -225,14 +222,13 @@ async def remove_cursor(call: Call) -> Response:
     return no_content()
 
 
-def _check_exists(call: Call, vhost: str, tap: str) -> None:
-    """Check that there is a tap; rights come first, so that 404 tells no names. Raises: HttpRefused."""
-    held = call.broker.administration.vhosts.get(vhost)
-    if held is not None and TAP_PREFIX + tap in held.queues.taps:
-        return
-    # A removed tap counts as one as long as it has slots.
-    if held is None or not any(row["name"] == tap for row in call.broker.taps.listing(vhost)):
-        raise not_found(f"no tap '{tap}' in vhost '{vhost}'")
+def tap_row(call: Call, vhost: str, tap: str) -> dict[str, Any]:
+    """Return a tap, also a removed one that still has slot files. Raises: HttpRefused."""
+    rows = call.broker.taps.listing(vhost) if vhost in call.broker.administration.vhosts else []
+    for row in rows:
+        if row["name"] == tap:
+            return row
+    raise not_found(f"no tap '{tap}' in vhost '{vhost}'")
 
 
 # -- snapshots: the messages of an ordinary queue, as slot files that are kept for a while -----------------------------

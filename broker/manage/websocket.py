@@ -10,22 +10,19 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from broker.event_log import get_logger
 from broker.manage.call import ApiRoute, Call, Needs
+from broker.manage.client import ApiClient
 from broker.manage.client_protocol import LingeringTransport
 from broker.manage.origin import is_foreign
 from broker.manage.refusal import HttpRefused, bad_request
 from broker.mqtt.websocket_frames import BINARY, GOING, NORMAL, PONG, WebSocketFrames, encode_close, encode_frame
-
-if TYPE_CHECKING:
-    from starlette.datastructures import Headers
-
-    from broker.manage.client import ApiClient
 
 PATH: Final = "/mqtt"
 SUBPROTOCOL: Final = "mqtt"

@@ -8,12 +8,10 @@ import os
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.amqp.errors import BrokerError, NotNow
-
-if TYPE_CHECKING:
-    from broker.settings import Settings
+from broker.settings import Settings
 
 EVERY_ADDRESS: Final = "::"
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.core.alarms import Alarms, Kind, Watermark
 from broker.event_log import get_logger
+from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
 from broker.process_memory import memory_limit_bytes, resident_bytes
-
-if TYPE_CHECKING:
-    from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
-    from broker.settings import Settings
-    from broker.store.data_folder import Reserve
+from broker.settings import Settings
+from broker.store.data_folder import Reserve
 
 _log = get_logger()
 

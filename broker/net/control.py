@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from broker.administration.slices import finished
 from broker.amqp.errors import UNEXPECTED
@@ -100,20 +100,7 @@ class ControlSocket:
             writer.close()
 
 
-class AnswerWriter(Protocol):
-    """The sink of a conversation's answers: a StreamWriter, or the body of an HTTP answer."""
-
-    def write(self, data: bytes) -> None:
-        """Send bytes later."""
-
-    async def drain(self) -> None:
-        """Wait until there is room for more."""
-
-    def is_closing(self) -> bool:
-        """Return whether the other end is gone."""
-
-
-async def answer_line(verbs: Mapping[str, Verb], reader: asyncio.StreamReader, writer: AnswerWriter) -> bool:
+async def answer_line(verbs: Mapping[str, Verb], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
     """Read a request, answer it, and return whether another one may follow.
 
     Raises: TimeoutError, ConnectionError when the client is silent or gone.
@@ -129,7 +116,7 @@ async def answer_line(verbs: Mapping[str, Verb], reader: asyncio.StreamReader, w
 
 
 async def answer_of(
-    verbs: Mapping[str, Verb], line: bytes, reader: asyncio.StreamReader, writer: AnswerWriter
+    verbs: Mapping[str, Verb], line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> dict[str, Any]:
     """Carry out a request and return its answer; what the client says later arrives at `reader`.
 
@@ -158,7 +145,7 @@ async def answer_of(
             client.listening.cancel()
 
 
-async def write_answer(writer: AnswerWriter, answer: dict[str, Any]) -> None:
+async def write_answer(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
     """Send an answer in pieces. Raises: TimeoutError, ConnectionError."""
     for piece in chain(_pieces(answer), "\n"):
         if writer.is_closing():  # the client left before its answer; uvloop does not take a write then
@@ -172,7 +159,7 @@ async def write_answer(writer: AnswerWriter, answer: dict[str, Any]) -> None:
 class _Client(Asker):
     """The other end of a conversation."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: AnswerWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self.listening: asyncio.Task[None] | None = None  # cancels the verb when the client hangs up

@@ -11,14 +11,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.amqp.errors import BrokerError
 from broker.core.auth.peer import Peer, TlsFacts
 from broker.event_log import get_logger
-
-if TYPE_CHECKING:
-    from broker.settings.access import Tls
+from broker.settings.access import Tls
 
 END: Final = "-----END CERTIFICATE-----"
 BEGIN: Final = "-----BEGIN CERTIFICATE-----"

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.core.auth.peer import network_of
 from broker.event_log import get_logger
 from broker.net.strangers import Strangers, descriptors_for_clients
 from broker.tasks import Tasks
-
-if TYPE_CHECKING:
-    import ssl
 
 HANDSHAKES_MAX: Final = 1024
 PART: Final = 4  # of the descriptors for clients; a handshake takes milliseconds

@@ -6,9 +6,9 @@ import re
 from typing import Final, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import SecretStr, field_validator, model_validator
 
-from broker.settings.fields import Milliseconds, SettingsSection, number
+from broker.settings.fields import Milliseconds, SettingsSection, number, text
 
 SCHEMES: Final = ("postgresql", "postgres")
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -18,33 +18,19 @@ SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")  # needs no quotes in SQL
 class Cluster(SettingsSection):
     """The cluster that this broker is a node of: brokers that share one PostgreSQL. Without a URL there is none."""
 
-    url: SecretStr = Field(
-        default=SecretStr(""),
-        description="The database, as postgresql://user:password@host:port/database; empty means a standalone broker. "
-        "Needs the extra slotmq[cluster].",
-    )
-    url_file: str = Field(
-        default="",
-        max_length=4096,
-        description="A file that holds the URL, so that neither `ps` nor the environment shows it.",
-    )
-    node: str = Field(
-        default="",
-        description="The name of this node. A broker does not start under the name of another running node.",
-    )
-    schema_name: str = Field(
-        default="slotmq",
-        description="The schema of the cluster's tables, created at the first start. Clusters with different schemas "
-        "can share a database.",
-    )
-    lease_ms: Milliseconds = number(
-        3000,
-        200,
-        60_000,
-        "ms",
-        "How long a node acts after its last answered heartbeat. The others take over from a silent node a little "
-        "later. All nodes should have the same value.",
-    )
+    url: SecretStr = SecretStr("")
+    """The database, as postgresql://user:password@host:port/database; empty means a standalone broker. Needs the extra
+    slotmq[cluster]."""
+    url_file: str = text()
+    """A file that holds the URL, so that neither `ps` nor the environment shows it."""
+    node: str = ""
+    """The name of this node. A broker does not start under the name of another running node."""
+    schema_name: str = "slotmq"
+    """The schema of the cluster's tables, created at the first start. Clusters with different schemas can share a
+    database."""
+    lease_ms: Milliseconds = number(3000, 200, 60_000, "ms")
+    """How long a node acts after its last answered heartbeat. The others take over from a silent node a little later.
+    All nodes should have the same value."""
 
     @property
     def is_on(self) -> bool:

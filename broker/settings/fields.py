@@ -1,4 +1,7 @@
-"""Sections and fields of settings: each field has its unit, its limits and its source."""
+"""Sections and fields of settings: each field has its unit, limits and source, and its text below it.
+
+A running broker needs no text; `cli/config.py` reads them from the source for `slotmq config example`.
+"""
 
 from __future__ import annotations
 
@@ -38,17 +41,20 @@ Milliseconds = Annotated[int, BeforeValidator(partial(_in_unit, unit="ms"))]
 Seconds = Annotated[int, BeforeValidator(partial(_in_unit, unit="s"))]
 
 
-def number(
-    default: float, low: float, high: float, unit: str, meaning: str, source: str = "", *, reload: str = ""
-) -> Any:
+def number(default: float, low: float, high: float, unit: str = "", source: str = "", *, reload: str = "") -> Any:
     """Return the field of a limit. Units: as `unit` says; the name of the key ends with it."""
     extra: dict[str, Any] = {"unit": unit, "source": source, "reload": reload}
-    return Field(default=default, ge=low, le=high, description=meaning, json_schema_extra=extra)
+    return Field(default=default, ge=low, le=high, json_schema_extra=extra)
 
 
-def text(default: str, meaning: str) -> Any:
-    """Return the field of a string that must say something."""
-    return Field(default=default, min_length=1, max_length=4096, description=meaning)
+def text(default: str = "", *, least: int = 0, most: int = 4096, reload: str = "") -> Any:
+    """Return the field of a string. Units: `least` and `most` are characters."""
+    return setting(default, reload=reload, min_length=least, max_length=most)
+
+
+def setting(default: Any, *, reload: str = "", **limits: Any) -> Any:
+    """Return the field of another value; `limits` are pydantic's."""
+    return Field(default=default, json_schema_extra={"reload": reload}, **limits)
 
 
 def reload_of(field: FieldInfo) -> str:

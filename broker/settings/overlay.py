@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from broker.settings.fields import GiB, KiB, Milliseconds, SettingsSection, Size, number
+from broker.settings.fields import GiB, KiB, Milliseconds, SettingsSection, Size, number, text
 
 SCHEMES: Final = ("amqp", "amqps")
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -27,27 +27,21 @@ class Neighbour(SettingsSection):
     Shapes: without a URL it is a broker of this process, or one that connects to this one.
     """
 
-    node: str = Field(description="Its tree node.")
-    broker: str = Field(description="Its name.")
-    url: SecretStr = Field(
-        default=SecretStr(""),
-        description="Where it listens, as amqp://user:password@host:port, or amqps:// with TLS; empty means that it "
-        "connects to this broker, or that this process holds it.",
-    )
-    password_file: str = Field(
-        default="", max_length=4096, description="A file that holds the password, instead of the URL."
-    )
-    cafile: str = Field(
-        default="",
-        max_length=4096,
-        description="The only authorities that are trusted to sign its certificate, in PEM; empty means the system's.",
-    )
+    node: str
+    """Its tree node."""
+    broker: str
+    """Its name."""
+    url: SecretStr = SecretStr("")
+    """Where it listens, as amqp://user:password@host:port, or amqps:// with TLS; empty means that it connects to this
+    broker, or that this process holds it."""
+    password_file: str = text()
+    """A file that holds the password, instead of the URL."""
+    cafile: str = text()
+    """The only authorities that are trusted to sign its certificate, in PEM; empty means the system's."""
 
-    subscriptions: Literal["all", "none"] = Field(
-        default="all",
-        description="Whether patterns travel over the link: with none each end sends every message of an exchange that "
-        "has any binding behind the other end, which filters. Both ends, and all brokers of the tree node, alike.",
-    )
+    subscriptions: Literal["all", "none"] = "all"
+    """Whether patterns travel over the link: with none each end sends every message of an exchange that has any binding
+    behind the other end, which filters. Both ends, and all brokers of the tree node, alike."""
 
     _names = field_validator("node", "broker")(_checked_name)
 
@@ -78,12 +72,14 @@ class Neighbour(SettingsSection):
 class OverlayBroker(SettingsSection):
     """A broker of the overlay that this process holds."""
 
-    broker: str = Field(description="Its name, which no other broker of the overlay has.")
-    node: str = Field(description="Its tree node. Brokers of a tree node share the load, and replace each other.")
-    leaf: bool = Field(default=False, description="Whether clients of this process publish and subscribe through it.")
-    neighbours: tuple[Neighbour, ...] = Field(
-        min_length=1, description="The brokers of the neighbouring tree nodes, all of them."
-    )
+    broker: str
+    """Its name, which no other broker of the overlay has."""
+    node: str
+    """Its tree node. Brokers of a tree node share the load, and replace each other."""
+    leaf: bool = False
+    """Whether clients of this process publish and subscribe through it."""
+    neighbours: tuple[Neighbour, ...] = Field(min_length=1)
+    """The brokers of the neighbouring tree nodes, all of them."""
 
     _names = field_validator("node", "broker")(_checked_name)
 
@@ -112,48 +108,25 @@ class Overlay(SettingsSection):
     Without a broker in `node` this process takes no part.
     """
 
-    exchanges: tuple[str, ...] = Field(
-        default=(),
-        description="Which exchanges take part, at all leaves alike: names in which * stands for any characters, each "
-        "with a vhost and a colon in front if it is not the default vhost.",
-    )
-    aggregation: Literal["none", "identical", "covering"] = Field(
-        default="covering",
-        description="Which subscriptions are forwarded: none means each of them, identical each pattern once, covering "
-        "only patterns that no other one covers. Brokers of an overlay can differ.",
-    )
-    patterns_max: int = number(
-        100_000,
-        1,
-        10_000_000,
-        "patterns",
-        "How many patterns of an exchange are forwarded to a neighbour; with more it gets every message.",
-    )
-    max_bytes: Size = number(
-        10 * GiB,
-        64 * KiB,
-        1024 * 1024 * GiB,
-        "bytes",
-        "How much of an exchange is kept for absent leaves, which lose older messages, with a warning.",
-    )
-    max_age_ms: Milliseconds = number(
-        604_800_000, 1000, 31_536_000_000, "ms", "How long messages are kept for absent leaves."
-    )
-    silence_ms: Milliseconds = number(
-        100, 10, 60_000, "ms", "After this time a leaf is told that none of the last messages were for it."
-    )
-    withdraw_after_ms: Milliseconds = number(
-        30_000,
-        0,
-        86_400_000,
-        "ms",
-        "How long the subscriptions of a lost neighbour are kept, unless they have durable queues.",
-    )
-    node: tuple[OverlayBroker, ...] = Field(
-        default=(),
-        description="The brokers of the overlay in this process, each as a table [[overlay.node]] with broker, node, "
-        "leaf and neighbours, which is a list of { node, broker, url, password_file, cafile, subscriptions }.",
-    )
+    exchanges: tuple[str, ...] = ()
+    """Which exchanges take part, at all leaves alike: names in which * stands for any characters, each with a vhost and
+    a colon in front if it is not the default vhost."""
+    aggregation: Literal["none", "identical", "covering"] = "covering"
+    """Which subscriptions are forwarded: none means each of them, identical each pattern once, covering only patterns
+    that no other one covers. Brokers of an overlay can differ."""
+    patterns_max: int = number(100_000, 1, 10_000_000, "patterns")
+    """How many patterns of an exchange are forwarded to a neighbour; with more it gets every message."""
+    max_bytes: Size = number(10 * GiB, 64 * KiB, 1024 * 1024 * GiB, "bytes")
+    """How much of an exchange is kept for absent leaves, which lose older messages, with a warning."""
+    max_age_ms: Milliseconds = number(604_800_000, 1000, 31_536_000_000, "ms")
+    """How long messages are kept for absent leaves."""
+    silence_ms: Milliseconds = number(100, 10, 60_000, "ms")
+    """After this time a leaf is told that none of the last messages were for it."""
+    withdraw_after_ms: Milliseconds = number(30_000, 0, 86_400_000, "ms")
+    """How long the subscriptions of a lost neighbour are kept, unless they have durable queues."""
+    node: tuple[OverlayBroker, ...] = ()
+    """The brokers of the overlay in this process, each as a table [[overlay.node]] with broker, node, leaf and
+    neighbours, which is a list of { node, broker, url, password_file, cafile, subscriptions }."""
 
     @property
     def is_on(self) -> bool:

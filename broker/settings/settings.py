@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from broker.settings.access import Auth, Http, HttpPort, Metrics, Tls
@@ -26,6 +26,7 @@ from broker.settings.fields import (
     SettingsSection,
     Size,
     number,
+    setting,
     text,
 )
 from broker.settings.mqtt import Mqtt
@@ -41,13 +42,12 @@ PREFIX: Final = "SLOTMQ_"
 class Server(SettingsSection):
     """The broker's address and data folder."""
 
-    host: str = text("127.0.0.1", "The address to listen on; 0.0.0.0 means every IPv4 address, :: every address.")
-    port: int = number(
-        5672, 0, 65535, "", "The AMQP port; 0 takes a free port, which the ready line names.", "IANA amqp"
-    )
-    data_dir: Path = Field(
-        default=Path("data"), description="The data folder, created if missing; relative to the current folder."
-    )
+    host: str = text("127.0.0.1", least=1)
+    """The address to listen on; 0.0.0.0 means every IPv4 address, :: every address."""
+    port: int = number(5672, 0, 65535, "", "IANA amqp")
+    """The AMQP port; 0 takes a free port, which the ready line names."""
+    data_dir: Path = Path("data")
+    """The data folder, created if missing; relative to the current folder."""
 
     @field_validator("data_dir", mode="before")
     @classmethod
@@ -57,237 +57,128 @@ class Server(SettingsSection):
             raise ValueError("should name a folder; the folder of start is .")
         return value
 
-    load_definitions: str = Field(
-        default="",
-        max_length=4096,
-        description="A definitions file of RabbitMQ or SlotMQ (JSON) to import at each start before clients can "
-        "connect, as a whole or not at all. A new data folder whose first definitions have users gets no default user.",
-    )
-    control_socket: bool = Field(
-        default=True, description="Whether the command line can control the broker through a socket in the data folder."
-    )
-    connections_max: int = number(
-        10_000, 1, 1_000_000, "connections", "How many clients can be connected at the same time.", reload=AT_ONCE
-    )
-    backlog: int = number(1024, 1, 65535, "connections", "How many connections can wait to be accepted.", "listen(2)")
+    load_definitions: str = text()
+    """A definitions file of RabbitMQ or SlotMQ (JSON) to import at each start before clients can connect, as a whole or
+    not at all. A new data folder whose first definitions have users gets no default user."""
+    control_socket: bool = True
+    """Whether the command line can control the broker through a socket in the data folder."""
+    connections_max: int = number(10_000, 1, 1_000_000, "connections", reload=AT_ONCE)
+    """How many clients can be connected at the same time."""
+    backlog: int = number(1024, 1, 65535, "connections", "listen(2)")
+    """How many connections can wait to be accepted."""
     handshake_timeout_ms: Milliseconds = number(
-        10_000,
-        100,
-        600_000,
-        "ms",
-        "How long a client may take to open its connection.",
-        "RabbitMQ handshake_timeout",
-        reload=NEXT_CONNECTION,
+        10_000, 100, 600_000, "ms", "RabbitMQ handshake_timeout", reload=NEXT_CONNECTION
     )
-    drain_timeout_ms: Milliseconds = number(
-        5_000,
-        0,
-        9_000,
-        "ms",
-        "How long a stopping broker waits for clients to answer connection.close.",
-        reload=AT_ONCE,
-    )
+    """How long a client may take to open its connection."""
+    drain_timeout_ms: Milliseconds = number(5_000, 0, 9_000, "ms", reload=AT_ONCE)
+    """How long a stopping broker waits for clients to answer connection.close."""
 
 
 class Amqp(SettingsSection):
     """The limits of a client: negotiated values and sizes."""
 
-    product: Literal["SlotMQ", "RabbitMQ"] = Field(
-        default="SlotMQ",
-        description="The product name that clients get. With RabbitMQ they also get version and platform of RabbitMQ "
-        "3.10, for clients that require it; kombu then sets the prefetch of whole channels.",
-        json_schema_extra={"reload": NEXT_CONNECTION},
-    )
+    product: Literal["SlotMQ", "RabbitMQ"] = setting("SlotMQ", reload=NEXT_CONNECTION)
+    """The product name that clients get. With RabbitMQ they also get version and platform of RabbitMQ 3.10, for clients
+    that require it; kombu then sets the prefetch of whole channels."""
     frame_max_bytes: Size = number(
-        131_072, 4096, 16 * MiB, "bytes", "The largest frame; a client can ask for less, down to frame_min_bytes.",
-        "AMQP 0-9-1 section 4.2.3, RabbitMQ frame_max", reload=NEXT_CONNECTION,
-    )  # fmt: skip
+        131_072, 4096, 16 * MiB, "bytes", "AMQP 0-9-1 section 4.2.3, RabbitMQ frame_max", reload=NEXT_CONNECTION
+    )
+    """The largest frame; a client can ask for less, down to frame_min_bytes."""
     initial_frame_max_bytes: Size = number(
-        8192,
-        4096,
-        MiB,
-        "bytes",
-        "The largest frame before a connection is open, at most frame_max_bytes.",
-        "RabbitMQ initial_frame_max",
-        reload=NEXT_CONNECTION,
+        8192, 4096, MiB, "bytes", "RabbitMQ initial_frame_max", reload=NEXT_CONNECTION
     )
-    channel_max: int = number(
-        2047,
-        1,
-        65535,
-        "channels",
-        "How many channels a connection can have.",
-        "RabbitMQ channel_max",
-        reload=NEXT_CONNECTION,
-    )
+    """The largest frame before a connection is open, at most frame_max_bytes."""
+    channel_max: int = number(2047, 1, 65535, "channels", "RabbitMQ channel_max", reload=NEXT_CONNECTION)
+    """How many channels a connection can have."""
     heartbeat_s: Seconds = number(
-        60, 0, 65535, "s", "The heartbeat that the broker offers; 0 is none. Two silent intervals end a connection.",
-        "AMQP 0-9-1 section 4.2.7, RabbitMQ heartbeat", reload=NEXT_CONNECTION,
-    )  # fmt: skip
+        60, 0, 65535, "s", "AMQP 0-9-1 section 4.2.7, RabbitMQ heartbeat", reload=NEXT_CONNECTION
+    )
+    """The heartbeat that the broker offers; 0 is none. Two silent intervals end a connection."""
     max_message_size_bytes: Size = number(
-        134_217_728,
-        1,
-        536_870_912,
-        "bytes",
-        "The largest message body.",
-        "RabbitMQ max_message_size",
-        reload=NEXT_CONNECTION,
+        134_217_728, 1, 536_870_912, "bytes", "RabbitMQ max_message_size", reload=NEXT_CONNECTION
     )
-    tx_max_bytes: Size = number(
-        64 * MiB,
-        64 * KiB,
-        GiB,
-        "bytes",
-        "How much memory a transaction can use before it is committed.",
-        reload=NEXT_CONNECTION,
-    )
-    frame_min_bytes: Size = number(
-        4096,
-        4096,
-        131_072,
-        "bytes",
-        "The smallest frame_max that a client can ask for. RabbitMQ requires 8192 from 4.1 on; amqplib asks for 4096.",
-        "AMQP 0-9-1 section 4.2.3",
-        reload=NEXT_CONNECTION,
-    )
-    consumer_timeout_ms: Milliseconds = number(
-        0,
-        0,
-        86_400_000,
-        "ms",
-        "How long a delivery can stay unacked before its channel is closed; 0 means no limit.",
-        "RabbitMQ consumer_timeout",
-        reload=AT_ONCE,
-    )
-    keep_poisoned: bool = Field(
-        default=False,
-        description="Whether a message that exceeds the delivery limit of a queue without a dead letter exchange goes "
-        "to the queue NAME.poisoned instead of being dropped. A policy with keep-poisoned decides it for its queues.",
-        json_schema_extra={"reload": AT_ONCE},
-    )
-    table_depth_max: int = number(
-        16, 1, 64, "levels", "How deep tables and arrays can be nested.", reload=NEXT_CONNECTION
-    )
-    table_entries_max: int = number(
-        4096, 1, 1_000_000, "entries", "How many entries the tables of a method can have.", reload=NEXT_CONNECTION
-    )
+    """The largest message body."""
+    tx_max_bytes: Size = number(64 * MiB, 64 * KiB, GiB, "bytes", reload=NEXT_CONNECTION)
+    """How much memory a transaction can use before it is committed."""
+    frame_min_bytes: Size = number(4096, 4096, 131_072, "bytes", "AMQP 0-9-1 section 4.2.3", reload=NEXT_CONNECTION)
+    """The smallest frame_max that a client can ask for. RabbitMQ requires 8192 from 4.1 on; amqplib asks for 4096."""
+    consumer_timeout_ms: Milliseconds = number(0, 0, 86_400_000, "ms", "RabbitMQ consumer_timeout", reload=AT_ONCE)
+    """How long a delivery can stay unacked before its channel is closed; 0 means no limit."""
+    keep_poisoned: bool = setting(False, reload=AT_ONCE)
+    """Whether a message that exceeds the delivery limit of a queue without a dead letter exchange goes to the queue
+    NAME.poisoned instead of being dropped. A policy with keep-poisoned decides it for its queues."""
+    table_depth_max: int = number(16, 1, 64, "levels", reload=NEXT_CONNECTION)
+    """How deep tables and arrays can be nested."""
+    table_entries_max: int = number(4096, 1, 1_000_000, "entries", reload=NEXT_CONNECTION)
+    """How many entries the tables of a method can have."""
 
 
 class Limits(SettingsSection):
     """How many objects the broker accepts. Beyond a limit clients get RabbitMQ's code and text."""
 
-    vhosts_max: int = number(
-        1000, 1, 100_000, "vhosts", "How many vhosts the broker can have.", "RabbitMQ vhost_max", reload=AT_ONCE
-    )
+    vhosts_max: int = number(1000, 1, 100_000, "vhosts", "RabbitMQ vhost_max", reload=AT_ONCE)
+    """How many vhosts the broker can have."""
     consumers_max: int = number(
-        0,
-        0,
-        1_000_000,
-        "consumers",
-        "How many consumers a channel can have; 0 means no limit.",
-        "RabbitMQ consumer_max_per_channel",
-        reload=NEXT_CONNECTION,
+        0, 0, 1_000_000, "consumers", "RabbitMQ consumer_max_per_channel", reload=NEXT_CONNECTION
     )
-    exchanges_max: int = number(
-        100_000, 1, 10_000_000, "exchanges", "How many exchanges a vhost can have.", reload=AT_ONCE
-    )
-    queues_max: int = number(
-        100_000, 1, 10_000_000, "queues", "How many queues a vhost can have.", "RabbitMQ max-queues", reload=AT_ONCE
-    )
-    bindings_max: int = number(
-        10_000_000, 1, 1_000_000_000, "bindings", "How many bindings a vhost can have.", reload=AT_ONCE
-    )
-    producers_max: int = number(
-        10_000, 1, 1_000_000, "producers", "How many producers of numbered messages a vhost remembers."
-    )
-    producer_max_bytes: Size = number(
-        64 * MiB, MiB, 64 * GiB, "bytes", "How much memory the used numbers of a vhost's producers can take."
-    )
-    producer_expiry_ms: Milliseconds = number(
-        604_800_000,
-        1000,
-        315_360_000_000,
-        "ms",
-        "How long the broker remembers producers and numbers that are not used.",
-    )
-    transient_shared_queues: bool = Field(
-        default=True,
-        description="Whether clients can declare queues that are neither durable nor exclusive. Celery does; RabbitMQ "
-        "refuses them from 4.3 on.",
-        json_schema_extra={"reload": AT_ONCE},
-    )
+    """How many consumers a channel can have; 0 means no limit."""
+    exchanges_max: int = number(100_000, 1, 10_000_000, "exchanges", reload=AT_ONCE)
+    """How many exchanges a vhost can have."""
+    queues_max: int = number(100_000, 1, 10_000_000, "queues", "RabbitMQ max-queues", reload=AT_ONCE)
+    """How many queues a vhost can have."""
+    bindings_max: int = number(10_000_000, 1, 1_000_000_000, "bindings", reload=AT_ONCE)
+    """How many bindings a vhost can have."""
+    producers_max: int = number(10_000, 1, 1_000_000, "producers")
+    """How many producers of numbered messages a vhost remembers."""
+    producer_max_bytes: Size = number(64 * MiB, MiB, 64 * GiB, "bytes")
+    """How much memory the used numbers of a vhost's producers can take."""
+    producer_expiry_ms: Milliseconds = number(604_800_000, 1000, 315_360_000_000, "ms")
+    """How long the broker remembers producers and numbers that are not used."""
+    transient_shared_queues: bool = setting(True, reload=AT_ONCE)
+    """Whether clients can declare queues that are neither durable nor exclusive. Celery does; RabbitMQ refuses them
+    from 4.3 on."""
 
 
 class Routing(SettingsSection):
     """Limits of binding keys, the index of topic exchanges, and the sizes of the route caches."""
 
-    hashes_max: int = number(2, 1, 16, "#", "How many # a binding key can have in canonical form.", "CVE-2026-67419")
-    words_max: int = number(64, 1, 128, "words", "How many words a binding key can have.", "CVE-2026-67419")
-    topic_index: Literal["auto", "bitmap", "trie", "dfa"] = Field(
-        default="auto",
-        description="How topic exchanges find matching wildcard patterns. An exchange can choose its own with "
-        "x-topic-index. auto uses a trie, and a bitmap for patterns that would slow it down.",
-    )
-    cache_entries: int = number(
-        65_536, 0, 10_000_000, "routes", "How many routes an exchange caches; 0 turns the cache off."
-    )
-    cache_bytes: Size = number(
-        32 * MiB, 0, 4 * GiB, "bytes", "How much memory the cached routes of an exchange can take."
-    )
+    hashes_max: int = number(2, 1, 16, "#", "CVE-2026-67419")
+    """How many # a binding key can have in canonical form."""
+    words_max: int = number(64, 1, 128, "words", "CVE-2026-67419")
+    """How many words a binding key can have."""
+    topic_index: Literal["auto", "bitmap", "trie", "dfa"] = "auto"
+    """How topic exchanges find matching wildcard patterns. An exchange can choose its own with x-topic-index. auto uses
+    a trie, and a bitmap for patterns that would slow it down."""
+    cache_entries: int = number(65_536, 0, 10_000_000, "routes")
+    """How many routes an exchange caches; 0 turns the cache off."""
+    cache_bytes: Size = number(32 * MiB, 0, 4 * GiB, "bytes")
+    """How much memory the cached routes of an exchange can take."""
 
 
 class Flow(SettingsSection):
     """The shares of the broker's time for clients and work."""
 
-    read_budget_bytes: Size = number(
-        128 * KiB,
-        4 * KiB,
-        64 * MiB,
-        "bytes",
-        "How much input of all connections the broker handles before it delivers again. Octets of body frames "
-        "of at least 32 KiB count an eighth.",
-    )
-    high_water_bytes: Size = number(
-        256 * KiB,
-        16 * KiB,
-        64 * MiB,
-        "bytes",
-        "Above this amount of unsent output a connection gets no more deliveries. Octets of bodies of at least "
-        "32 KiB count a quarter.",
-        reload=NEXT_CONNECTION,
-    )
-    check_interval_ms: Milliseconds = number(
-        250, 10, 60_000, "ms", "How often the broker checks memory and disk for alarms.", reload=AT_ONCE
-    )
-    slow_client_ms: Milliseconds = number(
-        10_000,
-        0,
-        3_600_000,
-        "ms",
-        "A client that does not read for this time is logged, in whole seconds; 0 turns that off.",
-        reload=AT_ONCE,
-    )
+    read_budget_bytes: Size = number(128 * KiB, 4 * KiB, 64 * MiB, "bytes")
+    """How much input of all connections the broker handles before it delivers again. Octets of body frames of at least
+    32 KiB count an eighth."""
+    high_water_bytes: Size = number(256 * KiB, 16 * KiB, 64 * MiB, "bytes", reload=NEXT_CONNECTION)
+    """Above this amount of unsent output a connection gets no more deliveries. Octets of bodies of at least 32 KiB
+    count a quarter."""
+    check_interval_ms: Milliseconds = number(250, 10, 60_000, "ms", reload=AT_ONCE)
+    """How often the broker checks memory and disk for alarms."""
+    slow_client_ms: Milliseconds = number(10_000, 0, 3_600_000, "ms", reload=AT_ONCE)
+    """A client that does not read for this time is logged, in whole seconds; 0 turns that off."""
 
 
 class Log(SettingsSection):
     """The log on standard error."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="The lowest level that is logged.", json_schema_extra={"reload": AT_ONCE}
-    )
-    format: Literal["auto", "text", "json"] = Field(
-        default="auto",
-        description="Text or JSON lines; auto is text on a terminal and JSON elsewhere.",
-        json_schema_extra={"reload": AT_ONCE},
-    )
-    repeat_interval_ms: Milliseconds = number(
-        10_000,
-        0,
-        3_600_000,
-        "ms",
-        "A repeated warning is logged once in this time, with suppressed=n; 0 logs each.",
-        reload=AT_ONCE,
-    )
+    level: Literal["debug", "info", "warning", "error"] = setting("info", reload=AT_ONCE)
+    """The lowest level that is logged."""
+    format: Literal["auto", "text", "json"] = setting("auto", reload=AT_ONCE)
+    """Text or JSON lines; auto is text on a terminal and JSON elsewhere."""
+    repeat_interval_ms: Milliseconds = number(10_000, 0, 3_600_000, "ms", reload=AT_ONCE)
+    """A repeated warning is logged once in this time, with suppressed=n; 0 logs each."""
 
 
 class Settings(BaseModel):
@@ -315,33 +206,15 @@ class Settings(BaseModel):
     log: Log = Log()
 
     @model_validator(mode="after")
-    def _ports_differ(self) -> Self:
-        """Refuse one port for both listeners: the second could not listen."""
-        if self.tls.is_on and self.tls.port and self.tls.port == self.server.port:
-            raise ValueError(f"tls.port and server.port are both {self.tls.port}")
-        return self
-
-    @model_validator(mode="after")
-    def _http_can_listen(self) -> Self:
+    def _can_listen(self) -> Self:
         """Refuse what would only come out at the start, or silently without TLS."""
-        amqp = {} if self.tls.only else {"server.port": (self.server.host, self.server.port)}
-        if self.tls.is_on:
-            amqp["tls.port"] = (self.server.host, self.tls.port)
-        for name, wanted in self.mqtt.ports(tls=self.tls.is_on, plain=not self.tls.only).items():
-            where = (self.mqtt.host or self.server.host, wanted)
-            other = next((other for other, there in amqp.items() if there == where), None)
-            if other is not None:
-                raise ValueError(f"{name} and {other} are both {wanted}")
-            amqp[name] = where
-        taken = {where: name for name, where in amqp.items()}
         for name, port in (("http", self.http), ("metrics", self.metrics)):
             if port.tls and not self.tls.is_on and port.enabled is not False:
                 raise ValueError(f"{name}.tls needs tls.certfile")
-            if port.is_asked_for and port.port:
-                where = (self.host_of(port), port.port)
-                if where in taken:
-                    raise ValueError(f"{name}.port and {taken[where]} are both {port.port}")
-                taken[where] = f"{name}.port"
+        taken: dict[tuple[str, int], str] = {}
+        for key, host, wanted, is_needed in self.ports():
+            if wanted and is_needed and (other := taken.setdefault((host, wanted), key)) != key:
+                raise ValueError(f"{key} and {other} are both {wanted}")
         return self
 
     @model_validator(mode="after")
@@ -361,6 +234,19 @@ class Settings(BaseModel):
             if port not in ports:
                 raise ValueError(f"mqtt.port_to_vhost names {port}, which is no port of MQTT or HTTP")
         return self
+
+    def ports(self) -> Iterator[tuple[str, str, int, bool]]:
+        """Yield what the broker listens on: the setting, the host, the port, and whether it does not start without."""
+        server, tls = self.server, self.tls
+        if not tls.only:
+            yield "server.port", server.host, server.port, True
+        if tls.is_on:
+            yield "tls.port", server.host, tls.port, True
+        for key, wanted in self.mqtt.ports(plain=not tls.only, tls=tls.is_on).items():
+            yield key, self.mqtt.host or server.host, wanted, True
+        for name, port in (("http", self.http), ("metrics", self.metrics)):
+            if port.enabled is not False:
+                yield f"{name}.port", self.host_of(port), port.port, port.is_asked_for
 
     def host_of(self, port: HttpPort) -> str:
         """Return the address of a port for HTTP."""

@@ -7,7 +7,7 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from broker.settings.fields import SettingsSection, number
+from broker.settings.fields import SettingsSection, number, text
 
 ENDPOINT: Final = re.compile(r"tcp://\S+:(\d{1,5}|\*)|ipc://\S+")
 
@@ -15,40 +15,25 @@ ENDPOINT: Final = re.compile(r"tcp://\S+:(\d{1,5}|\*)|ipc://\S+")
 class ZmqEndpoint(SettingsSection):
     """One ØMQ socket and the exchange that it meets."""
 
-    endpoint: str = Field(description="The ØMQ endpoint, such as tcp://127.0.0.1:5556 or ipc:///run/stocks.")
-    connect: bool = Field(
-        default=False,
-        description="Whether to connect to the endpoint, which a ØMQ program binds; else it is bound here.",
-    )
-    exchange: str = Field(min_length=1, max_length=255, description="The exchange.")
-    vhost: str = Field(default="", max_length=255, description="Its vhost; empty means auth.default_vhost.")
-    user: str = Field(
-        default="", max_length=255, description="Whose rights the bridge has; empty means auth.default_user."
-    )
-    trailing_dot: bool = Field(
-        default=True,
-        description="Whether the topic frame is the routing key followed by a dot, so that the prefix a.b. means "
-        "a.b.#; without it, a prefix a.b also gets a.bc from ØMQ.",
-    )
-    properties: bool = Field(
-        default=False, description="Whether a third frame has the properties of the message, as JSON."
-    )
-    high_water_messages: int = number(
-        1000,
-        1,
-        10_000_000,
-        "messages",
-        "How many messages ØMQ keeps for a peer that is slow.",
-        "ZMQ_SNDHWM, ZMQ_RCVHWM",
-    )
-    subscriptions_max: int = number(
-        10_000,
-        1,
-        1_000_000,
-        "subscriptions",
-        "How many different subscriptions are passed on; with more the bridge asks for everything.",
-        "Design of PUB/SUB subsystem in ZeroMQ",
-    )
+    endpoint: str
+    """The ØMQ endpoint, such as tcp://127.0.0.1:5556 or ipc:///run/stocks."""
+    connect: bool = False
+    """Whether to connect to the endpoint, which a ØMQ program binds; else it is bound here."""
+    exchange: str = Field(min_length=1, max_length=255)
+    """The exchange."""
+    vhost: str = text(most=255)
+    """Its vhost; empty means auth.default_vhost."""
+    user: str = text(most=255)
+    """Whose rights the bridge has; empty means auth.default_user."""
+    trailing_dot: bool = True
+    """Whether the topic frame is the routing key followed by a dot, so that the prefix a.b. means a.b.#; without it, a
+    prefix a.b also gets a.bc from ØMQ."""
+    properties: bool = False
+    """Whether a third frame has the properties of the message, as JSON."""
+    high_water_messages: int = number(1000, 1, 10_000_000, "messages", "ZMQ_SNDHWM, ZMQ_RCVHWM")
+    """How many messages ØMQ keeps for a peer that is slow."""
+    subscriptions_max: int = number(10_000, 1, 1_000_000, "subscriptions", "Design of PUB/SUB subsystem in ZeroMQ")
+    """How many different subscriptions are passed on; with more the bridge asks for everything."""
 
     @field_validator("endpoint")
     @classmethod
@@ -61,40 +46,30 @@ class ZmqEndpoint(SettingsSection):
 class ZmqPublish(ZmqEndpoint):
     """An XPUB socket: ØMQ subscribers get messages of the exchange."""
 
-    slow: Literal["drop", "wait"] = Field(
-        default="drop",
-        description="What a subscriber that does not read causes: ØMQ drops messages for it alone, or all wait for it.",
-    )
-    queue_max_messages: int = number(
-        100_000,
-        1,
-        100_000_000,
-        "messages",
-        "How many messages can wait in the queue of the bridge; the oldest are dropped.",
-    )
+    slow: Literal["drop", "wait"] = "drop"
+    """What a subscriber that does not read causes: ØMQ drops messages for it alone, or all wait for it."""
+    queue_max_messages: int = number(100_000, 1, 100_000_000, "messages")
+    """How many messages can wait in the queue of the bridge; the oldest are dropped."""
 
 
 class ZmqSubscribe(ZmqEndpoint):
     """An XSUB socket: the exchange gets messages of ØMQ publishers."""
 
-    persistent: bool = Field(default=False, description="Whether the messages survive a restart in durable queues.")
+    persistent: bool = False
+    """Whether the messages survive a restart in durable queues."""
 
 
 class Zmq(SettingsSection):
     """ØMQ programs that exchange messages with this broker; needs slotmq[zmq]."""
 
-    publish: tuple[ZmqPublish, ...] = Field(
-        default=(),
-        description="Endpoints from which ØMQ subscribers (SUB, XSUB) get messages, each as a table [[zmq.publish]] "
-        "with endpoint, exchange, and as needed connect, vhost, user, trailing_dot, properties, high_water_messages, "
-        "subscriptions_max, slow, queue_max_messages.",
-    )
-    subscribe: tuple[ZmqSubscribe, ...] = Field(
-        default=(),
-        description="Endpoints to which ØMQ publishers (PUB, XPUB) send messages, each as a table [[zmq.subscribe]] "
-        "with endpoint, exchange, and as needed connect, vhost, user, trailing_dot, properties, high_water_messages, "
-        "subscriptions_max, persistent.",
-    )
+    publish: tuple[ZmqPublish, ...] = ()
+    """Endpoints from which ØMQ subscribers (SUB, XSUB) get messages, each as a table [[zmq.publish]] with endpoint,
+    exchange, and as needed connect, vhost, user, trailing_dot, properties, high_water_messages, subscriptions_max,
+    slow, queue_max_messages."""
+    subscribe: tuple[ZmqSubscribe, ...] = ()
+    """Endpoints to which ØMQ publishers (PUB, XPUB) send messages, each as a table [[zmq.subscribe]] with endpoint,
+    exchange, and as needed connect, vhost, user, trailing_dot, properties, high_water_messages, subscriptions_max,
+    persistent."""
 
     @property
     def is_on(self) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pamqp.commands import Basic
 
 from broker.amqp.content_header import decode_properties
 from broker.core.message.message import Message
@@ -12,9 +14,6 @@ from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
 from broker.delivery.message_loader import MessageLoader
 from broker.slots.slot import Slot
-
-if TYPE_CHECKING:
-    from pamqp.commands import Basic
 
 
 class WithHeader:

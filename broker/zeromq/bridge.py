@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import zmq
 
@@ -16,15 +16,13 @@ from broker.amqp.client import ClientConnection
 from broker.amqp.errors import BrokerError, NotNow
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.client.link import CallRefused, ClientEvents, ClientLink
+from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.routing.exchange import Exchange
 from broker.routing.pattern import HASH, STAR, split_words
+from broker.settings.zmq import ZmqEndpoint
 from broker.tasks import Tasks
 from broker.zeromq.loop_socket import LoopSocket
-
-if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
-    from broker.settings.zmq import ZmqEndpoint
 
 _log = get_logger()
 

@@ -6,21 +6,19 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import zmq
 
 from broker.amqp.errors import BrokerError
 from broker.client.link import ClientLink
 from broker.core.auth.peer import Peer
+from broker.core.vhost import Vhost
 from broker.event_log import get_logger
+from broker.settings import Settings
 from broker.zeromq.bridge import Bridge, BridgeContext
 from broker.zeromq.publish_bridge import PublishBridge
 from broker.zeromq.subscribe_bridge import SubscribeBridge
-
-if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
-    from broker.settings import Settings
 
 _log = get_logger()
 

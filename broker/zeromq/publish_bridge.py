@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import zmq
 from pamqp import commands
@@ -16,15 +16,12 @@ from broker.amqp.lenient_methods import BindAny, UnbindAny
 from broker.client.link import CallRefused, ClientLink
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
+from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.operations.rows import properties_row
+from broker.settings.zmq import ZmqPublish
 from broker.zeromq.bridge import BINDINGS, DATA, UNLIMITED, Bridge, BridgeContext
-from broker.zeromq.derived_interest import DerivedInterest
-from broker.zeromq.exchange_watch import ExchangeWatch
-
-if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
-    from broker.settings.zmq import ZmqPublish
+from broker.zeromq.interest import DerivedInterest, ExchangeWatch
 
 _log = get_logger()
 

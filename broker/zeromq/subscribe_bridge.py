@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import zmq
 from pamqp import commands
@@ -13,14 +13,11 @@ from broker.amqp.header_edit import encode_header
 from broker.amqp.lenient_methods import PublishAny
 from broker.client.link import ClientLink
 from broker.core.definitions.json_text import read_json
+from broker.core.vhost import Vhost
 from broker.event_log import get_logger
+from broker.settings.zmq import ZmqSubscribe
 from broker.zeromq.bridge import DATA, UNLIMITED, Bridge, BridgeContext
-from broker.zeromq.derived_interest import DerivedInterest
-from broker.zeromq.exchange_watch import ExchangeWatch
-
-if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
-    from broker.settings.zmq import ZmqSubscribe
+from broker.zeromq.interest import DerivedInterest, ExchangeWatch
 
 _log = get_logger()
 

@@ -186,7 +186,7 @@ async def test_samples_of_an_hour(tmp_path: Path) -> None:
         await channel.declare_queue("work")
         await channel.default_exchange.publish(aio_pika.Message(b"x"), "work")
         samples = broker.entrance.managed.samples
-        while not any(values[0] for _at, values in samples.totals.since(0)):
+        while not any(values[0] for _at, values in samples.totals.last(1)):
             await samples.sample()
         overview = await get(broker, f"overview?{asked}")
         assert len(overview["queue_totals"]["messages_details"]["samples"]) == 61

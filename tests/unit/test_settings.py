@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from broker.cli.config import documented
+from broker.cli.config import documented, texts_of
 from broker.settings import Settings, limits, sections
 from broker.settings.change import changes, merged
 from broker.settings.fields import AT_ONCE, NEXT_CONNECTION, reload_of
@@ -58,10 +58,10 @@ def test_documented_file_sets_nothing_as_it_stands() -> None:
 
 
 def test_every_key_says_what_it_means() -> None:
-    """Each key has a description, and each number has the unit that its name ends with."""
-    for section, _model, fields in sections():
-        for key, field in fields.items():
-            assert field.description, f"{section}.{key}"
+    """Each key has a text below it, and each number has the unit that its name ends with."""
+    for section, model, fields in sections():
+        texts = texts_of(model)
+        assert not [key for key in fields if not texts.get(key)], section
     for section, key, field in numbers():
         unit = field.json_schema_extra["unit"]
         ending = next((ending for ending in UNITS if key.endswith(ending)), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.connection import SessionOfConnection
@@ -13,6 +13,7 @@ from broker.manage.answers import Response
 from broker.manage.call import ApiRoute, Call, Needs, visible_sessions, visible_vhosts
 from broker.manage.counts import MESSAGE_STATS, NO_PROCESS, message_numbers, with_rates
 from broker.manage.listing import Listing, listed, row_answer
+from broker.manage.managed_broker import ManagedBroker
 from broker.manage.refusal import not_found
 from broker.manage.samples import Sampled
 from broker.operations.rows import (
@@ -25,9 +26,6 @@ from broker.operations.rows import (
     consumers_of,
     user_name,
 )
-
-if TYPE_CHECKING:
-    from broker.manage.managed_broker import ManagedBroker
 
 
 def channel_names(channel: ChannelOf) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from base64 import b64decode
 from binascii import Error as BinasciiError
 from collections.abc import Hashable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.amqp.content_header import KINDS
 from broker.amqp.header_edit import encode_header
@@ -19,13 +19,11 @@ from broker.manage.api.bindings import DEFAULT_EXCHANGE, arriving, exchange_name
 from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
 from broker.manage.counts import EXCHANGE_STATS, with_rates
 from broker.manage.listing import Listing, listed, row_answer
+from broker.manage.managed_broker import ManagedBroker
 from broker.manage.refusal import bad_request
 from broker.manage.samples import Sampled
 from broker.operations.rows import Row, exchange_row
 from broker.routing.exchange import Exchange
-
-if TYPE_CHECKING:
-    from broker.manage.managed_broker import ManagedBroker
 
 BRIEF = frozenset({"arguments", "auto_delete", "durable", "internal", "name", "type", "vhost"})
 EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"

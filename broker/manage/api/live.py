@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 from urllib.parse import unquote
 
 from broker import __version__
-from broker.core.queue.queue import Queue
 from broker.manage.answers import JSON, PieceResponse, Response, encoded
-from broker.manage.api.queues import queue_of
+from broker.manage.api.queues import queue_of, sampled_queue
 from broker.manage.call import ApiRoute, Call, Needs, visible_sessions, visible_vhosts
-from broker.manage.client import payer
 from broker.manage.counts import (
     LENGTHS,
     MESSAGE_STATS,
@@ -26,12 +26,11 @@ from broker.manage.counts import (
     counts_of,
     lengths_of,
     message_numbers,
-    queue_key,
     queue_numbers,
 )
 from broker.manage.gradual import pause
 from broker.manage.history import History
-from broker.manage.refusal import HttpRefused, bad_request, not_authorised
+from broker.manage.refusal import bad_request, not_authorised
 from broker.net.alarm_watch import watermarks
 from broker.operations.rows import queue_state
 
@@ -57,47 +56,30 @@ async def open_stream(call: Call) -> Response:
     if len(names) > TOPICS_MAX:
         raise bad_request(f"a stream has at most {TOPICS_MAX} topics")
     topics = {name: topic_of(name, call) for name in names}
-    streams, user = call.broker.streams, call.user.name
-    full = len(streams) >= call.broker.settings().http.streams_max
-    if full and payer(streams.values(), user) == user:
-        raise HttpRefused(503, "too many live streams; http.streams_max limits them")
-    return PieceResponse(_events(call, topics), headers=HEADERS, media_type="text/event-stream")
+    streams, most = call.broker.streams, call.broker.settings().http.streams_max
+    streams.enter(call.client, call.user.name, most, "too many live streams; http.streams_max limits them")
+    call.client.answer_endlessly()
+    ended = partial(streams.leave, call.client)
+    return PieceResponse(_events(call, topics), headers=HEADERS, media_type="text/event-stream", ended=ended)
 
 
 async def _events(call: Call, topics: dict[str, Topic]) -> AsyncGenerator[bytes, None]:
     told: dict[str, Value] = {}
     quiet = 0
-    _make_room(call)
-    call.broker.streams[call.client] = call.user.name
-    call.client.answer_endlessly()
-    try:
-        while call.lasts():  # a logout, and a changed password or tag, end the stream
-            events = []
-            for name, read in topics.items():
-                value = await read()
-                if value is not None and value != told.get(name):
-                    told[name] = value
-                    events.append(b"data: " + encoded({"topic": name, "value": value}) + b"\n\n")
-            quiet = 0 if events else quiet + 1
-            if quiet == QUIET_MAX:
-                quiet = 0
-                events = [b": nothing new\n\n"]
-            if events:
-                yield b"".join(events)
-            await asyncio.sleep(LOOK_S)
-    finally:
-        call.broker.streams.pop(call.client, None)
-
-
-def _make_room(call: Call) -> None:
-    """End the oldest stream of the user with most, if there are too many."""
-    streams = call.broker.streams
-    if streams and len(streams) >= call.broker.settings().http.streams_max:
-        pays = payer(streams.values(), call.user.name)
-        oldest = next((client for client, user in streams.items() if user == pays), None)
-        if oldest is not None:
-            del streams[oldest]
-            oldest.abort()
+    while call.lasts():  # a logout, and a changed password or tag, end the stream
+        events = []
+        for name, read in topics.items():
+            value = await read()
+            if value is not None and value != told.get(name):
+                told[name] = value
+                events.append(b"data: " + encoded({"topic": name, "value": value}) + b"\n\n")
+        quiet = 0 if events else quiet + 1
+        if quiet == QUIET_MAX:
+            quiet = 0
+            events = [b": nothing new\n\n"]
+        if events:
+            yield b"".join(events)
+        await asyncio.sleep(LOOK_S)
 
 
 def topic_of(name: str, call: Call) -> Topic:
@@ -176,12 +158,14 @@ def rates_between(
     names: Sequence[str], before: Sequence[int] | None, after: Sequence[int], window_ms: int
 ) -> dict[str, float | None]:
     """Return the rates of counters between two readings, None without a first one. Units: per second."""
-    if before is None or window_ms <= 0:
+    if before is None:
         return dict.fromkeys(names)
-    return {
-        name: round(max(0, count - earlier) * 1000 / window_ms, 1)
-        for name, earlier, count in zip(names, before, after, strict=False)
-    }
+    pairs = zip(names, before, after, strict=False)
+    return {name: _rate(earlier, count, window_ms) for name, earlier, count in pairs}
+
+
+def _rate(before: int, after: int, window_ms: int) -> float | None:
+    return round(max(0, after - before) * 1000 / window_ms, 1) if window_ms > 0 else None
 
 
 class LiveQueue:
@@ -223,15 +207,7 @@ async def of_broker(call: Call) -> Response:
 
 async def of_queue(call: Call) -> Response:
     """Answer with what is remembered of a queue; its history begins when somebody asks for it."""
-    vhost, queue = queue_of(call)
-    watched = call.broker.samples.watch(
-        queue_key(vhost, queue), QUEUE_NUMBERS, QUEUE_COUNTERS, lambda: _numbers_of(queue)
-    )
-    return history_answer(watched)
-
-
-def _numbers_of(queue: Queue) -> Sequence[int] | None:
-    return None if queue.deleted else queue_numbers(queue)
+    return history_answer(call.broker.samples.watch(sampled_queue(*queue_of(call))))
 
 
 def history_answer(history: History) -> Response:
@@ -240,26 +216,17 @@ def history_answer(history: History) -> Response:
 
 
 async def _lists(history: History) -> AsyncGenerator[bytes, None]:
-    samples = history.since(0)
+    samples = history.last(len(history))
     times_ms = [time_ms for time_ms, _values in samples]
     yield b'{"at":' + encoded(times_ms)
     for place, name in enumerate(history.names):
         values: list[float | None] = [numbers[place] for _time_ms, numbers in samples]
         if place < history.counters:
-            values = _rates(times_ms, [numbers[place] for _time_ms, numbers in samples])
+            # Per second; the first sample has no rate.
+            values = [None, *(_rate(a[place], b[place], end - at) for (at, a), (end, b) in pairwise(samples))]
         await pause()
         yield b"," + encoded(name) + b":" + encoded(values)
     yield b"}\n"
-
-
-def _rates(times_ms: Sequence[int], counts: Sequence[int]) -> list[float | None]:
-    """Return the rates between samples per second; the first one has none."""
-    rates: list[float | None] = [None] * len(counts)
-    for at in range(1, len(counts)):
-        window_ms = times_ms[at] - times_ms[at - 1]
-        if window_ms > 0:
-            rates[at] = round(max(0, counts[at] - counts[at - 1]) * 1000 / window_ms, 1)
-    return rates
 
 
 ROUTES: Final = (

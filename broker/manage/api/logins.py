@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.core.auth.login_counts import LoginCount
 from broker.core.auth.users import User
@@ -10,11 +10,9 @@ from broker.event_log import get_logger
 from broker.manage.answers import Response, json_answer, no_content
 from broker.manage.call import ApiRoute, Call, Needs, tags_suffice
 from broker.manage.login import cookie_name, token_of
+from broker.manage.managed_broker import ManagedBroker
 from broker.manage.origin import check_page
 from broker.manage.refusal import not_authorised, not_found
-
-if TYPE_CHECKING:
-    from broker.manage.managed_broker import ManagedBroker
 
 OF_NODE: Final = "/api/auth/attempts/{node}"
 LOGIN_MAX_BYTES: Final = 4096  # anybody may send it

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.routing.exchange_types import EXCHANGE_TYPES
-
-if TYPE_CHECKING:
-    from broker.settings import Settings
+from broker.settings import Settings
 
 PRODUCT: Final = "SlotMQ"
 COMPATIBLE_VERSION: Final = "4.3.0"

@@ -7,7 +7,7 @@ import os
 import resource
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker import __version__
 from broker.manage.answers import Response, json_answer, no_content
@@ -15,12 +15,10 @@ from broker.manage.api.names import ENABLED_PLUGINS, EXCHANGE_TYPE_ROWS, auth_me
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.counts import with_rates
 from broker.manage.listing import Listing, listed, row_answer
+from broker.manage.managed_broker import ManagedBroker
 from broker.manage.refusal import not_found
 from broker.net.alarm_watch import watermarks
 from broker.operations.rows import Row
-
-if TYPE_CHECKING:
-    from broker.manage.managed_broker import ManagedBroker
 
 CHURN_NAMES: Final = (
     *("connection_created", "connection_closed", "channel_created", "channel_closed"),

@@ -7,6 +7,7 @@ from typing import Any, Final
 from broker.manage.answers import Response, created, json_answer, no_content
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import bad_request, not_found
+from broker.manage.slot_routes import tap_row
 from broker.operations.rights import may_read_tap
 
 PIPELINE: Final = "/api/slotmq/pipeline"
@@ -82,13 +83,8 @@ def _cursor(call: Call) -> dict[str, str]:
 
 
 def _row(call: Call) -> dict[str, Any]:
-    """Return the tap, also a removed one that still has slot files. Raises: HttpRefused."""
-    vhost, name = call.words["vhost"], call.words["tap"]
-    rows = call.broker.taps.listing(vhost) if vhost in call.broker.administration.vhosts else []
-    for row in rows:
-        if row["name"] == name:
-            return row
-    raise not_found(f"no tap '{name}' in vhost '{vhost}'")
+    """Return the tap. Raises: HttpRefused."""
+    return tap_row(call, call.words["vhost"], call.words["tap"])
 
 
 ROUTES: Final = (

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.administration.deciding import count_all
 from broker.amqp.header_edit import cut_properties
@@ -34,6 +33,7 @@ from broker.manage.counts import (
     with_rates,
 )
 from broker.manage.listing import Columns, Listing, listed
+from broker.manage.managed_broker import ManagedBroker
 from broker.manage.refusal import bad_request, not_found
 from broker.manage.samples import Sampled
 from broker.operations.listing import count_bytes
@@ -48,9 +48,6 @@ from broker.operations.rows import (
     queue_row,
     slot_count,
 )
-
-if TYPE_CHECKING:
-    from broker.manage.managed_broker import ManagedBroker
 
 QUEUE: Final = "/api/queues/{vhost}/{queue}"
 ACTIONS: Final = ("sync", "cancel_sync")  # of mirrored queues, which this broker does not have
@@ -135,15 +132,16 @@ class QueueRows:
 
     def add_samples(self, row: Row, vhost: Vhost, queue: Queue, query: Mapping[str, str]) -> None:
         """Add to the row of a queue the samples that a query asks for; its history begins when somebody asks."""
-        samples = self._broker.samples
-        sampled = Sampled(queue_key(vhost, queue), QUEUE_NUMBERS, QUEUE_COUNTERS, partial(_numbers_of, queue))
+        samples, sampled = self._broker.samples, sampled_queue(vhost, queue)
         row["message_stats"] = dict(row["message_stats"])
         sampled.add_to(row, "lengths", LENGTHS, query, samples)
         sampled.add_to(row["message_stats"], "msg_rates", QUEUE_STATS, query, samples)
 
 
-def _numbers_of(queue: Queue) -> Sequence[int] | None:
-    return None if queue.deleted else queue_numbers(queue)
+def sampled_queue(vhost: Vhost, queue: Queue) -> Sampled:
+    """Return the numbers of a queue as samples are taken of them."""
+    read = lambda: None if queue.deleted else queue_numbers(queue)  # noqa: E731
+    return Sampled(queue_key(vhost, queue), QUEUE_NUMBERS, QUEUE_COUNTERS, read)
 
 
 def _add_counters(row: Row, numbers: Sequence[int], rates: Sequence[float] | None) -> None:

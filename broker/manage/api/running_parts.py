@@ -5,7 +5,7 @@ So the page offers nothing that is refused.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.core.policy.policy import APPLY_TO
 from broker.core.policy.policy_definition import keys_in_effect
@@ -13,11 +13,9 @@ from broker.core.queue.queue_arguments import SUPPORTED_TYPES
 from broker.manage.answers import Response, json_answer, no_content
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import not_found
+from broker.operations.operated_broker import OverlayView
 from broker.operations.process import NO_BRIDGE, NO_OVERLAY, NOT_A_NODE
 from broker.routing.exchange_types import EXCHANGE_TYPES
-
-if TYPE_CHECKING:
-    from broker.operations.operated_broker import OverlayView
 
 CHOICES: Final = {
     "exchange_types": EXCHANGE_TYPES,

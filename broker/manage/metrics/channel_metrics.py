@@ -16,6 +16,7 @@ from broker.manage.metrics.metric import (
     Metric,
     Reading,
     counter,
+    family,
     gauge,
     message_counters,
 )
@@ -47,32 +48,30 @@ def _of_row(name: str, about: str, column: str) -> Metric[ChannelReading]:
 
 
 CHANNEL_FAMILIES: Final[tuple[Family[ChannelReading], ...]] = (
-    Family(
+    family(
         "channel_metrics",
-        (
-            _of_row("channel_consumers", "Consumers on a channel", "consumer_count"),
-            _of_row("channel_messages_unacked", "Messages delivered, not yet acknowledged", "messages_unacknowledged"),
-            _of_row("channel_messages_unconfirmed", "Messages published, not yet confirmed", "messages_unconfirmed"),
-            _of_row(
-                "channel_messages_uncommitted",
-                "Messages published in a transaction that is not committed",
-                "messages_uncommitted",
-            ),
-            gauge(
-                "channel_acks_uncommitted",
-                "Acknowledgements in a transaction that is not committed",
-                lambda r: r.inner.basic.unacked.aside_count,
-            ),
-            _of_row("consumer_prefetch", "Limit of unacknowledged messages of each consumer", "prefetch_count"),
-            _of_row(
-                "channel_prefetch",
-                "Limit of unacknowledged messages of all consumers of a channel",
-                "global_prefetch_count",
-            ),
+        _of_row("channel_consumers", "Consumers on a channel", "consumer_count"),
+        _of_row("channel_messages_unacked", "Messages delivered, not yet acknowledged", "messages_unacknowledged"),
+        _of_row("channel_messages_unconfirmed", "Messages published, not yet confirmed", "messages_unconfirmed"),
+        _of_row(
+            "channel_messages_uncommitted",
+            "Messages published in a transaction that is not committed",
+            "messages_uncommitted",
+        ),
+        gauge(
+            "channel_acks_uncommitted",
+            "Acknowledgements in a transaction that is not committed",
+            lambda r: r.inner.basic.unacked.aside_count,
+        ),
+        _of_row("consumer_prefetch", "Limit of unacknowledged messages of each consumer", "prefetch_count"),
+        _of_row(
+            "channel_prefetch",
+            "Limit of unacknowledged messages of all consumers of a channel",
+            "global_prefetch_count",
         ),
     ),
-    Family("channel_exchange_metrics", message_counters("channel", PUBLISHES)),
-    Family("channel_queue_metrics", message_counters("channel", DELIVERIES)),
+    family("channel_exchange_metrics", *message_counters("channel", PUBLISHES)),
+    family("channel_queue_metrics", *message_counters("channel", DELIVERIES)),
 )
 
 
@@ -84,26 +83,24 @@ def connection_readings(sessions: Iterable[SessionOfConnection]) -> Iterator[Rea
 
 
 CONNECTION_FAMILIES: Final[tuple[Family[Reading[SessionOfConnection]], ...]] = (
-    Family(
+    family(
         "connection_coarse_metrics",
-        (
-            counter(
-                "connection_incoming_bytes_total",
-                "Bytes received",
-                lambda r: r.of.connection.received,
-                lambda whole: whole.received_bytes,
-            ),
-            counter(
-                "connection_outgoing_bytes_total",
-                "Bytes sent",
-                lambda r: r.of.connection.sent,
-                lambda whole: whole.sent_bytes,
-            ),
+        counter(
+            "connection_incoming_bytes_total",
+            "Bytes received",
+            lambda r: r.of.connection.received,
+            lambda whole: whole.received_bytes,
+        ),
+        counter(
+            "connection_outgoing_bytes_total",
+            "Bytes sent",
+            lambda r: r.of.connection.sent,
+            lambda whole: whole.sent_bytes,
         ),
     ),
-    Family(
+    family(
         "connection_metrics",
-        (gauge("connection_channels", "Channels on a connection", lambda r: len(r.of.connection.channels)),),
+        gauge("connection_channels", "Channels on a connection", lambda r: len(r.of.connection.channels)),
     ),
 )
 
@@ -115,12 +112,10 @@ def login_readings(logins: Logins) -> Iterator[Reading[LoginCount]]:
 
 
 LOGIN_FAMILIES: Final[tuple[Family[Reading[LoginCount]], ...]] = (
-    Family(
+    family(
         "auth_attempt_metrics",
-        (
-            counter("auth_attempts_total", "Logins tried", lambda r: r.of.succeeded + r.of.failed),
-            counter("auth_attempts_succeeded_total", "Logins that succeeded", lambda r: r.of.succeeded),
-            counter("auth_attempts_failed_total", "Logins that failed", lambda r: r.of.failed),
-        ),
+        counter("auth_attempts_total", "Logins tried", lambda r: r.of.succeeded + r.of.failed),
+        counter("auth_attempts_succeeded_total", "Logins that succeeded", lambda r: r.of.succeeded),
+        counter("auth_attempts_failed_total", "Logins that failed", lambda r: r.of.failed),
     ),
 )

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker import __version__
 from broker.core.statistics.publish_tally import SIZE_BOUNDS, SizeTally
 from broker.core.statistics.vhost_tally import MessageCounts
 from broker.manage.api.names import COMPATIBLE_VERSION, ERLANG_VERSION, PRODUCT
+from broker.manage.managed_broker import ManagedBroker
 from broker.manage.metrics.metric import COUNTER, GAUGE, Labels, by, histogram, metric
-
-if TYPE_CHECKING:
-    from broker.manage.managed_broker import ManagedBroker
 
 PROTOCOL: Final = (("protocol", "amqp091"),)
 CLIENT: Final[Labels] = ()

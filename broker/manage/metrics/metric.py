@@ -79,6 +79,11 @@ class Family(Generic[T]):
     metrics: tuple[Metric[T], ...]
 
 
+def family(name: str, *metrics: Metric[T]) -> Family[T]:
+    """Return a family of these metrics."""
+    return Family(name, metrics)
+
+
 def counter(name: str, about: str, value: Value[T], total: Total | None = None) -> Metric[T]:
     """Return a number that only grows."""
     return Metric(name, COUNTER, about, value, total)

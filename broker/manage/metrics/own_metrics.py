@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from broker.core.vhost import Vhost
 from broker.delivery.committer import COMMIT_BOUNDS_S, CommitTally
+from broker.delivery.engine import Engine
+from broker.manage.managed_broker import ManagedBroker
 from broker.manage.metrics.global_metrics import gauge_line, protocol_lines
 from broker.manage.metrics.metric import COUNTER, GAUGE, Labels, Sample, by, histogram, metric
 from broker.manage.metrics.node_metrics import NodeReading
-
-if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
-    from broker.delivery.engine import Engine
-    from broker.manage.managed_broker import ManagedBroker
 
 ALARMS: Final = ("memory", "disk", "database")
 

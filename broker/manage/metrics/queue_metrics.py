@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.administration.administration import Administration
 from broker.core.arguments import queue_type
 from broker.core.message.message import Message
 from broker.core.queue.queue import Queue
 from broker.core.statistics.vhost_tally import MessageCounts
 from broker.core.vhost import Vhost
-from broker.manage.metrics.metric import DELIVERIES, Family, Labels, Reading, counter, gauge, message_counters
+from broker.manage.metrics.metric import DELIVERIES, Family, Labels, Reading, counter, family, gauge, message_counters
 from broker.operations.rows import slot_count
 from broker.routing.exchange import Exchange
-
-if TYPE_CHECKING:
-    from broker.administration.administration import Administration
-    from broker.vhosts.broker_statistics import BrokerStatistics
+from broker.vhosts.broker_statistics import BrokerStatistics
 
 SESSION_PREFIX: Final = "mqtt-subscription-"
 
@@ -110,20 +108,18 @@ def queue_infos(vhosts: Iterable[Vhost]) -> Iterator[Reading[Queue]]:
 
 
 OWN_QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
-    Family(
+    family(
         "slotmq_queue_metrics",
-        (
-            gauge("queue_slots", "Slots of a queue", lambda r: r.slots),
-            gauge(
-                "queue_head_age_seconds",
-                "How long the message at the head of a queue has been there, not a number while it is on disk",
-                lambda r: r.head_age_s,
-            ),
+        gauge("queue_slots", "Slots of a queue", lambda r: r.slots),
+        gauge(
+            "queue_head_age_seconds",
+            "How long the message at the head of a queue has been there, not a number while it is on disk",
+            lambda r: r.head_age_s,
         ),
     ),
 )
 INFO_FAMILIES: Final[tuple[Family[Reading[Queue]], ...]] = (
-    Family("queue_info", (gauge("queue_info", "1 for each queue, with its type", lambda _info: 1),)),
+    family("queue_info", gauge("queue_info", "1 for each queue, with its type", lambda _info: 1)),
 )
 
 ENTERED: Final = (
@@ -133,49 +129,38 @@ ENTERED: Final = (
 _CAPACITY: Final = "Whether a consumer would take a message now: 1 or 0"
 
 QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
-    Family(
+    family(
         "queue_coarse_metrics",
-        (
-            gauge("queue_messages_ready", "Messages ready to be delivered to consumers", lambda r: r.queue.ready),
-            gauge("queue_messages_unacked", "Messages delivered, not yet acknowledged", lambda r: r.queue.unacked),
-            gauge(
-                "queue_messages",
-                "Ready, unacknowledged and delayed messages",
-                lambda r: r.queue.waiting + r.queue.unacked,
-            ),
+        gauge("queue_messages_ready", "Messages ready to be delivered to consumers", lambda r: r.queue.ready),
+        gauge("queue_messages_unacked", "Messages delivered, not yet acknowledged", lambda r: r.queue.unacked),
+        gauge(
+            "queue_messages", "Ready, unacknowledged and delayed messages", lambda r: r.queue.waiting + r.queue.unacked
         ),
     ),
-    Family(
-        "queue_consumer_count",
-        (gauge("queue_consumers", "Consumers on a queue", lambda r: len(r.queue.consumers)),),
-    ),
-    Family(
+    family("queue_consumer_count", gauge("queue_consumers", "Consumers on a queue", lambda r: len(r.queue.consumers))),
+    family(
         "queue_metrics",
-        (
-            gauge("queue_consumers", "Consumers on a queue", lambda r: len(r.queue.consumers)),
-            gauge("queue_consumer_capacity", _CAPACITY, lambda r: r.able),
-            gauge("queue_consumer_utilisation", _CAPACITY, lambda r: r.able),
-            gauge("queue_messages_ram", "Messages in memory, whether on disk too or not", lambda r: r.resident[0]),
-            gauge("queue_messages_ram_bytes", "Memory of the messages of a queue", lambda r: r.resident[1]),
-            gauge(
-                "queue_messages_paged_out",
-                "Messages that are on disk alone",
-                lambda r: r.queue.waiting + r.queue.unacked - r.resident[0],
-            ),
-            gauge("queue_process_memory_bytes", "Memory of the messages of a queue", lambda r: r.resident[1]),
+        gauge("queue_consumers", "Consumers on a queue", lambda r: len(r.queue.consumers)),
+        gauge("queue_consumer_capacity", _CAPACITY, lambda r: r.able),
+        gauge("queue_consumer_utilisation", _CAPACITY, lambda r: r.able),
+        gauge("queue_messages_ram", "Messages in memory, whether on disk too or not", lambda r: r.resident[0]),
+        gauge("queue_messages_ram_bytes", "Memory of the messages of a queue", lambda r: r.resident[1]),
+        gauge(
+            "queue_messages_paged_out",
+            "Messages that are on disk alone",
+            lambda r: r.queue.waiting + r.queue.unacked - r.resident[0],
         ),
+        gauge("queue_process_memory_bytes", "Memory of the messages of a queue", lambda r: r.resident[1]),
     ),
-    Family("queue_delivery_metrics", message_counters("queue", DELIVERIES)),
+    family("queue_delivery_metrics", *message_counters("queue", DELIVERIES)),
     *[
-        Family(
+        family(
             of,
-            (
-                counter(
-                    f"{name}_messages_published_total",
-                    "Messages that entered a queue, from whatever exchange",
-                    lambda r: r.counts.publish,
-                    lambda whole: whole.messages.routed,
-                ),
+            counter(
+                f"{name}_messages_published_total",
+                "Messages that entered a queue, from whatever exchange",
+                lambda r: r.counts.publish,
+                lambda whole: whole.messages.routed,
             ),
         )
         for of, name in ENTERED
@@ -204,31 +189,20 @@ def vhost_readings(administration: Administration) -> list[Reading[bool]]:
 
 
 EXCHANGE_FAMILIES: Final[tuple[Family[Reading[Exchange]], ...]] = (
-    Family(
+    family(
         "exchange_metrics",
-        (
-            counter(
-                "exchange_messages_published_total",
-                "Messages published to an exchange",
-                lambda r: r.of.tally.publish_in,
-                lambda whole: whole.messages.publish,
-            ),
+        counter(
+            "exchange_messages_published_total",
+            "Messages published to an exchange",
+            lambda r: r.of.tally.publish_in,
+            lambda whole: whole.messages.publish,
         ),
     ),
 )
 BINDING_FAMILIES: Final[tuple[Family[Reading[Exchange]], ...]] = (
-    Family(
-        "exchange_bindings",
-        (gauge("exchange_bindings", "Bindings of an exchange", lambda r: r.of.binding_count),),
-    ),
-    Family(
-        "exchange_names",
-        (gauge("exchange_name", "1 for each exchange", lambda _reading: 1),),
-    ),
+    family("exchange_bindings", gauge("exchange_bindings", "Bindings of an exchange", lambda r: r.of.binding_count)),
+    family("exchange_names", gauge("exchange_name", "1 for each exchange", lambda _reading: 1)),
 )
 VHOST_FAMILIES: Final[tuple[Family[Reading[bool]], ...]] = (
-    Family(
-        "vhost_status",
-        (gauge("vhost_status", "Whether a vhost runs: 1 or 0", lambda r: int(r.of)),),
-    ),
+    family("vhost_status", gauge("vhost_status", "Whether a vhost runs: 1 or 0", lambda r: int(r.of))),
 )

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from broker.core.statistics.vhost_tally import AMQP
 from broker.core.vhost import Vhost
+from broker.manage.managed_broker import ManagedBroker
 from broker.manage.metrics.channel_metrics import (
     CHANNEL_FAMILIES,
     CONNECTION_FAMILIES,
@@ -45,9 +46,6 @@ from broker.manage.metrics.queue_metrics import (
     queue_readings,
     vhost_readings,
 )
-
-if TYPE_CHECKING:
-    from broker.manage.managed_broker import ManagedBroker
 
 READINGS_AT_ONCE: Final = 200  # objects that are read between two turns of the loop
 SLOTS_PER_READING: Final = 10  # slots take as long to look at as one object

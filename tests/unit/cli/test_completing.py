@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from broker.cli import completion
-from broker.cli.completion import FILES, FOLDERS, SCRIPTS, completions
+from broker.cli.completion import FILES, FOLDERS, SHELLS, completions, script_of
 from broker.cli.control_client import Unanswered
 from broker.cli.main import build_parser, main
 from broker.testing import Broker
@@ -127,8 +127,8 @@ def shell_words(tmp_path: Path) -> Iterator[dict[str, str]]:
         command = tmp_path / "slotmq"
         command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m broker "$@"\n')
         command.chmod(0o755)
-        for shell, script in SCRIPTS.items():
-            (tmp_path / shell).write_text(script)
+        for shell in SHELLS:
+            (tmp_path / shell).write_text(script_of(shell))
         path = f"{tmp_path}:{os.environ['PATH']}"
         yield {**os.environ, "PATH": path, "PYTHONPATH": str(PACKAGE), "SLOTMQ_URL": url, "HOME": str(tmp_path)}
 

@@ -8,7 +8,7 @@ import pytest
 
 from broker.manage import samples as samples_module
 from broker.manage.history import History, SampleRange, sample_range
-from broker.manage.samples import FORGET_S, UNWATCHED_S, WATCHED_MAX, AskedRates, Samples
+from broker.manage.samples import FORGET_S, UNWATCHED_S, WATCHED_MAX, AskedRates, Sampled, Samples
 
 INTERVAL_S = 5.0
 
@@ -101,8 +101,8 @@ def test_a_history_keeps_an_hour() -> None:
     for number in range(1000):
         history.add(number * 5000, (number, -number))
     assert len(history) == 720
-    assert history.since(997 * 5000) == [(998 * 5000, [998, -998]), (999 * 5000, [999, -999])]
-    assert len(history.since(0)) == 720
+    assert history.last(2) == [(998 * 5000, [998, -998]), (999 * 5000, [999, -999])]
+    assert len(history.last(1000)) == 720
     assert history.rates((1004,), 1000 * 5000, 5000) == [1.0]
     assert history.rates((999,), 999 * 5000 + 1, 1) is None
     assert History(("a",), 1, 5000).rates((1,), 5000, 5000) is None
@@ -156,20 +156,20 @@ async def test_histories_of_objects_end_when_nobody_asks(clock: Moment) -> None:
 
     samples = Samples(5000, ("a", "b"), 1, totals, clock=clock, wall=clock)
     values: dict[str, Sequence[int] | None] = {"q": (7,), "gone": (8,)}
-    history = samples.watch("q", ("n",), 1, lambda: values["q"])
-    gone = samples.watch("gone", ("n",), 1, lambda: values["gone"])
+    history = samples.watch(Sampled("q", ("n",), 1, lambda: values["q"]))
+    gone = samples.watch(Sampled("gone", ("n",), 1, lambda: values["gone"]))
     values["gone"] = None
     clock.now_s += 5
     await samples.sample()
     assert (len(samples.totals), len(history), len(gone)) == (1, 2, 1)
-    assert samples.watch("q", ("n",), 1, lambda: None) is history
-    assert samples.watch("gone", ("n",), 1, lambda: (9,)) is not gone
+    assert samples.watch(Sampled("q", ("n",), 1, lambda: None)) is history
+    assert samples.watch(Sampled("gone", ("n",), 1, lambda: (9,))) is not gone
     clock.now_s += UNWATCHED_S + 1
     await samples.sample()
-    assert samples.watch("q", ("n",), 1, lambda: (7,)) is not history
+    assert samples.watch(Sampled("q", ("n",), 1, lambda: (7,))) is not history
     for number in range(WATCHED_MAX + 5):
         clock.now_s += 1
-        samples.watch(number, ("n",), 1, lambda: (0,))
+        samples.watch(Sampled(number, ("n",), 1, lambda: (0,)))
     assert len(samples._watched) == WATCHED_MAX
     assert "q" not in samples._watched
     await samples.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from broker.zeromq.derived_interest import DerivedInterest
+from broker.zeromq.interest import DerivedInterest
 
 
 def first(item: str) -> str:
