@@ -6,6 +6,7 @@
     |  '- ConnectionFault     hard: connection.close
     |- Refused                handshake or authentication: the client is not admitted
     |- NotNow                 the broker cannot start, for a reason that may pass
+    |- NodeLost               the node was lost to its cluster, and dropped what it had not committed
     '- Fatal                  never caught below the server: nothing may be confirmed any more
 
 Logic raises them where they are found; ``amqp.connection`` alone turns them into frames.
@@ -88,6 +89,10 @@ class Refused(BrokerError):
 
 class NotNow(BrokerError):
     """The broker cannot start, and the same start may succeed later with the same settings."""
+
+
+class NodeLost(BrokerError):
+    """The node was lost to its cluster, which it joins again: it has dropped what it had not committed."""
 
 
 class Fatal(BrokerError):

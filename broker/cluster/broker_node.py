@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -18,7 +19,7 @@ from broker.cluster.consumer_registry import ConsumerRegistry
 from broker.cluster.data_path import DataPath
 from broker.cluster.database import Database
 from broker.cluster.database_rows import ClusterMember, LeasedRow
-from broker.cluster.errors import ClusterError, DatabaseRefused, NameTaken
+from broker.cluster.errors import ClusterError, DatabaseRefused, Fenced, NameTaken
 from broker.cluster.hint import DEFINITIONS, LOOK, Hint
 from broker.cluster.keeper import Keeper, SharedDelay
 from broker.cluster.mailbox import Mailbox, SharedReplies
@@ -146,11 +147,12 @@ class BrokerNode:
         self.clients = clients
         try:
             await self.member.start()
+            knows_mqtt = (await self.database.link.fetch("read", HAS_MQTT))[0][0]
         except (DatabaseRefused, NameTaken) as error:
             raise BrokerError(f"cannot join the cluster: {error}") from error
         except ClusterError as error:
             raise NotNow(f"cannot join the cluster: {error}") from error
-        if self._takes_mqtt and not (await self.database.link.fetch("read", HAS_MQTT))[0][0]:
+        if self._takes_mqtt and not knows_mqtt:
             raise BrokerError("the functions in PostgreSQL know no MQTT: start once while no older node runs")
         self._turn.act_while(self.member.may_act)
         self._turn.set_clock(self._clock_s)
@@ -168,12 +170,13 @@ class BrokerNode:
         self._tasks.start(self.definitions.run(follower))
 
     async def drain(self, timeout_s: float) -> None:
-        """Return when everything accepted is committed, or after the timeout: then the rest was never confirmed."""
-        try:
+        """Return when everything accepted is committed, the time is over or the epoch ends.
+
+        The rest was never confirmed.
+        """
+        with suppress(TimeoutError, Fenced):
             async with asyncio.timeout(timeout_s):
                 await self.data.drain()
-        except TimeoutError:
-            pass
 
     async def leave(self) -> None:
         """Return what the node holds, and leave the cluster."""

@@ -12,10 +12,10 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from broker.amqp.errors import BrokerError
+from broker.amqp.errors import NodeLost
 from broker.cluster.batch import GatheringBatch, LeftOut
 from broker.cluster.chunk import Chunk, ChunkLoader
-from broker.cluster.database import Database
+from broker.cluster.database import ENDED, Database
 from broker.cluster.database_rows import CommittedCall, RefusedShare, SharedCall
 from broker.cluster.errors import CommitRefused, Fenced, StatementRefused
 from broker.cluster.shared_level import SharedLevels
@@ -128,7 +128,7 @@ class Caller:
         self._levels.unsaved.clear()
         self._take_waiting()
         self._urgent = False
-        self._fail_waiters(self._take_drains(), Fenced("the epoch of this node has ended"))
+        self._fail_waiters(self._take_drains(), ENDED)
 
     async def close(self) -> None:
         """Cancel the running call; its result is unknown."""
@@ -136,7 +136,7 @@ class Caller:
         if self._timer is not None:
             self._timer.cancel()
         await self._tasks.stop()
-        self._fail_waiters(self._take_drains(), Fenced("this node is closing"))
+        self._fail_waiters(self._take_drains(), "this node is closing")
 
     # -- one call -----------------------------------------------------------------------------------------------------
 
@@ -163,8 +163,8 @@ class Caller:
         try:
             await self._commit(batch, call)
             self._confirm(batch.confirms, drains)
-        except BaseException as error:  # the epoch has ended, the node closes, or a defect: what waits is not confirmed
-            self._fail_waiters(drains, error)
+        except BaseException as error:  # the epoch has ended, the node closes, or a defect, which ends the epoch too
+            self._fail_waiters(drains, str(error) or type(error).__name__)
             raise
         finally:
             self._levels.call_ended()
@@ -248,10 +248,10 @@ class Caller:
                 future.set_result(None)
 
     @staticmethod
-    def _fail_waiters(drains: list[asyncio.Future[None]], error: BaseException) -> None:
+    def _fail_waiters(drains: list[asyncio.Future[None]], reason: str) -> None:
         for future in drains:
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(Fenced(reason))
 
     def _take_waiting(self) -> list[Confirmable]:
         waiting, self._waiting = self._waiting, []
@@ -321,13 +321,13 @@ class SharedCommitter:
     async def drain(self) -> None:
         """Return when everything that was gathered so far is committed.
 
-        Raises: the error that ended the broker; BrokerError when the node was lost to the cluster.
+        Raises: the error that ended the broker; NodeLost.
         """
         self.check()
         try:
             await self._caller.drain()
         except Fenced as error:
-            raise BrokerError(f"this node was lost to the cluster: {error}") from error
+            raise NodeLost(f"this node was lost to the cluster: {error}") from error
 
     def check(self) -> None:
         """Raise the error that ended the broker, if it has ended."""

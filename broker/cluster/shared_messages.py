@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bitarray import bitarray
 
-from broker.amqp.errors import BrokerError
+from broker.amqp.errors import BrokerError, NodeLost
 from broker.cluster.chunk import Chunk, ChunkLoader, DamagedChunk
 from broker.cluster.data_path import DataPath
 from broker.cluster.database_rows import LeasedRow, pack_rows
@@ -280,6 +280,6 @@ async def _refusing() -> AsyncIterator[None]:
     try:
         yield
     except Fenced as error:
-        raise BrokerError(f"this node was lost to the cluster: {error}") from error
+        raise NodeLost(f"this node was lost to the cluster: {error}") from error
     except ClusterError as error:
         raise BrokerError(f"the database of the cluster cannot be reached: {error}") from error

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from broker.amqp.errors import NodeLost
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.vhost import Vhost
 from broker.delivery.engine import Engine
@@ -201,12 +202,17 @@ class Vhosts(Mapping[str, "Vhost"]):
     async def _part(self, name: str, error: CorruptStore) -> None:
         """Write the records that an offline vhost has appended, and close its store."""
         engine = self.engines[name]
-        await engine.committer.drain()
-        for leave in self._leave:
-            await leave(engine)
+        await self._finish(engine)
         await engine.give_up(error)
         del self.engines[name]
         self._turn.engines.remove(engine)
+
+    async def _finish(self, engine: Engine) -> None:
+        """Write what an engine that ends has appended; a node that was lost to its cluster has dropped it."""
+        with suppress(NodeLost):
+            await engine.committer.drain()
+        for leave in self._leave:
+            await leave(engine)
 
     def _note_offline(self, vhost: OfflineVhost) -> None:
         self.offline[vhost.name] = vhost
@@ -226,9 +232,7 @@ class Vhosts(Mapping[str, "Vhost"]):
             await asyncio.wait([self._parting.pop(name)])
         engine = self.engines.get(name)
         if engine is not None:
-            await engine.committer.drain()
-            for leave in self._leave:
-                await leave(engine)
+            await self._finish(engine)
         for forget in self._forget:
             await forget(name)
         if engine is not None:
