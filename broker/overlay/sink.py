@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from broker.overlay.packets import Data, Element, Incarnations, Nack, StreamName, StreamRun, Vector, VectorChange
@@ -115,10 +115,6 @@ class Sink:
     incarnations of the stream, each up to a number, asks the publishing leaf instead: where the answer begins is the
     base.
 
-    With `checks` the publishing leaf may forget V_m (the Gryphon paper, section 3.7). The sink then passes no number
-    whose vector has less for this leaf than one before had, messages and silence alike: it asks for it again. After a
-    crash it does not know what it had, and demands what its latest binding needs.
-
     A consumer may get a message before it is on disk. So after a crash all that the stream had then is doubtful: up to
     the number that the publishing leaf tells when it is asked.
 
@@ -133,7 +129,6 @@ class Sink:
         position: int | None,
         budget: ByteBudget,
         *,
-        checks: bool = False,
         doubtful_upto: int = 0,
         had: Incarnations = (),
         read_time: Callable[[int], int] = as_it_is,
@@ -142,7 +137,6 @@ class Sink:
         self._leaf = leaf
         self._had = had
         self._read_time = read_time
-        self._checks = checks
         self.stream = stream
         self._budget = budget
         self._coverage = None if position is None else Coverage(position)
@@ -195,16 +189,11 @@ class Sink:
         """Return up to which number consumers here may have got messages before a crash."""
         return self._doubtful_upto
 
-    @property
-    def virtual_time(self) -> int:
-        """Return this leaf's entry in the vector of the last number that was passed, 0 if it is not known."""
-        return self._value or 0
-
-    def received(self, run: StreamRun, floor: int | None, ceiling: int) -> list[Delivery]:
+    def received(self, run: StreamRun, floor: int | None) -> list[Delivery]:
         """Take a run and return what can be delivered now.
 
-        `floor` is the lowest start point of the leaf's bindings in the space, None without bindings; `ceiling` is the
-        highest one, which a publisher that forgets is asked for. Cost: the elements of the run and those that waited.
+        `floor` is the lowest start point of the leaf's bindings in the space, None without bindings.
+        Cost: the elements of the run and those that waited.
         """
         self._learn(run)
         if run.target and run.target != self._leaf:
@@ -223,14 +212,8 @@ class Sink:
         if run.last <= coverage.upto:
             return []
         if run.first > coverage.upto + 1:
-            if not self._checks:
-                self._keep(coverage, run)
+            self._keep(coverage, run)
             return []
-        if self._checks:
-            checked = self._checked(run, coverage.upto + 1, floor, ceiling)
-            if checked is None:
-                return []
-            run = checked
         return self._pass(coverage, run, floor)
 
     def committed(self, number: int) -> None:
@@ -291,8 +274,7 @@ class Sink:
             self._repeated = False
         self._asked_first, self._asked_ms = first, now_ms
         self.repairs += 1
-        vst = self._value or 0 if self._checks and first else floor or 0
-        return Nack(self.stream, first, last, self._leaf, vst, limit_bytes, () if first else self._had)
+        return Nack(self.stream, first, last, self._leaf, floor or 0, limit_bytes, () if first else self._had)
 
     def ask_anew(self) -> None:
         """Do not wait for the answers that a link may have lost."""
@@ -342,7 +324,7 @@ class Sink:
             if isinstance(element, VectorChange):
                 before = self._time_in(element.old)
                 value = self._time_in(element.new)
-                if before < floor <= value and not self._checks:
+                if before < floor <= value:
                     self._value = before
                     return self._begin(element.number - 1)
         self._wants_base = value is None or value >= floor
@@ -401,26 +383,6 @@ class Sink:
             if self._value is None:
                 self._value = self._waiting[self._numbers[0]][1]
             self._hand_out(self._drain(last, coverage.upto), floor, deliveries)
-
-    def _checked(self, run: StreamRun, expected: int, floor: int | None, ceiling: int) -> StreamRun | None:
-        """Return the run up to where this leaf's entry falls below what it was, None if it begins there."""
-        if self._value is None:
-            self._value = ceiling
-        before = self._value_before(run, expected)
-        is_started = floor is not None and floor <= self._value
-        if is_started and not run.lost and (before is None or before < self._value):
-            return None
-        value = self._value = self._value if before is None else before
-        for element in run.elements:
-            if element.number < expected or not isinstance(element, VectorChange):
-                continue
-            after = element.new.get(self._leaf, 0)
-            if after < value and floor is not None and floor <= value:
-                last = element.number - 1
-                kept = tuple(one for one in run.elements if one.number <= last)
-                return None if last < expected else replace(run, last=last, elements=kept)
-            value = after
-        return run
 
     def _pass_lost(self, coverage: Coverage, run: StreamRun, floor: int | None) -> list[Delivery]:
         """Pass numbers that are gone for good, but for those that had arrived."""

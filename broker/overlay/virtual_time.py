@@ -61,17 +61,3 @@ class VirtualTime:
         self.now = above + self._incarnation + 1
         self.bound = above + self._incarnation + RESERVE
         self._lived.append((self.now, self.now))
-
-
-def reaches(vector: Vector, wanted: Vector) -> bool:
-    """Return whether no element of a vector is smaller than the wanted one."""
-    return all(vector.get(leaf, 0) >= time for leaf, time in wanted.items())
-
-
-def later(vector: Vector, other: Vector) -> dict[str, int]:
-    """Return the elementwise maximum of two vectors."""
-    result = dict(vector)
-    for leaf, time in other.items():
-        if time > result.get(leaf, 0):
-            result[leaf] = time
-    return result

@@ -50,7 +50,7 @@ class Checker:
             for space, source in leaf.leaf.sources.items():
                 if source.needed_from() <= leaf.log.streams[space].last or source.trimmed < source.last:
                     return f"{leaf.name} {space.exchange}: needed from {source.needed_from()}, last {source.last}"
-                if self._network.cut_for_good or self._network.forgets_vectors:
+                if self._network.cut_for_good:
                     continue
                 if leaf.log.streams[space].bound == {"#"} != set(leaf.leaf.interest.roots(_only(leaf.leaf), space)):
                     return f"{leaf.name} floods {space.exchange}"
@@ -83,7 +83,7 @@ class Checker:
             promised = message.vector.get(leaf.name, 0)
             if message.key in leaf.arrived and not _is_of_another_life(leaf, promised):
                 time = leaf.arrived[message.key]
-                if time < promised or (time > promised and not self._network.forgets_vectors):
+                if time != promised:
                     raise Broken(f"{leaf.name} took {message} of {stream} for one of its virtual time {time}")
             for binding in leaf.bindings.values():
                 if message.key in binding.got or not _is_due_to(binding, leaf, space, message):
@@ -122,7 +122,7 @@ class Checker:
         for message in publisher.log.streams[space].elements.values():
             if isinstance(message, VectorChange):
                 for leaf, time in message.old.items():
-                    if message.new.get(leaf, time) < time and not self._network.forgets_vectors:
+                    if message.new.get(leaf, time) < time:
                         raise Broken(f"V_m of {publisher.name} goes back: {message}")
                 if before is not None and dict(before.new) != dict(message.old):
                     raise Broken(f"V_m of {publisher.name} jumps: {before} {message}")
@@ -138,7 +138,7 @@ class Checker:
         if key in member.arrived and key not in publisher.copied:
             raise Broken(f"{leaf} got {number} of {delivery.stream} twice")
         message = publisher.messages[key]
-        promises_anew = self._network.forgets_vectors or _is_of_another_life(member, message.vector.get(leaf, 0))
+        promises_anew = _is_of_another_life(member, message.vector.get(leaf, 0))
         for binding in getting:
             if message.event < binding.made and not promises_anew:
                 raise Broken(f"{leaf} got {number} of {delivery.stream}, from before it made {binding}")

@@ -48,8 +48,7 @@ class Scenario:
 class SimulationOutcome:
     """The result of a scenario, or of several.
 
-    `insufficient_ms` is the time during which an inner broker knew too little of a direction for one of its streams,
-    summed over brokers. `updates` are the packets about interest, of which `rejected` could not be applied.
+    `updates` are the packets about interest, of which `rejected` could not be applied.
     """
 
     published: int = 0
@@ -59,7 +58,6 @@ class SimulationOutcome:
     repairs: int = 0
     updates: int = 0
     rejected: int = 0
-    insufficient_ms: int = 0
     events: int = 0
     settled_ms: int = 0
     packets: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -110,14 +108,7 @@ def random_scenario(dice: Dice) -> Scenario:
 class Story:
     """One run of a scenario."""
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        dice: Dice,
-        topology: SimulatedTree | None = None,
-        *,
-        forgets_vectors: bool = False,
-    ) -> None:
+    def __init__(self, scenario: Scenario, dice: Dice, topology: SimulatedTree | None = None) -> None:
         self.scenario = scenario
         self.dice = dice
         spaces = [Space("/", f"orders{place}") for place in range(scenario.spaces)]
@@ -130,7 +121,6 @@ class Story:
             dice,
             lambda: dice.choice(kinds) if mixed else kind,
             patterns_max=dice.choice((1000, 1000, 4)),
-            forgets_vectors=forgets_vectors,
         )
         for member in self.network.members():
             if scenario.limited and dice.random() < 0.5:
@@ -138,7 +128,6 @@ class Story:
         self.checker = Checker(self.network, may_lose=scenario.may_lose)
         self._bindings = 0
         self._folders: list[tuple[LeafMember, FolderCopy]] = []
-        self._copies = 0 if forgets_vectors else scenario.replaced_folders
 
     def run(self) -> SimulationOutcome:
         """Run everything and check it. Raises: Broken."""
@@ -152,8 +141,8 @@ class Story:
             (scenario.crashes, self._crash),
             (scenario.cuts, self._cut),
             (1 if scenario.cut_for_good else 0, network.cut_one_for_good),
-            (self._copies, self._copy_folder),
-            (self._copies, self._replace_folder),
+            (scenario.replaced_folders, self._copy_folder),
+            (scenario.replaced_folders, self._replace_folder),
             (dice_limits(self.dice) if scenario.may_lose else 0, self._force_out),
         ):
             for _ in range(count):
@@ -177,11 +166,8 @@ class Story:
 
     @property
     def _may_flood(self) -> bool:
-        """Return whether a broker may not know all: a vector that a link lost is sent once, or it is cut off.
-
-        A publisher that forgets its vectors keeps streams of which all is settled, and a broker forgets those.
-        """
-        return bool(self.scenario.faults.drop or self.network.cut_for_good or self.network.forgets_vectors)
+        """Return whether a broker may not know all: a vector that a link lost is sent once, or it is cut off."""
+        return bool(self.scenario.faults.drop or self.network.cut_for_good)
 
     def _settle(self) -> None:
         """End all faults and run until nothing is under way. Raises: Broken if that takes too long."""
@@ -220,7 +206,6 @@ class Story:
             repairs=sum(sink.repairs for leaf in leaves for sink in leaf.leaf.sinks.values()),
             updates=sum(packets.get(kind, (0, 0))[0] for kind in _UPDATES),
             rejected=sum(member.rejected for member in network.members()),
-            insufficient_ms=network.insufficient_ms,
             events=network.scheduler.count,
             settled_ms=network.scheduler.now_ms - self.scenario.active_ms,
             packets=packets,

@@ -227,8 +227,8 @@ STREAM_DEFECTS: Final = (
     Defect(
         "a leaf takes any vector change that names it for its base",
         "broker/overlay/sink.py",
-        "if before < floor <= value and not self._checks:",
-        "if floor <= value and not self._checks:",
+        "if before < floor <= value:",
+        "if floor <= value:",
         SIMULATION,
     ),
     Defect(
@@ -348,27 +348,6 @@ STREAM_DEFECTS: Final = (
         "broker/overlay/source.py",
         "        if begin <= lost:",
         "        if begin < 0:",
-        SOURCE,
-    ),
-    Defect(
-        "a leaf does not see that a vector has fallen",
-        "broker/overlay/sink.py",
-        "        if self._checks:\n            checked",
-        "        if self._checks and run.lost:\n            checked",
-        SIMULATION,
-    ),
-    Defect(
-        "a publisher that forgot its vector gives up a leaf that a neighbour knows too early",
-        "broker/overlay/source.py",
-        "not is_left(leaf, max(virtual_time, self._before.get(leaf, 0)))",
-        "not is_left(leaf, virtual_time)",
-        SOURCE,
-    ),
-    Defect(
-        "what was published with a forgotten vector is sent again with that one",
-        "broker/overlay/source.py",
-        "return [self._promoted(run) for run in runs] if self.forgets else runs",
-        "return runs",
         SOURCE,
     ),
 )

@@ -14,7 +14,6 @@ from broker.overlay.simulation.member import Dice, Scheduler, SimulatedBroker
 from broker.overlay.simulation.memory_log import MemoryLog
 from broker.overlay.sink import Delivery, StreamGap
 from broker.overlay.source import LeafState
-from broker.overlay.virtual_time import later
 from broker.routing.cover_index import covers
 from broker.routing.pattern import Pattern, parse_pattern, split_words
 
@@ -59,7 +58,6 @@ class SimulatedBinding:
 class SimulatedPublish:
     """A message that a client published: its number, or None if nobody wanted it, and the vector in force.
 
-    Where publishing leaves forget their vectors it is the latest of all that were in force: leaves demand no less.
     `event` is the event of the simulation that published it. Numbers may be used again after a data folder was replaced
     by an older one; the element is the message itself wherever it goes.
     """
@@ -90,11 +88,8 @@ class LeafMember(SimulatedBroker):
         dice: Dice,
         aggregation: Aggregation,
         patterns_max: int,
-        *,
-        forgets_vectors: bool,
     ) -> None:
         super().__init__(name, name, scheduler)
-        self._forgets_vectors = forgets_vectors
         self._neighbour = neighbour
         self._aggregation = aggregation
         self._patterns_max = patterns_max
@@ -135,7 +130,7 @@ class LeafMember(SimulatedBroker):
             persisted_bound=state.time_bound,
             incarnation=self._dice.randint(1, 1 << 40),
         )
-        self._incarnations.append(0 if self._forgets_vectors else self._dice.randint(1, 1 << 60))
+        self._incarnations.append(self._dice.randint(1, 1 << 60))
         self.broker = leaf = Leaf(
             self.name,
             self._neighbour,
@@ -143,7 +138,6 @@ class LeafMember(SimulatedBroker):
             self.log.streams,
             state,
             incarnation=self._incarnations[-1],
-            forgets_vectors=self._forgets_vectors,
         )
         self._uncommitted = []
         self.bindings = recovered
@@ -206,8 +200,6 @@ class LeafMember(SimulatedBroker):
     def publish(self, space: Space, key: str, content: bytes = b"", copies: tuple[str, ...] = ()) -> None:
         """Publish a message."""
         vector = self.leaf.sources[space].vector
-        if self._forgets_vectors and self.published[space]:
-            vector = later(self.published[space][-1].vector, vector)
         number = self.log.streams[space].publish(key, content, copies)
         element = None if number is None else self.log.streams[space].elements[number]
         assert not isinstance(element, VectorChange)

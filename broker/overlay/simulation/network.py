@@ -67,8 +67,7 @@ class InnerMember(SimulatedBroker):
 class Network:
     """All brokers of a topology in one process, with simulated time.
 
-    The exchanges of the spaces exist at the leaves named `publishers`, None for all. With `forgets_vectors` these
-    leaves lose V_m in a crash.
+    The exchanges of the spaces exist at the leaves named `publishers`, None for all.
     """
 
     def __init__(
@@ -79,15 +78,11 @@ class Network:
         aggregation: Callable[[], Aggregation],
         patterns_max: int = 10_000,
         publishers: Collection[str] | None = None,
-        *,
-        forgets_vectors: bool = False,
     ) -> None:
-        self.forgets_vectors = forgets_vectors
         self.topology = topology
         self.spaces = tuple(spaces)
         self.dice = dice
         self.patterns_max = patterns_max
-        self.insufficient_ms = 0
         self.scheduler = Scheduler()
         self.statistics = Statistics()
         self.leaves: dict[str, LeafMember] = {}
@@ -98,14 +93,7 @@ class Network:
                 if topology.is_leaf(node):
                     own = spaces if publishers is None or name in publishers else ()
                     self.leaves[name] = LeafMember(
-                        name,
-                        neighbours[0],
-                        own,
-                        self.scheduler,
-                        dice,
-                        aggregation(),
-                        patterns_max,
-                        forgets_vectors=forgets_vectors,
+                        name, neighbours[0], own, self.scheduler, dice, aggregation(), patterns_max
                     )
                 else:
                     self.inner[name] = InnerMember(name, node, neighbours, self.scheduler, aggregation(), patterns_max)
@@ -156,6 +144,4 @@ class Network:
 
     def _tick(self, member: SimulatedBroker) -> None:
         member.tick()
-        if isinstance(member.broker, Inner) and member.broker.knows_too_little:
-            self.insufficient_ms += TICK_MS
         self.scheduler.after(TICK_MS, partial(self._tick, member))
