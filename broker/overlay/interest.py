@@ -57,7 +57,6 @@ class Interest:
     ) -> None:
         """No patterns but `#` are announced to the neighbours in `one_way`; `incarnation` is that of virtual time."""
         self.version = 0
-        self.rejected = 0  # updates that could not be applied
         self._own_node = own_node
         self._own_leaf = own_leaf
         self._neighbours = tuple(neighbours)

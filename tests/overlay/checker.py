@@ -9,10 +9,10 @@ from functools import lru_cache
 from broker.overlay.inner import Inner
 from broker.overlay.leaf import Leaf
 from broker.overlay.packets import Space, StreamName, VectorChange
-from broker.overlay.simulation.leaf_member import LeafMember, SimulatedBinding, SimulatedPublish
 from broker.overlay.sink import Delivery, StreamGap
 from broker.routing.cover_set import CoverSet
 from broker.routing.pattern import parse_pattern
+from tests.overlay.faulty_leaf import FaultyLeaf, SimulatedBinding, SimulatedPublish
 from tests.overlay.faulty_network import FaultyNetwork
 
 MANY_PATTERNS = 100
@@ -41,8 +41,8 @@ class Checker:
         self.delivered = 0
         network.on_replace = self._replaced
         for leaf in network.leaves.values():
-            leaf.watch(self._committed)
-            leaf.log.watch(self._watch_trim(leaf))
+            leaf.on_commit = self._committed
+            leaf.log.on_trim = self._watch_trim(leaf)
 
     def quiet(self) -> str:
         """Return what is not settled yet, empty if everything is."""
@@ -76,7 +76,7 @@ class Checker:
                     raise Broken(f"{leaf.name} found a gap: {gap}")
 
     def _check_complete(
-        self, publisher: LeafMember, space: Space, messages: Iterable[SimulatedPublish], leaf: LeafMember
+        self, publisher: FaultyLeaf, space: Space, messages: Iterable[SimulatedPublish], leaf: FaultyLeaf
     ) -> None:
         stream = StreamName(publisher.name, space)
         for message in messages:
@@ -91,7 +91,7 @@ class Checker:
                 if not self._is_excused(leaf, stream, message):
                     raise Broken(f"{leaf.name} misses {message} of {stream} for {binding}")
 
-    def _is_excused(self, leaf: LeafMember, stream: StreamName, message: SimulatedPublish) -> bool:
+    def _is_excused(self, leaf: FaultyLeaf, stream: StreamName, message: SimulatedPublish) -> bool:
         if not (self._may_lose or message.size_bytes > self._limit_bytes):
             return False
         publisher = self._network.leaves[stream.leaf]
@@ -117,7 +117,7 @@ class Checker:
         messages = [*publisher.published[space], *publisher.lost_life[space]]
         return not any(gap.has(message.number) for message in messages if message.incarnation == gap.stream.incarnation)
 
-    def _check_vectors(self, publisher: LeafMember, space: Space) -> None:
+    def _check_vectors(self, publisher: FaultyLeaf, space: Space) -> None:
         before: VectorChange | None = None
         for message in publisher.log.streams[space].elements.values():
             if isinstance(message, VectorChange):
@@ -145,13 +145,13 @@ class Checker:
         self._last[leaf, delivery.stream] = number
         self.delivered += 1
 
-    def _replaced(self, leaf: LeafMember) -> None:
+    def _replaced(self, leaf: FaultyLeaf) -> None:
         """Note that a leaf has only the numbers of its copied data folder."""
         self._last = defaultdict(int, {place: last for place, last in self._last.items() if place[0] != leaf.name})
         for stream, numbers in leaf.received_numbers.items():
             self._last[leaf.name, stream] = max(numbers, default=0)
 
-    def _watch_trim(self, publisher: LeafMember) -> Callable[[Space, int, int], None]:
+    def _watch_trim(self, publisher: FaultyLeaf) -> Callable[[Space, int, int], None]:
         def check(space: Space, trimmed: int, upto: int) -> None:
             if self._may_lose:
                 return
@@ -188,19 +188,19 @@ class Checker:
         return ""
 
 
-def _is_due(leaf: LeafMember, space: Space, message: SimulatedPublish) -> bool:
+def _is_due(leaf: FaultyLeaf, space: Space, message: SimulatedPublish) -> bool:
     """Return whether a binding of a leaf must get a message."""
     return any(_is_due_to(binding, leaf, space, message) for binding in leaf.bindings.values())
 
 
-def _is_due_to(binding: SimulatedBinding, leaf: LeafMember, space: Space, message: SimulatedPublish) -> bool:
+def _is_due_to(binding: SimulatedBinding, leaf: FaultyLeaf, space: Space, message: SimulatedPublish) -> bool:
     if not (binding.durable or leaf.is_running):
         return False
     time = message.vector.get(leaf.name, 0)
     return not _is_of_another_life(leaf, time) and binding.gets(space, message.keys, time)
 
 
-def _is_of_another_life(leaf: LeafMember, time: int) -> bool:
+def _is_of_another_life(leaf: FaultyLeaf, time: int) -> bool:
     """Return whether a leaf may have promised a virtual time before its data folder was replaced."""
     if not leaf.replaced:
         return False

@@ -10,9 +10,9 @@ from broker.overlay.aggregation import Aggregation
 from broker.overlay.forwarding import ForwardingCounts
 from broker.overlay.inner import Inner
 from broker.overlay.interest import Interest
-from broker.overlay.packets import Space
+from broker.overlay.packets import Packet, Space
 from broker.overlay.simulation.leaf_member import LeafMember
-from broker.overlay.simulation.link import SimulatedLink, Statistics
+from broker.overlay.simulation.link import SimulatedLink
 from broker.overlay.simulation.member import Dice, Scheduler, SimulatedBroker
 
 TICK_MS = 50
@@ -67,7 +67,8 @@ class InnerMember(SimulatedBroker):
 class Network:
     """All brokers of a topology in one process, with simulated time.
 
-    The exchanges of the spaces exist at the leaves named `publishers`, None for all.
+    The exchanges of the spaces exist at the leaves named `publishers`, None for all. `on_packet` is called with sender,
+    receiver and packet for each packet that is put on a link.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Network:
         self.dice = dice
         self.patterns_max = patterns_max
         self.scheduler = Scheduler()
-        self.statistics = Statistics()
+        self.on_packet: Callable[[str, str, Packet], None] = _count_nothing
         self.leaves: dict[str, LeafMember] = {}
         self.inner: dict[str, InnerMember] = {}
         for node, brokers in topology.brokers.items():
@@ -92,19 +93,26 @@ class Network:
             for name in brokers:
                 if topology.is_leaf(node):
                     own = spaces if publishers is None or name in publishers else ()
-                    self.leaves[name] = LeafMember(
-                        name, neighbours[0], own, self.scheduler, dice, aggregation(), patterns_max
-                    )
+                    self.leaves[name] = self._leaf(name, neighbours[0], own, aggregation())
                 else:
                     self.inner[name] = InnerMember(name, node, neighbours, self.scheduler, aggregation(), patterns_max)
         self.links = [
-            SimulatedLink(self.member(one), self.member(other), self.scheduler, dice, self.statistics)
+            self._link(self.member(one), self.member(other))
             for node, brokers in topology.brokers.items()
             for neighbour in topology.neighbours[node]
             if node < neighbour
             for one in brokers
             for other in topology.brokers[neighbour]
         ]
+
+    def _leaf(self, name: str, neighbour: str, spaces: Sequence[Space], aggregation: Aggregation) -> LeafMember:
+        return LeafMember(name, neighbour, spaces, self.scheduler, self.dice, aggregation, self.patterns_max)
+
+    def _link(self, one: SimulatedBroker, other: SimulatedBroker) -> SimulatedLink:
+        return SimulatedLink(one, other, self.scheduler, self.dice, self._carried)
+
+    def _carried(self, sender: str, receiver: str, packet: Packet) -> None:
+        self.on_packet(sender, receiver, packet)
 
     def member(self, name: str) -> LeafMember | InnerMember:
         """Return a broker by name."""
@@ -145,3 +153,7 @@ class Network:
     def _tick(self, member: SimulatedBroker) -> None:
         member.tick()
         self.scheduler.after(TICK_MS, partial(self._tick, member))
+
+
+def _count_nothing(_sender: str, _receiver: str, _packet: Packet) -> None:
+    """Do nothing."""
