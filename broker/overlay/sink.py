@@ -118,6 +118,8 @@ class Sink:
     A consumer may get a message before it is on disk. So after a crash all that the stream had then is doubtful: up to
     the number that the publishing leaf tells when it is asked.
 
+    Shapes: `had` has the incarnations that the leaf had before this one. Consumers here may have got messages up to
+    `doubtful_upto` before a crash. Deliveries up to `committed_upto` are durable, or were when the sink began.
     Invariant: elements leave in the order of their numbers, and a number is passed only if a broker that knew enough
     said what it holds.
     """
@@ -135,17 +137,17 @@ class Sink:
     ) -> None:
         """`read_time` turns what vectors have of the leaf into times of its own clock."""
         self._leaf = leaf
-        self._had = had
+        self.had = had
         self._read_time = read_time
         self.stream = stream
         self._budget = budget
         self._coverage = None if position is None else Coverage(position)
-        self._doubtful_upto = doubtful_upto
+        self.doubtful_upto = doubtful_upto
         self._value: int | None = None
         self._known: dict[int, int] = {}
         self._waiting: dict[int, tuple[Element, int | None]] = {}  # with this leaf's entry in the vector before
         self._numbers: list[int] = []
-        self._handed = self._committed = self._acked = 0 if position is None else position
+        self._handed = self.committed_upto = self._acked = 0 if position is None else position
         self.reached = 0 if position is None else position
         self._tipped = False
         self._gaps: list[StreamGap] = []
@@ -165,29 +167,14 @@ class Sink:
         return None if self._coverage is None else self._coverage.upto
 
     @property
-    def committed_upto(self) -> int:
-        """Return the number of the last delivery that is durable, or the position with which the sink began."""
-        return self._committed
-
-    @property
     def is_settled(self) -> bool:
         """Return whether all that was handed out is durable, and nothing waits for what is missing."""
-        return not self._waiting and self._committed >= self._handed
+        return not self._waiting and self.committed_upto >= self._handed
 
     @property
     def asks(self) -> bool:
         """Return whether answers to questions are on their way."""
         return self._streams or self._asked_ms >= 0
-
-    @property
-    def had(self) -> Incarnations:
-        """Return the incarnations that the leaf had before this one."""
-        return self._had
-
-    @property
-    def doubtful_upto(self) -> int:
-        """Return up to which number consumers here may have got messages before a crash."""
-        return self._doubtful_upto
 
     def received(self, run: StreamRun, floor: int | None) -> list[Delivery]:
         """Take a run and return what can be delivered now.
@@ -206,8 +193,8 @@ class Sink:
                 return []
         if run.last < run.first:
             self._tipped = True
-            if run.target and self._doubtful_upto == WHOLE_STREAM:
-                self._doubtful_upto = run.last
+            if run.target and self.doubtful_upto == WHOLE_STREAM:
+                self.doubtful_upto = run.last
             return []
         if run.last <= coverage.upto:
             return []
@@ -218,13 +205,13 @@ class Sink:
 
     def committed(self, number: int) -> None:
         """Note that all deliveries up to a number are durable."""
-        self._committed = max(self._committed, number)
+        self.committed_upto = max(self.committed_upto, number)
 
     def ack(self) -> int | None:
         """Return the number up to which nothing of the stream is needed any more, None without a base."""
         if self._coverage is None:
             return None
-        return self._coverage.upto if self._committed >= self._handed else self._committed
+        return self._coverage.upto if self.committed_upto >= self._handed else self.committed_upto
 
     def take_ack(self) -> int | None:
         """Return the number to acknowledge now: a new one, or again the last one when the publisher waits for it."""
@@ -274,7 +261,7 @@ class Sink:
             self._repeated = False
         self._asked_first, self._asked_ms = first, now_ms
         self.repairs += 1
-        return Nack(self.stream, first, last, self._leaf, floor or 0, limit_bytes, () if first else self._had)
+        return Nack(self.stream, first, last, self._leaf, floor or 0, limit_bytes, () if first else self.had)
 
     def ask_anew(self) -> None:
         """Do not wait for the answers that a link may have lost."""
@@ -284,7 +271,7 @@ class Sink:
     def _hole(self, floor: int | None) -> tuple[int, int] | None:
         if self._coverage is not None:
             hole = self._coverage.hole(self.reached)
-            asks = hole is None and self._doubtful_upto == WHOLE_STREAM
+            asks = hole is None and self.doubtful_upto == WHOLE_STREAM
             return (WHOLE_STREAM, WHOLE_STREAM) if asks else hole
         return (0, 0) if self._wants_base and floor is not None else None
 
@@ -313,8 +300,8 @@ class Sink:
         """Return the numbers before the base, if the run holds it."""
         if floor is None:
             return None
-        if self._had:
-            self._wants_base = not run.target or run.first > 1 + max(number for _, number in self._had)
+        if self.had:
+            self._wants_base = not run.target or run.first > 1 + max(number for _, number in self.had)
             return None if self._wants_base else self._begin(run.first - 1)
         if run.first == 1 and run.last > 0:
             self._value = 0
@@ -333,7 +320,7 @@ class Sink:
     def _begin(self, position: int) -> Coverage:
         self._coverage = Coverage(position)
         self._wants_base = False
-        self._handed = self._committed = position
+        self._handed = self.committed_upto = position
         return self._coverage
 
     def _keep(self, coverage: Coverage, run: StreamRun) -> None:
@@ -423,7 +410,7 @@ class Sink:
                 self._know(element.number, after)
             elif floor is not None and value >= floor:
                 self._handed = element.number
-                doubtful = element.number <= self._doubtful_upto
+                doubtful = element.number <= self.doubtful_upto
                 deliveries.append(Delivery(self.stream, element, value, doubtful))
 
     def _drain(self, above: int, upto: int) -> Iterable[Element]:

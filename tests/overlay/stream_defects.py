@@ -234,7 +234,7 @@ STREAM_DEFECTS: Final = (
     Defect(
         "a message that was delivered but not committed is acknowledged",
         "broker/overlay/sink.py",
-        "return self._coverage.upto if self._committed >= self._handed else self._committed",
+        "return self._coverage.upto if self.committed_upto >= self._handed else self.committed_upto",
         "return self._coverage.upto",
         SINK,
     ),
