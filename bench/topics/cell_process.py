@@ -96,9 +96,9 @@ class Cell:
         """Calibrate the number of keys in a slice, and count the steps of matching the last keys."""
         self.runner.settle(slice_s)
         sample = self.runner.keys[-2000 if self.runner.batch > 100 else -20 :]
-        self.engine.visited = 0
+        before = self.engine.visited
         hits = sum(len(self.index.match(key)) for key in sample)
-        return {"hits": hits / len(sample), "visited": self.engine.visited / len(sample)}
+        return {"hits": hits / len(sample), "visited": (self.engine.visited - before) / len(sample)}
 
     def lap(self) -> Figures:
         """Match the next slice of keys."""
@@ -143,7 +143,7 @@ class Cell:
         for text in texts:
             self._add(text)
         gc.collect()
-        self.engine.visited = visited = most = hits = 0
+        visited, most, hits = self.engine.visited, 0, 0
         times_us: list[float] = []
         end_at = time.process_time() + bound_s
         while len(times_us) < matches and time.process_time() < end_at:

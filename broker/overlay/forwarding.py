@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from broker.overlay.interest import Interest
@@ -145,13 +144,6 @@ class Forwarding:
     def concerns(self, node: str, interest: Interest) -> bool:
         """Return whether a leaf behind a node is named in the newest vector, or may be."""
         return self._verdict(node, self.vector_at, interest) != _UNCONCERNED
-
-    def is_flooded(self, nodes: Iterable[str], interest: Interest) -> bool:
-        """Return whether the interest known of any other node than the stream's source is older than its vector."""
-        vector_at = self.vector_at
-        return any(
-            node != self.came_from and self._verdict(node, vector_at, interest) == _INSUFFICIENT for node in nodes
-        )
 
     def tip(self) -> StreamRun:
         """Return a run that announces only the stream's position, as far as this broker knows."""

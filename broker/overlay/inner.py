@@ -25,12 +25,6 @@ class Inner(LogicalBroker):
         self._silent: set[StreamName] = set()
         self._forget_ms = 0
 
-    @property
-    def knows_too_little(self) -> bool:
-        """Return whether any stream is flooded in a direction, as the broker lags behind its vector."""
-        nodes = list(self.peers.nodes)
-        return any(forwarding.is_flooded(nodes, self.interest) for forwarding in self.forwardings.values())
-
     def tick(self, now_ms: int) -> None:
         """Announce unwanted numbers that have waited long enough, and repeat what is due."""
         self._untold = True
@@ -59,8 +53,6 @@ class Inner(LogicalBroker):
     def _receive_run(self, node: str, run: StreamRun, now_ms: int) -> None:
         forwarding = self._forwarding(run.stream)
         forwarding.learn(run, node)
-        if run.vector is not None:
-            self.interest.demanded(run.vector)
         target = self.interest.direction(run.target) if run.target else None
         for towards in self.peers.nodes:
             if towards != node and (target is None or target == towards):

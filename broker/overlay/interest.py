@@ -57,7 +57,6 @@ class Interest:
     ) -> None:
         """No patterns but `#` are announced to the neighbours in `one_way`; `incarnation` is that of virtual time."""
         self.version = 0
-        self.rejected = 0  # updates that could not be applied
         self._own_node = own_node
         self._own_leaf = own_leaf
         self._neighbours = tuple(neighbours)
@@ -115,7 +114,6 @@ class Interest:
         elif isinstance(packet, Resync):
             link.resync()
         else:
-            assert isinstance(packet, Update)
             replica = self._directions[node].replicas[broker]
             self._refuse_loop(node, replica, packet)
             before = replica.replaced_by(packet)
@@ -137,17 +135,15 @@ class Interest:
                 output += [(node, broker, update) for update in link.take(now_ms)]
         return output
 
-    def observed(self, space: Space, time: int, now_ms: int) -> None:
-        """Take the own leaf's entry in V_m of a message that it received."""
-
-    def demanded(self, vector: Vector) -> None:
-        """Take V_m of a message."""
-
     # ---- the leaf broker's own subscriptions -------------------------------------------------------------------------
 
     def change(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> None:
         """Apply a batch of bindings: one update for each neighbour, if it changes what they must know."""
-        batch = self._apply_batch(added, removed)
+        assert self._own_leaf is not None, "only a leaf broker has subscriptions"
+        self._batches += 1
+        if self._widens:  # all bindings of a space count as one, so that the second one has nothing to announce
+            added = [(one, Conjunction(asked.space, EVERYTHING.text), durable) for one, asked, durable in added]
+        batch = self._subscriptions.change(added, removed)
         ended = self._batches == 1 or bool(batch.touched)
         if ended or batch.durable:
             self._announce(batch, ended=ended)
@@ -192,14 +188,6 @@ class Interest:
             durable=leaf if self._subscriptions.durable else (),
         )
         self._apply(self._own_node, self._own_leaf, own.receive(update))
-
-    def _apply_batch(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> BindingBatch:
-        """Apply a batch of bindings to the leaf broker's own subscriptions, and return what that changes."""
-        assert self._own_leaf is not None, "only a leaf broker has subscriptions"
-        self._batches += 1
-        if self._widens:  # all bindings of a space count as one, so that the second one has nothing to announce
-            added = [(one, Conjunction(asked.space, EVERYTHING.text), durable) for one, asked, durable in added]
-        return self._subscriptions.change(added, removed)
 
     # ---- what is known -----------------------------------------------------------------------------------------------
 
@@ -300,9 +288,6 @@ class Interest:
 
     # ---- changes -----------------------------------------------------------------------------------------------------
 
-    def _reaches(self, node: str, leaf: str) -> bool:
-        return self._directions[node].reaches(leaf)
-
     def _locate(self, leaf: str, node: str) -> None:
         """Note behind which tree node a leaf is that one of them lists or does not.
 
@@ -313,7 +298,7 @@ class Interest:
             return
         times = [(times[leaf], node) for node, times in self._times.items() if leaf in times]
         if len(times) > 1:
-            times = [one for one in times if self._reaches(one[1], leaf)] or times
+            times = [one for one in times if self._directions[one[1]].reaches(leaf)] or times
         if times:
             self._nodes[leaf] = max(times)[1]
         else:

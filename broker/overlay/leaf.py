@@ -32,7 +32,7 @@ class Leaf(LogicalBroker):
     have been received or time has passed.
 
     `logs` has the open streams; the caller changes it. The first call of `bindings_changed` brings all recovered
-    bindings. `forgets_vectors` is for simulations (`source`). No other process of the leaf has had the `incarnation`.
+    bindings. No other process of the leaf has had the `incarnation`.
     """
 
     def __init__(
@@ -45,22 +45,15 @@ class Leaf(LogicalBroker):
         timing: Timing | None = None,
         *,
         incarnation: int = 0,
-        forgets_vectors: bool = False,
     ) -> None:
         super().__init__(interest, (neighbour,), timing)
         state = state or LeafState()
         self._name = name
-        self._forgets_vectors = forgets_vectors
         self._node = neighbour
         self._logs = logs
         self._incarnation = incarnation
-        self._make_sink = partial(
-            Sink,
-            name,
-            budget=ByteBudget(self._timing.waiting_bytes),
-            checks=forgets_vectors,
-            read_time=self._read_time,
-        )
+        budget = ByteBudget(self._timing.waiting_bytes)
+        self._make_sink = partial(Sink, name, budget=budget, read_time=self._read_time)
         self._foreign = 0  # a virtual time that others have of this leaf and that is another life's
         self._leave_ms, self._leave_pause_ms = 0, LEAVE_PAUSE_MS
         self._left: list[int] = []
@@ -158,13 +151,10 @@ class Leaf(LogicalBroker):
         """Note that the exchange of a space exists here; it may have a stream already."""
         if space not in self.sources:
             stream = StreamName(self._name, space, self._incarnation)
-            self.sources[space] = StreamSource(stream, self._logs[space], forgets=self._forgets_vectors)
+            self.sources[space] = StreamSource(stream, self._logs[space])
             self._review_space(space, now_ms)
         else:
             self.sources[space].reopen(self._logs[space])
-
-    def stream_grew(self, space: Space) -> None:
-        """Note that more numbers of a stream are durable; `take_output` has them."""
 
     def take_bindings(self) -> list[tuple[Space, frozenset[str], frozenset[str]]]:
         """Return the changes of the bindings of the own streams: space, patterns to add first, and to remove.
@@ -293,12 +283,10 @@ class Leaf(LogicalBroker):
         several = len(self._incarnations[stream.leaf, stream.space]) > 1
         if several and not had_none and self._is_replaced(stream):
             return
-        self._deliveries += sink.received(run, floor, self._start_points.ceiling(stream.space))
+        self._deliveries += sink.received(run, floor)
         if several and had_none and sink.position is not None:
             self._retire_others(stream)
         self._leave_foreign(now_ms)
-        if floor is not None:
-            self.interest.observed(stream.space, sink.virtual_time, now_ms)
         self.gaps += sink.take_gaps()
 
     def _find_sink(self, stream: StreamName) -> Sink | None:
@@ -423,7 +411,7 @@ class Leaf(LogicalBroker):
             source.review(known, self._is_left, {*withdrawn, *given_up})
             source.before_next(partial(self._change_vector, source) if source.begins else None)
             source.trim()
-        enough = interest.sufficient(node, space, source.vector) and not source.forgets
+        enough = interest.sufficient(node, space, source.vector)
         (self._waiting.discard if source.vector == known else self._waiting.add)(space)
         self._wanted_bindings[space] = frozenset(interest.roots(node, space)) if enough else EVERYTHING
 

@@ -99,14 +99,6 @@ class LogicalBroker:
                 self._review(now_ms)
 
     @abstractmethod
-    def tick(self, now_ms: int) -> None:
-        """Note that time has passed."""
-
-    @abstractmethod
-    def take_output(self, now_ms: int) -> list[Outgoing]:
-        """Return the packets to send."""
-
-    @abstractmethod
     def _greet(self, peer: OverlayPeer) -> None:
         """Say on a new link how far each stream has got."""
 

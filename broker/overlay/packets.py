@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from mypy_extensions import mypyc_attr
-
 Vector = Mapping[str, int]
 """Virtual times by the name of the leaf broker; a leaf that is not named has 0."""
 NO_LIMIT = 1 << 62
@@ -233,14 +231,7 @@ class Ack:
     serial: int
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-class ReferencePacket:
-    """A packet that no link carries: one of those with which tests compare."""
-
-    __slots__ = ()
-
-
-InterestPacket = Update | UpdateAck | Resync | ReferencePacket
+InterestPacket = Update | UpdateAck | Resync
 """The packets with which brokers announce the interest behind them."""
 
 Packet = Hello | InterestPacket | StreamRun | Nack | Ack

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from broker.overlay.packets import Data, Element, Incarnations, Nack, StreamName, StreamRun, Vector, VectorChange
@@ -115,13 +115,11 @@ class Sink:
     incarnations of the stream, each up to a number, asks the publishing leaf instead: where the answer begins is the
     base.
 
-    With `checks` the publishing leaf may forget V_m (the Gryphon paper, section 3.7). The sink then passes no number
-    whose vector has less for this leaf than one before had, messages and silence alike: it asks for it again. After a
-    crash it does not know what it had, and demands what its latest binding needs.
-
     A consumer may get a message before it is on disk. So after a crash all that the stream had then is doubtful: up to
     the number that the publishing leaf tells when it is asked.
 
+    Shapes: `had` has the incarnations that the leaf had before this one. Consumers here may have got messages up to
+    `doubtful_upto` before a crash. Deliveries up to `committed_upto` are durable, or were when the sink began.
     Invariant: elements leave in the order of their numbers, and a number is passed only if a broker that knew enough
     said what it holds.
     """
@@ -133,25 +131,23 @@ class Sink:
         position: int | None,
         budget: ByteBudget,
         *,
-        checks: bool = False,
         doubtful_upto: int = 0,
         had: Incarnations = (),
         read_time: Callable[[int], int] = as_it_is,
     ) -> None:
         """`read_time` turns what vectors have of the leaf into times of its own clock."""
         self._leaf = leaf
-        self._had = had
+        self.had = had
         self._read_time = read_time
-        self._checks = checks
         self.stream = stream
         self._budget = budget
         self._coverage = None if position is None else Coverage(position)
-        self._doubtful_upto = doubtful_upto
+        self.doubtful_upto = doubtful_upto
         self._value: int | None = None
         self._known: dict[int, int] = {}
         self._waiting: dict[int, tuple[Element, int | None]] = {}  # with this leaf's entry in the vector before
         self._numbers: list[int] = []
-        self._handed = self._committed = self._acked = 0 if position is None else position
+        self._handed = self.committed_upto = self._acked = 0 if position is None else position
         self.reached = 0 if position is None else position
         self._tipped = False
         self._gaps: list[StreamGap] = []
@@ -171,40 +167,20 @@ class Sink:
         return None if self._coverage is None else self._coverage.upto
 
     @property
-    def committed_upto(self) -> int:
-        """Return the number of the last delivery that is durable, or the position with which the sink began."""
-        return self._committed
-
-    @property
     def is_settled(self) -> bool:
         """Return whether all that was handed out is durable, and nothing waits for what is missing."""
-        return not self._waiting and self._committed >= self._handed
+        return not self._waiting and self.committed_upto >= self._handed
 
     @property
     def asks(self) -> bool:
         """Return whether answers to questions are on their way."""
         return self._streams or self._asked_ms >= 0
 
-    @property
-    def had(self) -> Incarnations:
-        """Return the incarnations that the leaf had before this one."""
-        return self._had
-
-    @property
-    def doubtful_upto(self) -> int:
-        """Return up to which number consumers here may have got messages before a crash."""
-        return self._doubtful_upto
-
-    @property
-    def virtual_time(self) -> int:
-        """Return this leaf's entry in the vector of the last number that was passed, 0 if it is not known."""
-        return self._value or 0
-
-    def received(self, run: StreamRun, floor: int | None, ceiling: int) -> list[Delivery]:
+    def received(self, run: StreamRun, floor: int | None) -> list[Delivery]:
         """Take a run and return what can be delivered now.
 
-        `floor` is the lowest start point of the leaf's bindings in the space, None without bindings; `ceiling` is the
-        highest one, which a publisher that forgets is asked for. Cost: the elements of the run and those that waited.
+        `floor` is the lowest start point of the leaf's bindings in the space, None without bindings.
+        Cost: the elements of the run and those that waited.
         """
         self._learn(run)
         if run.target and run.target != self._leaf:
@@ -217,31 +193,25 @@ class Sink:
                 return []
         if run.last < run.first:
             self._tipped = True
-            if run.target and self._doubtful_upto == WHOLE_STREAM:
-                self._doubtful_upto = run.last
+            if run.target and self.doubtful_upto == WHOLE_STREAM:
+                self.doubtful_upto = run.last
             return []
         if run.last <= coverage.upto:
             return []
         if run.first > coverage.upto + 1:
-            if not self._checks:
-                self._keep(coverage, run)
+            self._keep(coverage, run)
             return []
-        if self._checks:
-            checked = self._checked(run, coverage.upto + 1, floor, ceiling)
-            if checked is None:
-                return []
-            run = checked
         return self._pass(coverage, run, floor)
 
     def committed(self, number: int) -> None:
         """Note that all deliveries up to a number are durable."""
-        self._committed = max(self._committed, number)
+        self.committed_upto = max(self.committed_upto, number)
 
     def ack(self) -> int | None:
         """Return the number up to which nothing of the stream is needed any more, None without a base."""
         if self._coverage is None:
             return None
-        return self._coverage.upto if self._committed >= self._handed else self._committed
+        return self._coverage.upto if self.committed_upto >= self._handed else self.committed_upto
 
     def take_ack(self) -> int | None:
         """Return the number to acknowledge now: a new one, or again the last one when the publisher waits for it."""
@@ -291,8 +261,7 @@ class Sink:
             self._repeated = False
         self._asked_first, self._asked_ms = first, now_ms
         self.repairs += 1
-        vst = self._value or 0 if self._checks and first else floor or 0
-        return Nack(self.stream, first, last, self._leaf, vst, limit_bytes, () if first else self._had)
+        return Nack(self.stream, first, last, self._leaf, floor or 0, limit_bytes, () if first else self.had)
 
     def ask_anew(self) -> None:
         """Do not wait for the answers that a link may have lost."""
@@ -302,7 +271,7 @@ class Sink:
     def _hole(self, floor: int | None) -> tuple[int, int] | None:
         if self._coverage is not None:
             hole = self._coverage.hole(self.reached)
-            asks = hole is None and self._doubtful_upto == WHOLE_STREAM
+            asks = hole is None and self.doubtful_upto == WHOLE_STREAM
             return (WHOLE_STREAM, WHOLE_STREAM) if asks else hole
         return (0, 0) if self._wants_base and floor is not None else None
 
@@ -331,8 +300,8 @@ class Sink:
         """Return the numbers before the base, if the run holds it."""
         if floor is None:
             return None
-        if self._had:
-            self._wants_base = not run.target or run.first > 1 + max(number for _, number in self._had)
+        if self.had:
+            self._wants_base = not run.target or run.first > 1 + max(number for _, number in self.had)
             return None if self._wants_base else self._begin(run.first - 1)
         if run.first == 1 and run.last > 0:
             self._value = 0
@@ -342,7 +311,7 @@ class Sink:
             if isinstance(element, VectorChange):
                 before = self._time_in(element.old)
                 value = self._time_in(element.new)
-                if before < floor <= value and not self._checks:
+                if before < floor <= value:
                     self._value = before
                     return self._begin(element.number - 1)
         self._wants_base = value is None or value >= floor
@@ -351,7 +320,7 @@ class Sink:
     def _begin(self, position: int) -> Coverage:
         self._coverage = Coverage(position)
         self._wants_base = False
-        self._handed = self._committed = position
+        self._handed = self.committed_upto = position
         return self._coverage
 
     def _keep(self, coverage: Coverage, run: StreamRun) -> None:
@@ -402,26 +371,6 @@ class Sink:
                 self._value = self._waiting[self._numbers[0]][1]
             self._hand_out(self._drain(last, coverage.upto), floor, deliveries)
 
-    def _checked(self, run: StreamRun, expected: int, floor: int | None, ceiling: int) -> StreamRun | None:
-        """Return the run up to where this leaf's entry falls below what it was, None if it begins there."""
-        if self._value is None:
-            self._value = ceiling
-        before = self._value_before(run, expected)
-        is_started = floor is not None and floor <= self._value
-        if is_started and not run.lost and (before is None or before < self._value):
-            return None
-        value = self._value = self._value if before is None else before
-        for element in run.elements:
-            if element.number < expected or not isinstance(element, VectorChange):
-                continue
-            after = element.new.get(self._leaf, 0)
-            if after < value and floor is not None and floor <= value:
-                last = element.number - 1
-                kept = tuple(one for one in run.elements if one.number <= last)
-                return None if last < expected else replace(run, last=last, elements=kept)
-            value = after
-        return run
-
     def _pass_lost(self, coverage: Coverage, run: StreamRun, floor: int | None) -> list[Delivery]:
         """Pass numbers that are gone for good, but for those that had arrived."""
         deliveries: list[Delivery] = []
@@ -461,7 +410,7 @@ class Sink:
                 self._know(element.number, after)
             elif floor is not None and value >= floor:
                 self._handed = element.number
-                doubtful = element.number <= self._doubtful_upto
+                doubtful = element.number <= self.doubtful_upto
                 deliveries.append(Delivery(self.stream, element, value, doubtful))
 
     def _drain(self, above: int, upto: int) -> Iterable[Element]:

@@ -66,7 +66,7 @@ class StreamLog(Protocol):
         ...
 
     def append_vector(self, old: Vector, new: Vector, incarnation: int) -> int:
-        """Append a vector change and return its number; `Leaf.stream_grew` follows once it is durable."""
+        """Append a vector change and return its number."""
         ...
 
     def before_next(self, call: Callable[[], None] | None) -> None:
@@ -96,17 +96,11 @@ class StreamSource:
     The data folder may be a copy that is older than what others have. So a vector change goes before the first message
     of a process in any case, and with it the stream gets another incarnation. Who had an earlier one asks what follows.
 
-    With `forgets` the leaf does not find its promises again after a crash (the Gryphon paper, section 3.7): V_m falls
-    to nothing for every leaf, and rises with what is known. A leaf that gets numbers with less than it had before asks
-    for them again, and gets them with the V_m of today once that is high enough. Bindings cannot tell what will be
-    asked for, so everything is kept; and for whom it is kept must survive: a leaf leaves the vector only when it is
-    known at a time as late as it was promised before.
-
     Invariant: a number that a leaf of the vector has not acknowledged is kept, unless a limit of the log drops it or
     the leaf is given up; both leave a mark, so that the leaf is told of a gap.
     """
 
-    def __init__(self, stream: StreamName, log: StreamLog, *, forgets: bool = False) -> None:
+    def __init__(self, stream: StreamName, log: StreamLog) -> None:
         """Find what the log has of a stream; the incarnation of `stream` is that of this process."""
         self._log = log
         self._changes = list(log.changes)
@@ -118,12 +112,6 @@ class StreamSource:
         self.acks = Acknowledgements()
         self._catch_ups: dict[str, CatchUp] = {}
         self.sent = self.last
-        self.forgets = forgets
-        self._before = self._appended if forgets else NO_VECTOR
-        if forgets:
-            self.vector = dict.fromkeys(self._appended, 0)
-            if self.is_stale:
-                self.change_vector()
 
     @property
     def last(self) -> int:
@@ -165,7 +153,7 @@ class StreamSource:
         for leaf, virtual_time in self.vector.items():
             if leaf in vector:
                 vector[leaf] = max(vector[leaf], virtual_time)
-            elif leaf not in given_up and not is_left(leaf, max(virtual_time, self._before.get(leaf, 0))):
+            elif leaf not in given_up and not is_left(leaf, virtual_time):
                 vector[leaf] = virtual_time
         lost = [leaf for leaf in self._appended if leaf in given_up and leaf in self.vector and leaf not in vector]
         self.vector = vector
@@ -221,7 +209,7 @@ class StreamSource:
         last = min(nack.last, self.sent)
         catch_up = self._catch_ups.get(nack.leaf)
         goes_on = again or (catch_up is not None and catch_up.goes_on(nack.first))
-        if nack.first > last or (self.forgets and self._appended.get(nack.leaf, 0) < nack.vst):
+        if nack.first > last:
             return [replace(self.tip(), target=nack.leaf)]
         if catch_up is None or not goes_on:
             catch_up = self._catch_ups[nack.leaf] = CatchUp(nack.first)
@@ -238,7 +226,7 @@ class StreamSource:
                 catch_up.sent(run.last, _size_bytes(run))
             runs += part
         catch_up.complete(self.sent)
-        return [self._promoted(run) for run in runs] if self.forgets else runs
+        return runs
 
     def owes(self, nack: Nack) -> bool:
         """Return whether more of an answer fits in the window of the leaf."""
@@ -311,10 +299,7 @@ class StreamSource:
         return self._repair(nack, begin, self.sent)
 
     def _base(self, nack: Nack) -> list[StreamRun] | None:
-        """Answer a leaf that has no base: from number 1 on, where what it cannot want is silent.
-
-        A publisher that forgets cannot say to whom it had promised what a limit forced out: it is lost to every leaf.
-        """
+        """Answer a leaf that has no base: from number 1 on, where what it cannot want is silent."""
         at = self._change_at(self.trimmed)
         if at >= 0 and self._changes[at].new.get(nack.leaf, 0) >= nack.vst:
             return self._repair(nack, 1, self.sent)
@@ -325,9 +310,7 @@ class StreamSource:
                 part = self._log.read(change.number, self.sent, RUN_BYTES)
                 if part is None:
                     return None
-                lost = min(self._log.lost, change.number - 1) if self.forgets else 0
-                run = StreamRun(self.stream, lost + 1, part.last, 0, part.elements, nack.leaf, vector=NO_VECTOR)
-                return [replace(run, first=1, last=lost, elements=(), lost=True), run] if lost else [run]
+                return [StreamRun(self.stream, 1, part.last, 0, part.elements, nack.leaf, vector=NO_VECTOR)]
         return [replace(self.tip(), target=nack.leaf)]
 
     def _repair(self, nack: Nack, first: int, last: int) -> list[StreamRun] | None:
@@ -352,12 +335,6 @@ class StreamSource:
             kept = (self._changes[at],) if at >= 0 and first <= self._changes[at].number else ()
             runs.append(self._numbered(first, part.last, kept + part.elements))
         return [replace(run, target=leaf) for run in runs]
-
-    def _promoted(self, run: StreamRun) -> StreamRun:
-        """Return a run to match against the vector of today, in place of the vectors of the time of its numbers."""
-        elements = tuple(element for element in run.elements if isinstance(element, Data))
-        at = self._changes[-1].number if self._changes else 0
-        return replace(run, elements=elements, vector_at=at, vector=self._appended)
 
     def _change_at(self, number: int) -> int:
         """Return the place of the last vector change up to a number, -1 if there is none."""

@@ -24,10 +24,10 @@ class VirtualTime:
     Source: the Gryphon paper, section 3.3.
     """
 
-    __slots__ = ("_incarnation", "_lived", "_recovered", "bound", "now")
+    __slots__ = ("_incarnation", "_lived", "bound", "now", "recovered")
 
     def __init__(self, persisted_bound: int = 0, incarnation: int = 0) -> None:
-        self._recovered = persisted_bound
+        self.recovered = persisted_bound  # what was promised before holds up to here
         self._incarnation = incarnation
         self._lived: list[tuple[int, int]] = []  # the first and the last time of each stretch
         self.now = persisted_bound
@@ -43,14 +43,9 @@ class VirtualTime:
 
     def read(self, time: int) -> int | None:
         """Return a time that others have of this leaf as one of this clock, None if it is another life's."""
-        if time <= self._recovered or self._lived[-1][0] <= time <= self.now:
+        if time <= self.recovered or self._lived[-1][0] <= time <= self.now:
             return time
         return time if any(first <= time <= last for first, last in self._lived[:-1]) else None
-
-    @property
-    def recovered(self) -> int:
-        """Return the bound with which the clock began: what was promised before holds up to here."""
-        return self._recovered
 
     def leave(self, time: int) -> None:
         """Continue above a time of another life, which others may have taken for the latest."""
@@ -61,17 +56,3 @@ class VirtualTime:
         self.now = above + self._incarnation + 1
         self.bound = above + self._incarnation + RESERVE
         self._lived.append((self.now, self.now))
-
-
-def reaches(vector: Vector, wanted: Vector) -> bool:
-    """Return whether no element of a vector is smaller than the wanted one."""
-    return all(vector.get(leaf, 0) >= time for leaf, time in wanted.items())
-
-
-def later(vector: Vector, other: Vector) -> dict[str, int]:
-    """Return the elementwise maximum of two vectors."""
-    result = dict(vector)
-    for leaf, time in other.items():
-        if time > result.get(leaf, 0):
-            result[leaf] = time
-    return result

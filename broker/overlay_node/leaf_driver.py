@@ -289,7 +289,6 @@ class LeafDriver:
         for space, upto in ends:
             if stream := self.streams.get(space):
                 stream.became_durable(upto)
-            self.leaf.stream_grew(space)
         self._schedule()
 
     def _forward(self) -> None:

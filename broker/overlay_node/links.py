@@ -249,7 +249,7 @@ class Links:
                     if broker.broker < neighbour.broker:
                         self._connect_here(broker, neighbour)
                 elif neighbour.url.get_secret_value():
-                    begin = partial(self._dialled, broker, neighbour)
+                    begin = partial(self._begin, broker, neighbour)
                     dialler = Dialler(broker.broker, self._process, neighbour, begin)
                     self._diallers[broker.broker, neighbour.broker] = dialler
                     dialler.start()
@@ -308,9 +308,6 @@ class Links:
     def _refusal(self, own: object, peer: object, text: str) -> ChannelError:
         _log.warning("overlay.link_refused", broker=own, peer=peer, reason=text)
         return ChannelError(403, f"access to queue '{LINK_QUEUE}' refused: {text}")
-
-    def _dialled(self, broker: OverlayBroker, neighbour: Neighbour, carrier: DialledCarrier) -> OverlayLink:
-        return self._begin(broker, neighbour, carrier)
 
     def _connect_here(self, broker: OverlayBroker, neighbour: Neighbour) -> None:
         """Connect two brokers of this process."""

@@ -33,12 +33,11 @@ class UnknownEngine(ValueError):
 
 
 class TopicEngine(Protocol[T]):
-    """Maps distinct canonical patterns, literal ones among them, to one target each.
+    """Maps distinct canonical patterns, literal ones among them, to one target each."""
 
-    `visited` counts the work of matching, each engine in its own unit: patterns, rows, nodes or states.
-    """
-
-    visited: int
+    @property
+    def visited(self) -> int:
+        """Return the work of matching so far, each engine in its own unit: patterns, rows, nodes or states."""
 
     def add(self, pattern: Pattern, target: T) -> T | None:
         """Store the target of one pattern and return None; if the pattern has a target, keep it and return it."""

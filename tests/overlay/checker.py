@@ -9,10 +9,10 @@ from functools import lru_cache
 from broker.overlay.inner import Inner
 from broker.overlay.leaf import Leaf
 from broker.overlay.packets import Space, StreamName, VectorChange
-from broker.overlay.simulation.leaf_member import LeafMember, SimulatedBinding, SimulatedPublish
 from broker.overlay.sink import Delivery, StreamGap
 from broker.routing.cover_set import CoverSet
 from broker.routing.pattern import parse_pattern
+from tests.overlay.faulty_leaf import FaultyLeaf, SimulatedBinding, SimulatedPublish
 from tests.overlay.faulty_network import FaultyNetwork
 
 MANY_PATTERNS = 100
@@ -41,8 +41,8 @@ class Checker:
         self.delivered = 0
         network.on_replace = self._replaced
         for leaf in network.leaves.values():
-            leaf.watch(self._committed)
-            leaf.log.watch(self._watch_trim(leaf))
+            leaf.on_commit = self._committed
+            leaf.log.on_trim = self._watch_trim(leaf)
 
     def quiet(self) -> str:
         """Return what is not settled yet, empty if everything is."""
@@ -50,7 +50,7 @@ class Checker:
             for space, source in leaf.leaf.sources.items():
                 if source.needed_from() <= leaf.log.streams[space].last or source.trimmed < source.last:
                     return f"{leaf.name} {space.exchange}: needed from {source.needed_from()}, last {source.last}"
-                if self._network.cut_for_good or self._network.forgets_vectors:
+                if self._network.cut_for_good:
                     continue
                 if leaf.log.streams[space].bound == {"#"} != set(leaf.leaf.interest.roots(_only(leaf.leaf), space)):
                     return f"{leaf.name} floods {space.exchange}"
@@ -76,14 +76,14 @@ class Checker:
                     raise Broken(f"{leaf.name} found a gap: {gap}")
 
     def _check_complete(
-        self, publisher: LeafMember, space: Space, messages: Iterable[SimulatedPublish], leaf: LeafMember
+        self, publisher: FaultyLeaf, space: Space, messages: Iterable[SimulatedPublish], leaf: FaultyLeaf
     ) -> None:
         stream = StreamName(publisher.name, space)
         for message in messages:
             promised = message.vector.get(leaf.name, 0)
             if message.key in leaf.arrived and not _is_of_another_life(leaf, promised):
                 time = leaf.arrived[message.key]
-                if time < promised or (time > promised and not self._network.forgets_vectors):
+                if time != promised:
                     raise Broken(f"{leaf.name} took {message} of {stream} for one of its virtual time {time}")
             for binding in leaf.bindings.values():
                 if message.key in binding.got or not _is_due_to(binding, leaf, space, message):
@@ -91,7 +91,7 @@ class Checker:
                 if not self._is_excused(leaf, stream, message):
                     raise Broken(f"{leaf.name} misses {message} of {stream} for {binding}")
 
-    def _is_excused(self, leaf: LeafMember, stream: StreamName, message: SimulatedPublish) -> bool:
+    def _is_excused(self, leaf: FaultyLeaf, stream: StreamName, message: SimulatedPublish) -> bool:
         if not (self._may_lose or message.size_bytes > self._limit_bytes):
             return False
         publisher = self._network.leaves[stream.leaf]
@@ -117,12 +117,12 @@ class Checker:
         messages = [*publisher.published[space], *publisher.lost_life[space]]
         return not any(gap.has(message.number) for message in messages if message.incarnation == gap.stream.incarnation)
 
-    def _check_vectors(self, publisher: LeafMember, space: Space) -> None:
+    def _check_vectors(self, publisher: FaultyLeaf, space: Space) -> None:
         before: VectorChange | None = None
         for message in publisher.log.streams[space].elements.values():
             if isinstance(message, VectorChange):
                 for leaf, time in message.old.items():
-                    if message.new.get(leaf, time) < time and not self._network.forgets_vectors:
+                    if message.new.get(leaf, time) < time:
                         raise Broken(f"V_m of {publisher.name} goes back: {message}")
                 if before is not None and dict(before.new) != dict(message.old):
                     raise Broken(f"V_m of {publisher.name} jumps: {before} {message}")
@@ -138,20 +138,20 @@ class Checker:
         if key in member.arrived and key not in publisher.copied:
             raise Broken(f"{leaf} got {number} of {delivery.stream} twice")
         message = publisher.messages[key]
-        promises_anew = self._network.forgets_vectors or _is_of_another_life(member, message.vector.get(leaf, 0))
+        promises_anew = _is_of_another_life(member, message.vector.get(leaf, 0))
         for binding in getting:
             if message.event < binding.made and not promises_anew:
                 raise Broken(f"{leaf} got {number} of {delivery.stream}, from before it made {binding}")
         self._last[leaf, delivery.stream] = number
         self.delivered += 1
 
-    def _replaced(self, leaf: LeafMember) -> None:
+    def _replaced(self, leaf: FaultyLeaf) -> None:
         """Note that a leaf has only the numbers of its copied data folder."""
         self._last = defaultdict(int, {place: last for place, last in self._last.items() if place[0] != leaf.name})
         for stream, numbers in leaf.received_numbers.items():
             self._last[leaf.name, stream] = max(numbers, default=0)
 
-    def _watch_trim(self, publisher: LeafMember) -> Callable[[Space, int, int], None]:
+    def _watch_trim(self, publisher: FaultyLeaf) -> Callable[[Space, int, int], None]:
         def check(space: Space, trimmed: int, upto: int) -> None:
             if self._may_lose:
                 return
@@ -188,19 +188,19 @@ class Checker:
         return ""
 
 
-def _is_due(leaf: LeafMember, space: Space, message: SimulatedPublish) -> bool:
+def _is_due(leaf: FaultyLeaf, space: Space, message: SimulatedPublish) -> bool:
     """Return whether a binding of a leaf must get a message."""
     return any(_is_due_to(binding, leaf, space, message) for binding in leaf.bindings.values())
 
 
-def _is_due_to(binding: SimulatedBinding, leaf: LeafMember, space: Space, message: SimulatedPublish) -> bool:
+def _is_due_to(binding: SimulatedBinding, leaf: FaultyLeaf, space: Space, message: SimulatedPublish) -> bool:
     if not (binding.durable or leaf.is_running):
         return False
     time = message.vector.get(leaf.name, 0)
     return not _is_of_another_life(leaf, time) and binding.gets(space, message.keys, time)
 
 
-def _is_of_another_life(leaf: LeafMember, time: int) -> bool:
+def _is_of_another_life(leaf: FaultyLeaf, time: int) -> bool:
     """Return whether a leaf may have promised a virtual time before its data folder was replaced."""
     if not leaf.replaced:
         return False

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from broker.overlay.aggregation import Aggregation
 from broker.overlay.packets import Space, StreamName
-from broker.overlay.simulation.leaf_member import LeafMember, SimulatedBinding, SimulatedPublish
-from broker.overlay.simulation.link import SimulatedLink
-from broker.overlay.simulation.member import Dice
+from broker.overlay.simulation.member import Dice, SimulatedBroker
 from broker.overlay.simulation.memory_log import MemoryStream
 from broker.overlay.simulation.network import Network, SimulatedTree
 from broker.overlay.source import LeafState
+from tests.overlay.faulty_leaf import FaultyLeaf, SimulatedBinding, SimulatedPublish
+from tests.overlay.faulty_link import FaultyLink, Statistics
 
 
 def random_tree(dice: Dice, brokers: int, siblings_max: int = 3) -> SimulatedTree:
@@ -85,7 +86,7 @@ class FolderCopy:
     positions: dict[StreamName, int]
 
 
-def folder_copy(leaf: LeafMember) -> FolderCopy:
+def folder_copy(leaf: FaultyLeaf) -> FolderCopy:
     """Return what a copy of the data folder has now."""
     return FolderCopy(
         {space: stream_copy(stream) for space, stream in leaf.log.streams.items()},
@@ -110,7 +111,7 @@ def stream_copy(stream: MemoryStream) -> MemoryStream:
     return copy
 
 
-def restore(leaf: LeafMember, copy: FolderCopy | None) -> None:
+def restore(leaf: FaultyLeaf, copy: FolderCopy | None) -> None:
     """Put an older copy in the place of the data folder of a broker that does not run, or an empty folder."""
     leaf.replaced = True
     for space, messages in leaf.published.items():
@@ -137,19 +138,30 @@ def restore(leaf: LeafMember, copy: FolderCopy | None) -> None:
 class FaultyNetwork(Network):
     """A network with more faults than crashes of brokers."""
 
+    leaves: dict[str, FaultyLeaf]  # type: ignore[assignment]
+    links: list[FaultyLink]  # type: ignore[assignment]
+
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self.cut_for_good: list[SimulatedLink] = []
-        self.on_replace: Callable[[LeafMember], None] = lambda _leaf: None
+        self.statistics = Statistics()
+        self.on_packet = self.statistics.count
+        self.cut_for_good: list[FaultyLink] = []
+        self.on_replace: Callable[[FaultyLeaf], None] = lambda _leaf: None
 
-    def replace_folder(self, leaf: LeafMember, copy: FolderCopy | None, back_after_ms: int) -> None:
+    def _leaf(self, name: str, neighbour: str, spaces: Sequence[Space], aggregation: Aggregation) -> FaultyLeaf:
+        return FaultyLeaf(name, neighbour, spaces, self.scheduler, self.dice, aggregation, self.patterns_max)
+
+    def _link(self, one: SimulatedBroker, other: SimulatedBroker) -> FaultyLink:
+        return FaultyLink(one, other, self.scheduler, self.dice, self._carried)
+
+    def replace_folder(self, leaf: FaultyLeaf, copy: FolderCopy | None, back_after_ms: int) -> None:
         """Kill a leaf, and start it again with an older copy of its data folder, or with an empty one."""
         if leaf.is_running:
             self.crash(leaf, back_after_ms)
             restore(leaf, copy)
             self.on_replace(leaf)
 
-    def cut(self, link: SimulatedLink, back_after_ms: int) -> None:
+    def cut(self, link: FaultyLink, back_after_ms: int) -> None:
         """Cut a link for a while."""
         link.cut()
         self.scheduler.after(back_after_ms, lambda: self._mend(link))
@@ -162,9 +174,9 @@ class FaultyNetwork(Network):
             self.cut_for_good = [self.dice.choice(links)]
             self.cut(self.cut_for_good[0], 0)
 
-    def cut_one_way(self, link: SimulatedLink, noticed_after_ms: int) -> None:
+    def cut_one_way(self, link: FaultyLink, noticed_after_ms: int) -> None:
         """Lose all packets in one direction until heartbeats notice and the link is opened again."""
-        link.lose_from(self.dice.choice([member.name for member in link.members]))
+        link.one_way = self.dice.choice([member.name for member in link.members])
 
         def notice() -> None:
             link.close()
@@ -186,14 +198,14 @@ class FaultyNetwork(Network):
         """End all faults, so that every broker runs and every link is up soon."""
         for link in self.links:
             if link not in self.cut_for_good:
-                link.release()
+                link.held = False
         for member in self.members():
             self.restart(member)
         for link in self.links:
             if not link.is_up and not link.held:
                 link.reopen_later()
 
-    def _mend(self, link: SimulatedLink) -> None:
+    def _mend(self, link: FaultyLink) -> None:
         if link not in self.cut_for_good:
-            link.release()
+            link.held = False
         link.reopen_later()

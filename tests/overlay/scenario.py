@@ -8,12 +8,12 @@ from typing import Final, get_args
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.packets import Conjunction, InterestPacket, Space
-from broker.overlay.simulation.leaf_member import LeafMember, SimulatedBinding
-from broker.overlay.simulation.link import NO_FAULTS, LinkFaults, Statistics
 from broker.overlay.simulation.member import Dice
 from broker.overlay.simulation.network import SimulatedTree
 from broker.routing.pattern import parse_pattern
 from tests.overlay.checker import Broken, Checker
+from tests.overlay.faulty_leaf import FaultyLeaf, SimulatedBinding
+from tests.overlay.faulty_link import NO_FAULTS, LinkFaults
 from tests.overlay.faulty_network import FaultyNetwork, FolderCopy, folder_copy, random_tree
 
 SETTLE_MS = 120_000
@@ -48,8 +48,7 @@ class Scenario:
 class SimulationOutcome:
     """The result of a scenario, or of several.
 
-    `insufficient_ms` is the time during which an inner broker knew too little of a direction for one of its streams,
-    summed over brokers. `updates` are the packets about interest, of which `rejected` could not be applied.
+    `updates` are the packets about interest.
     """
 
     published: int = 0
@@ -58,19 +57,15 @@ class SimulationOutcome:
     filtered: int = 0
     repairs: int = 0
     updates: int = 0
-    rejected: int = 0
-    insufficient_ms: int = 0
     events: int = 0
     settled_ms: int = 0
-    packets: dict[str, tuple[int, int]] = field(default_factory=dict)
+    packets: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: SimulationOutcome) -> None:
         """Add another outcome."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for kind, (count, size_bytes) in other.packets.items():
-            before = self.packets.get(kind, (0, 0))
-            self.packets[kind] = (before[0] + count, before[1] + size_bytes)
+        self.packets += other.packets
 
     def lines(self) -> list[str]:
         """Return the outcome as a table."""
@@ -110,14 +105,7 @@ def random_scenario(dice: Dice) -> Scenario:
 class Story:
     """One run of a scenario."""
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        dice: Dice,
-        topology: SimulatedTree | None = None,
-        *,
-        forgets_vectors: bool = False,
-    ) -> None:
+    def __init__(self, scenario: Scenario, dice: Dice, topology: SimulatedTree | None = None) -> None:
         self.scenario = scenario
         self.dice = dice
         spaces = [Space("/", f"orders{place}") for place in range(scenario.spaces)]
@@ -130,21 +118,19 @@ class Story:
             dice,
             lambda: dice.choice(kinds) if mixed else kind,
             patterns_max=dice.choice((1000, 1000, 4)),
-            forgets_vectors=forgets_vectors,
         )
         for member in self.network.members():
             if scenario.limited and dice.random() < 0.5:
-                member.limit(SMALL_BYTES)
+                member.limit_bytes = SMALL_BYTES
         self.checker = Checker(self.network, may_lose=scenario.may_lose)
         self._bindings = 0
-        self._folders: list[tuple[LeafMember, FolderCopy]] = []
-        self._copies = 0 if forgets_vectors else scenario.replaced_folders
+        self._folders: list[tuple[FaultyLeaf, FolderCopy]] = []
 
     def run(self) -> SimulationOutcome:
         """Run everything and check it. Raises: Broken."""
         network, scenario, scheduler = self.network, self.scenario, self.network.scheduler
         for link in network.links:
-            link.suffer(scenario.faults)
+            link.faults = scenario.faults
         network.start()
         for count, action in (
             (scenario.messages, self._publish),
@@ -152,8 +138,8 @@ class Story:
             (scenario.crashes, self._crash),
             (scenario.cuts, self._cut),
             (1 if scenario.cut_for_good else 0, network.cut_one_for_good),
-            (self._copies, self._copy_folder),
-            (self._copies, self._replace_folder),
+            (scenario.replaced_folders, self._copy_folder),
+            (scenario.replaced_folders, self._replace_folder),
             (dice_limits(self.dice) if scenario.may_lose else 0, self._force_out),
         ):
             for _ in range(count):
@@ -177,17 +163,14 @@ class Story:
 
     @property
     def _may_flood(self) -> bool:
-        """Return whether a broker may not know all: a vector that a link lost is sent once, or it is cut off.
-
-        A publisher that forgets its vectors keeps streams of which all is settled, and a broker forgets those.
-        """
-        return bool(self.scenario.faults.drop or self.network.cut_for_good or self.network.forgets_vectors)
+        """Return whether a broker may not know all: a vector that a link lost is sent once, or it is cut off."""
+        return bool(self.scenario.faults.drop or self.network.cut_for_good)
 
     def _settle(self) -> None:
         """End all faults and run until nothing is under way. Raises: Broken if that takes too long."""
         network, scheduler = self.network, self.network.scheduler
         for link in network.links:
-            link.suffer(NO_FAULTS)
+            link.faults = NO_FAULTS
         network.heal()
         end_ms = scheduler.now_ms + SETTLE_MS
         scheduler.run_until(scheduler.now_ms + 500)
@@ -211,22 +194,20 @@ class Story:
     def _outcome(self) -> SimulationOutcome:
         network = self.network
         leaves = network.leaves.values()
-        packets = packets_by_kind(network.statistics)
+        packets = network.statistics.packets
         return SimulationOutcome(
             published=sum(len(messages) for leaf in leaves for messages in leaf.published.values()),
             delivered=self.checker.delivered,
             flooded=self._flooded(),
             filtered=sum(member.counts.filtered for member in network.inner.values()),
             repairs=sum(sink.repairs for leaf in leaves for sink in leaf.leaf.sinks.values()),
-            updates=sum(packets.get(kind, (0, 0))[0] for kind in _UPDATES),
-            rejected=sum(member.rejected for member in network.members()),
-            insufficient_ms=network.insufficient_ms,
+            updates=sum(packets[kind] for kind in _UPDATES),
             events=network.scheduler.count,
             settled_ms=network.scheduler.now_ms - self.scenario.active_ms,
             packets=packets,
         )
 
-    def _leaf(self) -> LeafMember | None:
+    def _leaf(self) -> FaultyLeaf | None:
         leaf = self.dice.choice(list(self.network.leaves.values()))
         return leaf if leaf.is_running else None
 
@@ -289,14 +270,3 @@ class Story:
 def dice_limits(dice: Dice) -> int:
     """Return how often a limit forces messages out."""
     return dice.randint(0, 2)
-
-
-def packets_by_kind(statistics: Statistics) -> dict[str, tuple[int, int]]:
-    """Return packets and bytes by kind."""
-    packets: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    for (_, _, kind), count in statistics.packets.items():
-        packets[kind] += count
-    for (_, _, kind), size in statistics.bytes.items():
-        sizes[kind] += size
-    return {kind: (count, sizes[kind]) for kind, count in sorted(packets.items())}

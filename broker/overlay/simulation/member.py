@@ -75,25 +75,14 @@ class SimulatedBroker:
         self.after_event: Callable[[], None] = _nothing
         self._scheduler = scheduler
         self._again = False
-        self._rejected = 0
-
-    def limit(self, limit_bytes: int) -> None:
-        """Take no message above a limit."""
-        self.limit_bytes = limit_bytes
 
     @property
     def is_running(self) -> bool:
         """Return whether the broker has not crashed."""
         return self.broker is not None
 
-    @property
-    def rejected(self) -> int:
-        """Return how many updates could not be applied, crashes included."""
-        return self._rejected + (0 if self.broker is None else self.broker.interest.rejected)
-
     def crash(self) -> None:
         """Lose everything that is not durable."""
-        self._rejected = self.rejected
         self.broker = None
 
     def connected(self, peer: SimulatedBroker, session: int) -> None:
@@ -107,13 +96,6 @@ class SimulatedBroker:
         if self.broker is not None:
             self.broker.lost(peer.node, peer.name, self._scheduler.now_ms)
             self.poll()
-
-    def full(self, peer: SimulatedBroker, *, is_full: bool) -> None:
-        """Pass on that a link is full or not any more."""
-        if self.broker is not None:
-            self.broker.full(peer.node, peer.name, is_full=is_full)
-            if not is_full:
-                self.poll_soon()
 
     def received(self, peer: SimulatedBroker, packet: Packet) -> None:
         """Pass on a packet."""

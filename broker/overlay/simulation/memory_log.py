@@ -11,16 +11,16 @@ from broker.routing.index import TopicIndex
 
 
 class MemoryLog:
-    """All streams of one leaf. `on_append` is called after each append, and `on_trim` before elements go."""
+    """All streams of one leaf.
+
+    `on_append` is called after each append; `on_trim` before elements go, with the number up to which they are gone and
+    the new one.
+    """
 
     def __init__(self, spaces: Iterable[Space], on_append: Callable[[Space], None] = lambda _: None) -> None:
         self.streams = {space: MemoryStream(self, space) for space in spaces}
         self.on_append = on_append
         self.on_trim: Callable[[Space, int, int], None] = _nothing_trimmed
-
-    def watch(self, on_trim: Callable[[Space, int, int], None]) -> None:
-        """Call a function before elements go, with the number up to which they are gone and the new one."""
-        self.on_trim = on_trim
 
     def crash(self) -> None:
         """Lose what is not durable."""

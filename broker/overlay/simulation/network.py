@@ -10,9 +10,9 @@ from broker.overlay.aggregation import Aggregation
 from broker.overlay.forwarding import ForwardingCounts
 from broker.overlay.inner import Inner
 from broker.overlay.interest import Interest
-from broker.overlay.packets import Space
+from broker.overlay.packets import Packet, Space
 from broker.overlay.simulation.leaf_member import LeafMember
-from broker.overlay.simulation.link import SimulatedLink, Statistics
+from broker.overlay.simulation.link import SimulatedLink
 from broker.overlay.simulation.member import Dice, Scheduler, SimulatedBroker
 
 TICK_MS = 50
@@ -67,8 +67,8 @@ class InnerMember(SimulatedBroker):
 class Network:
     """All brokers of a topology in one process, with simulated time.
 
-    The exchanges of the spaces exist at the leaves named `publishers`, None for all. With `forgets_vectors` these
-    leaves lose V_m in a crash.
+    The exchanges of the spaces exist at the leaves named `publishers`, None for all. `on_packet` is called with sender,
+    receiver and packet for each packet that is put on a link.
     """
 
     def __init__(
@@ -79,17 +79,13 @@ class Network:
         aggregation: Callable[[], Aggregation],
         patterns_max: int = 10_000,
         publishers: Collection[str] | None = None,
-        *,
-        forgets_vectors: bool = False,
     ) -> None:
-        self.forgets_vectors = forgets_vectors
         self.topology = topology
         self.spaces = tuple(spaces)
         self.dice = dice
         self.patterns_max = patterns_max
-        self.insufficient_ms = 0
         self.scheduler = Scheduler()
-        self.statistics = Statistics()
+        self.on_packet: Callable[[str, str, Packet], None] = _count_nothing
         self.leaves: dict[str, LeafMember] = {}
         self.inner: dict[str, InnerMember] = {}
         for node, brokers in topology.brokers.items():
@@ -97,26 +93,26 @@ class Network:
             for name in brokers:
                 if topology.is_leaf(node):
                     own = spaces if publishers is None or name in publishers else ()
-                    self.leaves[name] = LeafMember(
-                        name,
-                        neighbours[0],
-                        own,
-                        self.scheduler,
-                        dice,
-                        aggregation(),
-                        patterns_max,
-                        forgets_vectors=forgets_vectors,
-                    )
+                    self.leaves[name] = self._leaf(name, neighbours[0], own, aggregation())
                 else:
                     self.inner[name] = InnerMember(name, node, neighbours, self.scheduler, aggregation(), patterns_max)
         self.links = [
-            SimulatedLink(self.member(one), self.member(other), self.scheduler, dice, self.statistics)
+            self._link(self.member(one), self.member(other))
             for node, brokers in topology.brokers.items()
             for neighbour in topology.neighbours[node]
             if node < neighbour
             for one in brokers
             for other in topology.brokers[neighbour]
         ]
+
+    def _leaf(self, name: str, neighbour: str, spaces: Sequence[Space], aggregation: Aggregation) -> LeafMember:
+        return LeafMember(name, neighbour, spaces, self.scheduler, self.dice, aggregation, self.patterns_max)
+
+    def _link(self, one: SimulatedBroker, other: SimulatedBroker) -> SimulatedLink:
+        return SimulatedLink(one, other, self.scheduler, self.dice, self._carried)
+
+    def _carried(self, sender: str, receiver: str, packet: Packet) -> None:
+        self.on_packet(sender, receiver, packet)
 
     def member(self, name: str) -> LeafMember | InnerMember:
         """Return a broker by name."""
@@ -156,6 +152,8 @@ class Network:
 
     def _tick(self, member: SimulatedBroker) -> None:
         member.tick()
-        if isinstance(member.broker, Inner) and member.broker.knows_too_little:
-            self.insufficient_ms += TICK_MS
         self.scheduler.after(TICK_MS, partial(self._tick, member))
+
+
+def _count_nothing(_sender: str, _receiver: str, _packet: Packet) -> None:
+    """Do nothing."""

@@ -11,8 +11,6 @@ from typing import Final
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.packets import Conjunction, Data, Packet, StreamRun
-from broker.overlay.simulation.leaf_member import SimulatedBinding
-from broker.overlay.simulation.link import LinkFaults
 from broker.overlay.simulation.network import Network
 from broker.overlay.wire import encode
 from broker.pipeline.faults import SimulationFailed
@@ -150,7 +148,7 @@ class MessageSimulation(Simulation):
         self.network = Network(
             self.tree, [SPACE], Random(plan.seed), lambda: aggregation, plan.patterns_max, publishers=self.publishers
         )
-        self.network.statistics.size_bytes = self._packet_bytes
+        self.network.on_packet = self._count
         self._crossed = 0
         self._run_bytes = 0
         self._wanted = 0
@@ -159,14 +157,10 @@ class MessageSimulation(Simulation):
         """Run all phases and return what was counted. Raises: SimulationFailed."""
         network, plan = self.network, self.plan
         for link in network.links:
-            link.faults = LinkFaults(least_delay_ms=DELAY_MS, most_delay_ms=DELAY_MS)
+            link.least_delay_ms = link.most_delay_ms = DELAY_MS
         network.start()
         for name, leaf in network.leaves.items():
-            bindings = {
-                pattern: SimulatedBinding(Conjunction(SPACE, pattern), durable=True)
-                for pattern in self.workload.counts[name]
-            }
-            leaf.change_bindings(bindings, ())
+            leaf.bind({pattern: Conjunction(SPACE, pattern) for pattern in self.workload.counts[name]})
         self._settle()
         self._crossed = self._run_bytes = 0
         self._publish(plan.messages - plan.messages // 2)
@@ -180,7 +174,7 @@ class MessageSimulation(Simulation):
         restarted_ms = network.scheduler.now_ms + DOWN_MS
         row.converge_ms = max(0, self._settle() - restarted_ms)
         row.insufficient = self._flooded() - flooded
-        row.delivered = self._delivered()
+        row.delivered = sum(leaf.delivered for leaf in network.leaves.values())
         row.events = network.scheduler.count
         if row.delivered != self._wanted:
             raise SimulationFailed(f"{row.delivered} messages were delivered, not {self._wanted}: {plan}")
@@ -215,7 +209,7 @@ class MessageSimulation(Simulation):
     def _is_busy(self) -> bool:
         """Return whether a broker or a link is down, or a message is not acknowledged by all that want it."""
         network = self.network
-        if not all(link.works for link in network.links):
+        if not all(link.is_up for link in network.links):
             return True
         for name in self.publishers:
             leaf = network.leaves[name]
@@ -224,19 +218,14 @@ class MessageSimulation(Simulation):
                 return True
         return False
 
-    def _delivered(self) -> int:
-        return sum(len(numbers) for leaf in self.network.leaves.values() for numbers in leaf.received_numbers.values())
-
     def _flooded(self) -> int:
         return sum(member.counts.flooded for member in self.network.inner.values() if member.is_running)
 
-    def _packet_bytes(self, packet: Packet) -> int:
-        """Return the size of a packet that is put on a link, and count the messages in it."""
-        size_bytes = len(encode(packet))
+    def _count(self, _sender: str, _receiver: str, packet: Packet) -> None:
+        """Count the messages of a run that is put on a link, and its bytes."""
         if isinstance(packet, StreamRun):
             self._crossed += sum(isinstance(element, Data) for element in packet.elements)
-            self._run_bytes += size_bytes
-        return size_bytes
+            self._run_bytes += len(encode(packet))
 
     def _row(self) -> SimulatedRow:
         inner, leaves = list(self.network.inner), list(self.network.leaves)

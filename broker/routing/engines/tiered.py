@@ -130,16 +130,11 @@ class Tiers(Generic[T]):
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
         self.bitmap: ConstituentBitmap[T] = ConstituentBitmap(dialect)
         self.trie: Trie[T] = Trie(dialect)
-        self._visited_before = 0  # besides what the two count, as `visited` was set
 
     @property
     def visited(self) -> int:
         """Return the rows and nodes looked at."""
-        return self._visited_before + self.bitmap.visited + self.trie.visited
-
-    @visited.setter
-    def visited(self, count: int) -> None:
-        self._visited_before = count - self.bitmap.visited - self.trie.visited
+        return self.bitmap.visited + self.trie.visited
 
     def __len__(self) -> int:
         return self.bitmap.size + self.trie.size
@@ -188,17 +183,13 @@ class Tiered(Generic[T]):
         self._plain: Tiers[T] = Tiers(dialect)
         self._several: Tiers[T] | None = None
         self._middles: Middles[T] = Middles()
-        self._visited_before = 0  # besides what the tiers count, as `visited` was set
+        self._visited_before = 0  # patterns compared, and what tiers counted that are gone
 
     @property
     def visited(self) -> int:
         """Return the rows, nodes and patterns looked at."""
         several = self._several
         return self._visited_before + self._plain.visited + (0 if several is None else several.visited)
-
-    @visited.setter
-    def visited(self, count: int) -> None:
-        self._visited_before += count - self.visited
 
     def __len__(self) -> int:
         return len(self._plain) + (0 if self._several is None else len(self._several))

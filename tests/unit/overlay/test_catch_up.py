@@ -9,9 +9,9 @@ from random import Random
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.packets import Conjunction, Data, Packet, Space, StreamRun
 from broker.overlay.progress import Behind, CatchUp
-from broker.overlay.simulation.leaf_member import SimulatedBinding
-from broker.overlay.simulation.link import LinkFaults, SimulatedLink
 from broker.overlay.simulation.network import SimulatedTree
+from tests.overlay.faulty_leaf import SimulatedBinding
+from tests.overlay.faulty_link import FaultyLink, LinkFaults
 from tests.overlay.faulty_network import FaultyNetwork
 
 SPACE = Space("/", "orders")
@@ -73,7 +73,7 @@ class Line:
 
         return counted
 
-    def link(self, one: str, other: str) -> SimulatedLink:
+    def link(self, one: str, other: str) -> FaultyLink:
         """Return the link between two brokers."""
         return next(link for link in self.network.links if {member.name for member in link.members} == {one, other})
 

@@ -191,47 +191,6 @@ def test_a_leaf_that_is_given_up_is_told_of_its_loss() -> None:
     assert kept(source.answer(nack(3, 5, leaf="gone")))[0] == (3, 5, [], True)
 
 
-def test_a_publisher_that_forgets_its_vector_promises_nothing_until_it_knows_more() -> None:
-    """The vector falls in the stream itself, right after the restart, and rises with what is known."""
-    log = log_with({"sb": 5}, 2)
-    log.streams[SPACE].durable = log.streams[SPACE].last
-    source = StreamSource(STREAM, log.streams[SPACE], forgets=True)
-    assert log.streams[SPACE].changes[-1] == VectorChange(4, {"sb": 5}, {"sb": 0})
-    log.streams[SPACE].publish("key", b"content")
-    source.review({"sb": 3}, never, ())
-    source.change_vector()
-    assert log.streams[SPACE].changes[-1] == VectorChange(6, {"sb": 0}, {"sb": 3})
-    assert not StreamSource(STREAM, log_with({"sb": 5}).streams[SPACE], forgets=False).is_stale
-
-
-def test_what_was_published_with_a_forgotten_vector_is_sent_again_with_that_of_today() -> None:
-    """Once that reaches what the leaf had before; the vectors in between are not in the answer."""
-    log = log_with({"sb": 5}, 2)
-    log.streams[SPACE].durable = log.streams[SPACE].last
-    source = StreamSource(STREAM, log.streams[SPACE], forgets=True)
-    log.streams[SPACE].publish("key", b"content")
-    for time in (3, 5):
-        source.review({"sb": time}, never, ())
-        source.change_vector()
-        log.streams[SPACE].durable = log.streams[SPACE].last
-        while source.run(10_000):
-            pass
-        runs = source.answer(nack(4, 7, vst=5))
-        assert kept(runs) == ([(7, 6, [], False)] if time == 3 else [(4, 7, [5], False)])
-    assert runs is not None
-    assert (runs[0].vector_at, runs[0].vector, runs[0].target) == (7, {"sb": 5}, "sb")
-
-
-def test_a_publisher_that_forgets_its_vector_keeps_a_leaf_until_it_knows_as_much_as_it_promised() -> None:
-    """A neighbour that lags behind may believe that the leaf has no interest."""
-    log = log_with({"sb": 5}, 1)
-    source = StreamSource(STREAM, log.streams[SPACE], forgets=True)
-    source.review({}, lambda _leaf, time: time <= 4, ())
-    assert source.vector == {"sb": 0}
-    source.review({}, lambda _leaf, time: time <= 5, ())
-    assert source.vector == {}
-
-
 def test_a_question_for_the_whole_stream_is_answered_with_how_far_it_has_got() -> None:
     """A leaf that has crashed learns up to where it may have had everything."""
     source = opened(log_with({"sb": 1}, 2, 3))

@@ -1,11 +1,11 @@
-"""Virtual time and its vectors."""
+"""The virtual time of a leaf."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.overlay.virtual_time import RESERVE, VirtualTime, later, reaches
+from broker.overlay.virtual_time import RESERVE, VirtualTime
 
 
 @given(st.lists(st.one_of(st.integers(1, 3 * RESERVE), st.just("crash"))))
@@ -31,18 +31,3 @@ def test_the_bound_changes_seldom() -> None:
         bounds.add(clock.bound)
         clock.advance()
     assert len(bounds) == 10
-
-
-def test_a_vector_reaches_another_in_every_element() -> None:
-    """A leaf that a vector does not name has 0."""
-    assert reaches({"a": 2, "b": 1}, {"a": 2})
-    assert reaches({}, {"a": 0})
-    assert not reaches({"a": 2}, {"a": 1, "b": 1})
-    assert not reaches({"a": 1}, {"a": 2})
-
-
-def test_the_later_of_two_vectors_has_the_maximum_of_each_element() -> None:
-    """Neither vector is changed."""
-    one, other = {"a": 2, "b": 1}, {"b": 3, "c": 1}
-    assert later(one, other) == {"a": 2, "b": 3, "c": 1}
-    assert (one, other) == ({"a": 2, "b": 1}, {"b": 3, "c": 1})
