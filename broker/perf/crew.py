@@ -12,6 +12,7 @@ import selectors
 import signal
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
@@ -109,13 +110,14 @@ class Crew:
             with suppress(BrokenPipeError):
                 self._pipes[role].send(word)
 
-    def reports(self, limit_s: float) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return role, word and figures of each report, waiting up to `limit_s` for the first.
+    def reports(self, limit_s: float, roles: Collection[str] | None = None) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return role, word and figures of each report of these roles, waiting up to `limit_s` for the first.
 
-        Raises: RunFailed as soon as any process failed or ended.
+        Raises: RunFailed as soon as any of the processes failed or ended.
         """
-        ready = wait(list(self._pipes.values()), limit_s)
-        return [(role, *_received(role, pipe)) for role, pipe in self._pipes.items() if pipe in ready]
+        pipes = {role: self._pipes[role] for role in (self._pipes if roles is None else roles)}
+        ready = wait(list(pipes.values()), max(0.0, limit_s))
+        return [(role, *_received(role, pipe)) for role, pipe in pipes.items() if pipe in ready]
 
     def gather(self, word: str, limit_s: float) -> dict[str, dict[str, Any]]:
         """Return what every process reports with `word`, by role.
@@ -123,17 +125,15 @@ class Crew:
         Raises: RunFailed as soon as any process failed, or after `limit_s`.
         """
         deadline = time.monotonic() + limit_s
-        missing = dict(self._pipes)
-        reports: dict[str, dict[str, Any]] = {}
-        while missing:
-            ready = wait(list(missing.values()), max(0.0, deadline - time.monotonic()))
-            if not ready:
+        gathered: dict[str, dict[str, Any]] = {}
+        while missing := self.roles - gathered.keys():
+            reports = self.reports(deadline - time.monotonic(), missing)
+            if not reports:
                 raise RunFailed(f"no {word!r} from {' and '.join(sorted(missing))} within {limit_s:.0f} s")
-            for role in [role for role, pipe in missing.items() if pipe in ready]:
-                said, reports[role] = _received(role, missing.pop(role))
+            for role, said, gathered[role] in reports:
                 if said != word:
                     raise RunFailed(f"{role}: {said}")
-        return reports
+        return gathered
 
 
 def _received(role: str, pipe: Connection) -> tuple[str, dict[str, Any]]:
@@ -199,28 +199,48 @@ class DrivenConnection(Protocol):
 
     peer: Peer
 
+    def start(self, at_ns: int) -> None: ...
     def interest(self, now_ns: int) -> int: ...
     def wakes_ns(self) -> int: ...
     def react(self, events: int, now_ns: int) -> None: ...
+    def tally(self) -> RunTally: ...
 
 
-class Crowd(Protocol):
+class Crowd(ABC):
     """The connections of one process, which all have the same role.
 
     Shapes: `timers_per_s` is the expected number of timers; with one, they are exact to less than a millisecond;
-    `settle` gets the fault of the run, "" for none, and returns the last figures.
+    `stop_ns` is when the crowd was told to stop, 0 before.
     """
 
-    timers_per_s: float
+    timers_per_s = 0.0
+    stop_ns = 0
+    members: Sequence[DrivenConnection]
 
-    @property
-    def members(self) -> Sequence[DrivenConnection]: ...
-    def start(self, at_ns: int) -> None: ...
-    def stop(self, now_ns: int) -> None: ...
-    def finished(self, now_ns: int) -> bool: ...
-    def settle(self, fault: str) -> dict[str, Any]: ...
-    def tally(self) -> RunTally: ...
-    def histograms(self) -> dict[str, Histogram]: ...
+    def start(self, at_ns: int) -> None:
+        """Start all members."""
+        for member in self.members:
+            member.start(at_ns)
+
+    def stop(self, now_ns: int) -> None:
+        """Stop: whatever is under way may still end."""
+        self.stop_ns = self.stop_ns or now_ns
+
+    def tally(self) -> RunTally:
+        """Return the counts so far."""
+        return RunTally.total(member.tally() for member in self.members)
+
+    @abstractmethod
+    def finished(self, now_ns: int) -> bool:
+        """Return whether nothing more is to be done, or the wait for it has timed out."""
+
+    @abstractmethod
+    def settle(self, fault: str) -> dict[str, Any]:
+        """Return the last figures; `fault` is that of the run, "" for none."""
+
+    @abstractmethod
+    def histograms(self) -> dict[str, Histogram]:
+        """Return the measured times by name."""
 
 
 def run_crowd(crowd_of: Callable[[T], Crowd], share: T, line: CrewPipe, interval_ns: int) -> None:

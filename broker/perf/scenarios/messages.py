@@ -221,10 +221,9 @@ def _append(first: RunOutcome, second: RunOutcome) -> None:
     first.intervals += [replace(one, at_s=one.at_s + first.seconds) for one in second.intervals]
     first.seconds += second.seconds
     first.deliver_s = second.deliver_s
-    first.tally += second.tally
+    first.tallies |= second.tallies
+    first.done |= second.done
     first.due_times.merge(second.due_times)
-    first.cpu_s += second.cpu_s
-    first.busy_share = max(first.busy_share, second.busy_share)
     first.after = second.after
     first.failures += second.failures
     first.interrupted = second.interrupted

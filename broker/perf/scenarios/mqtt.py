@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any, Final
@@ -25,9 +26,9 @@ from broker.perf.flags import (
 from broker.perf.mqtt_wire import MQTT_PORTS, VERSIONS, MqttPeer, PacketScanner, publish
 from broker.perf.outcome import time_figures
 from broker.perf.parts import Consumers, Load, Publishers
-from broker.perf.peer import send_some
+from broker.perf.peer import ROOM_BYTES, send_some
 from broker.perf.progress import RunProgress
-from broker.perf.receiver import ROOM_BYTES, Receiver, ReceiverPace
+from broker.perf.receiver import Receiver, ReceiverPace
 from broker.perf.result import Figure, Result
 from broker.perf.scenarios import SCENARIOS
 from broker.perf.sender import Sender
@@ -55,7 +56,7 @@ def add_mqtt(commands: Any) -> None:
     )
     load.add_argument("-Q", "--qos", type=int, choices=(0, 1, 2), default=0, help="of publishes and subscriptions")
     load.add_argument("-V", "--protocol", choices=tuple(VERSIONS), default="5", help="version of MQTT, default 5")
-    sizes = at_most(size, ROOM_BYTES // 2, "this client takes")
+    sizes = at_most(size, ROOM_BYTES // 4, "this client takes")
     add(load, "-s --size", "SIZE", sizes, f"size of a payload, default {STAMP_BYTES} bytes", STAMP_BYTES)
     add(load, "-t --topic", "NAME", str, "the topic, default one of the run's own")
     add(load, "--topics", "N", few, "N topics below it, subscribed to by NAME/#")
@@ -180,10 +181,11 @@ class MqttPublishers(Publishers):
 class MqttReceiver(Receiver):
     """Receives, and acknowledges each message."""
 
-    def _scan(self, end: int) -> None:
-        super()._scan(end)
+    def _scan(self, buffer: bytearray, end: int) -> int:
+        done = super()._scan(buffer, end)
         assert isinstance(self._scanner, PacketScanner)
         self._out = send_some(self._socket, self._out + self._scanner.take_answers())
+        return done
 
     def _ack(self, upto: int) -> None:
         self.acked = upto  # the scanner has the answers
@@ -192,7 +194,7 @@ class MqttReceiver(Receiver):
 class MqttSubscribers(Consumers):
     """The subscribing clients of one process."""
 
-    def _member(self, load: Load, consumer: int) -> Receiver:
+    def _connect(self, load: Load, consumer: int) -> Iterator[Receiver]:
         material = load.material
         assert isinstance(material, MqttMaterial)
         client_id = f"{material.client_id}-y{consumer}"
@@ -201,4 +203,4 @@ class MqttSubscribers(Consumers):
         )
         for topic_filter in load.queues[consumer]:
             peer.subscribe(topic_filter, material.qos)
-        return MqttReceiver(peer, load.demand, self._watch, self._quota)
+        yield MqttReceiver(peer, load.demand, self._watch, self._quota)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from broker.perf import wire
 from broker.perf.conductor import stage, tasks
 from broker.perf.flags import add, add_scenario, add_switch, add_time, count, processes_of, seconds_of, size
-from broker.perf.histogram import Histogram
 from broker.perf.outcome import RunTally
-from broker.perf.parts import Load
-from broker.perf.peer import Address, PeerConnection, send_some
+from broker.perf.parts import Consumers, Load, Share
+from broker.perf.peer import PeerConnection, send_some
 from broker.perf.progress import RunProgress
 from broker.perf.receiver import DeliveryQuota, Receiver, ReceiverPace, Watch
 from broker.perf.result import Result
@@ -46,44 +46,18 @@ def run_pingpong(options: argparse.Namespace, progress: RunProgress) -> Result:
     load = Load(
         address=options.uri,
         material=Material("", tuple(queues), options.size, persistent=options.persistent),
-        producers=0,
+        producers=options.pairs,
         queues=(),
         demand=ReceiverPace(0, options.size),
         messages=options.pmessages,
         seconds=seconds_of(options, _SECONDS),
         interval_s=options.interval,
+        processes=processes_of(options),
     )
     with stage(options, RunTopology(tuple(queues)), progress) as here:
-        outcome = here.run(load, tasks("pairs", Pairs, _shares(options, queues)))
+        outcome = here.run(load, tasks("pairs", Pairs, load.publish_shares()))
         outcome.deliver_s = outcome.publish_s
         return here.result(outcome)
-
-
-@dataclass(frozen=True, slots=True)
-class PairShare:
-    """The pairs of one process: the two queues of each.
-
-    Shapes: `messages` is the total of all its pairs, in both directions.
-    """
-
-    address: Address
-    queues: tuple[tuple[str, str], ...]
-    body_bytes: int
-    persistent: bool
-    messages: int | None
-
-
-def _shares(options: argparse.Namespace, queues: list[str]) -> list[PairShare]:
-    """Return the pairs of each process, and its share of the messages."""
-    pairs, total = tuple(zip(queues[::2], queues[1::2], strict=True)), options.pmessages
-    used = min(processes_of(options), len(pairs))
-    if total is not None:
-        used = min(used, max(1, total // len(pairs)))
-    shares = []
-    for part in range(used):
-        messages = None if total is None else total // used + (part < total % used)
-        shares.append(PairShare(options.uri, pairs[part::used], options.size, options.persistent, messages))
-    return shares
 
 
 class PairSide(Receiver):
@@ -102,6 +76,10 @@ class PairSide(Receiver):
             self.sent += 1
             self._out = send_some(self._socket, bytes(self._spool.buffer[: self._spool.stride]))
 
+    def tally(self) -> RunTally:
+        """Return the counts so far."""
+        return super().tally()._replace(published=self.sent)
+
     def react(self, events: int, now_ns: int) -> None:
         """Read the received message and answer it. Raises: Refusal, BrokenStream, OSError."""
         before = self.delivered
@@ -110,39 +88,33 @@ class PairSide(Receiver):
             self.serve()
 
 
-class Pairs:
+class Pairs(Consumers):
     """The pairs of one process. Invariant: each pair has one message in flight."""
 
-    timers_per_s = 0.0
+    members: Sequence[PairSide]
 
-    def __init__(self, share: PairShare) -> None:
-        """Connect both sides of each pair. Raises: Refusal, OSError."""
-        self._watch = Watch(share.body_bytes)
-        self._quota = DeliveryQuota(share.messages)
-        self._stop_ns = 0
-        self.members: list[PairSide] = []
-        for here, there in share.queues:
-            for own, other in ((here, there), (there, here)):
-                self.members.append(self._side(share, own, other))
+    def _limit(self, share: Share) -> int | None:
+        limits = [share.load.pace(number).messages for number in share.numbers]
+        return None if share.load.messages is None else sum(filter(None, limits))
 
-    def _side(self, share: PairShare, own: str, other: str) -> PairSide:
-        peer = PeerConnection(share.address, CONSUME_CHANNEL)
-        peer.call(wire.method(PUBLISH_CHANNEL, wire.CHANNEL_OPEN, b"\x00"), wire.CHANNEL_OPEN_OK)
-        peer.consume(own, CONSUMER_TAG, auto_ack=True, prefetch=0)
-        material = Material("", (other,), share.body_bytes, persistent=share.persistent)
-        return PairSide(peer, Spool(material, 0, 1), self._watch, self._quota)
+    def _connect(self, load: Load, number: int) -> Iterator[PairSide]:
+        """Yield the sides of a pair, each connected to its queue."""
+        here, there = load.material.keys[2 * number : 2 * number + 2]
+        for own, other in ((here, there), (there, here)):
+            peer = PeerConnection(load.address, CONSUME_CHANNEL)
+            peer.call(wire.method(PUBLISH_CHANNEL, wire.CHANNEL_OPEN, b"\x00"), wire.CHANNEL_OPEN_OK)
+            peer.consume(own, CONSUMER_TAG, auto_ack=True, prefetch=0)
+            yield PairSide(peer, Spool(replace(load.material, keys=(other,)), 0, 1), self._watch, self._quota)
 
     def start(self, at_ns: int) -> None:
         """Let the first side of each pair send."""
-        self._watch.start(at_ns)
-        for side in self.members:
-            side.start(at_ns)
+        super().start(at_ns)
         for side in self.members[::2]:
             side.serve()
 
     def stop(self, now_ns: int) -> None:
         """Stop answering."""
-        self._stop_ns = self._stop_ns or now_ns
+        super().stop(now_ns)
         self._quota.left = 0
 
     def finished(self, now_ns: int) -> bool:
@@ -150,18 +122,5 @@ class Pairs:
         if self._quota.left:
             return False
         self.stop(now_ns)
-        under_way = sum(side.sent - side.delivered for side in self.members)
-        return not under_way or now_ns - self._stop_ns > _END_NS
-
-    def settle(self, fault: str) -> dict[str, Any]:
-        """Return the end time: when the last message arrived, or the wait for it ended."""
-        return {"ended_ns": time.monotonic_ns()}
-
-    def tally(self) -> RunTally:
-        """Return the counts so far."""
-        sides = self.members
-        return RunTally(published=sum(side.sent for side in sides), delivered=sum(side.delivered for side in sides))
-
-    def histograms(self) -> dict[str, Histogram]:
-        """Return the one-way latencies."""
-        return self._watch.histograms()
+        total = self.tally()
+        return total.published <= total.delivered or now_ns - self.stop_ns > _END_NS
