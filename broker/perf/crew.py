@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import heapq
 import multiprocessing
-import resource
 import selectors
 import signal
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from broker.perf.faults import Fault, RunFailed
 from broker.perf.histogram import Histogram
+from broker.perf.machine import Stopwatch
 from broker.perf.outcome import RunTally
 from broker.perf.peer import Peer
 from broker.perf.sender import NEVER_NS
@@ -71,7 +71,7 @@ class CrewPipe:
             continue
 
 
-class Crew:
+class Crew(AbstractContextManager["Crew"]):
     """The processes of one run, by role."""
 
     def __init__(self, tasks: Mapping[str, Task], *arguments: object) -> None:
@@ -85,16 +85,11 @@ class Crew:
             self._pipes[role] = ours
             self._processes.append(process)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for pipe in self._pipes.values():
             pipe.close()  # a process that still waits for a word ends at end of file
         for process in self._processes:
-            process.join(END_LIMIT_S if error is None else 0.2)
+            process.join(END_LIMIT_S if kind is None else 0.2)
             if process.is_alive():
                 process.kill()
                 process.join()
@@ -172,9 +167,7 @@ class Interruption:
             self._before = signal.signal(signal.SIGINT, self._take)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 
@@ -273,29 +266,28 @@ class Driver:
         self._draining = False
         self._early_ns = _EARLY_NS if exact and crowd.timers_per_s <= _MOST_EARLY_PER_S else 0
         if crowd.timers_per_s:
-            _tighten_timers()
+            with suppress(OSError):  # not Linux: a timer is up to 50 microseconds late, which is measured anyway
+                _SLACK.write_text("1")
 
     def run(self, begin_ns: int, interval_ns: int, stop_ns: int) -> dict[str, Any]:
         """Drive until the crowd is finished, and return the figures of this process.
 
         Shapes: an error that ends a connection ends the process, too, and is the `fault` of the figures.
         """
-        used_s, fault = _cpu_s(), ""
+        watch, fault = Stopwatch(), ""
         try:
             self._loop(begin_ns, interval_ns, stop_ns)
         except Fault as error:
             fault = str(error)
         except OSError as error:
             fault = f"the connection to the broker broke: {error.strerror or error}"
-        busy_s, wall_s = _cpu_s() - used_s, (time.monotonic_ns() - begin_ns) / 1e9
-        busy_share = min(1.0, busy_s / wall_s) if wall_s > 0 else 0.0
-        return {**self._figures(), "cpu_s": busy_s, "busy_share": busy_share, "fault": fault}
+        return {**self._figures(), "cpu_s": watch.cpu_s(), "busy_share": watch.busy_share(), "fault": fault}
 
     def _loop(self, begin_ns: int, interval_ns: int, stop_ns: int) -> None:
         crowd, selector, clock = self._crowd, self._selector, time.monotonic_ns
         selector.register(self._line, selectors.EVENT_READ)
         crowd.start(begin_ns)
-        self._arm_all(clock())
+        self._arm_all()
         tick_ns = begin_ns + interval_ns
         while not crowd.finished(now_ns := clock()):
             wake_ns = min(tick_ns, stop_ns, self._timers[0][0] - self._early_ns if self._timers else NEVER_NS)
@@ -308,7 +300,7 @@ class Driver:
             self._fire(now_ns := clock())
             if now_ns >= stop_ns:
                 stop_ns = NEVER_NS
-                self._stop(now_ns)
+                self._stop()
             if self._draining:
                 interval_ns = _DRAIN_EVERY_NS
                 tick_ns = min(tick_ns, now_ns + interval_ns)
@@ -329,10 +321,6 @@ class Driver:
             self._members[place].react(0, now_ns)
             self._arm(place, time.monotonic_ns())
 
-    def _arm_all(self, now_ns: int) -> None:
-        for place in range(len(self._members)):
-            self._arm(place, now_ns)
-
     def _arm(self, place: int, now_ns: int) -> None:
         """Wait for the next event that a member can act on."""
         member, before = self._members[place], self._masks[place]
@@ -349,30 +337,22 @@ class Driver:
             self._armed[place] = wakes_ns
             heapq.heappush(self._timers, (wakes_ns, place))
 
-    def _stop(self, now_ns: int) -> None:
-        self._crowd.stop(now_ns)
-        self._arm_all(now_ns)
+    def _arm_all(self) -> None:
+        now_ns = time.monotonic_ns()
+        for place in range(len(self._members)):
+            self._arm(place, now_ns)
+
+    def _stop(self) -> None:
+        self._crowd.stop(time.monotonic_ns())
+        self._arm_all()
 
     def _hear(self) -> None:
         word = self._line.hear()
         if word == STOP:
-            self._stop(time.monotonic_ns())
+            self._stop()
         elif word == DRAIN:
             self._draining = True
 
     def _figures(self) -> dict[str, Any]:
         """Return tally and histograms."""
         return {"at_ns": time.monotonic_ns(), "tally": self._crowd.tally(), **self._crowd.histograms()}
-
-
-def _tighten_timers() -> None:
-    """Ask the kernel to wake this process on time, instead of up to 50 microseconds later."""
-    try:
-        _SLACK.write_text("1")
-    except OSError:
-        return  # not Linux; lateness is measured anyway
-
-
-def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime

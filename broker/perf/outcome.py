@@ -212,7 +212,7 @@ def document(options: Namespace, product: str, seconds: float, **measured: Any) 
 
 def generator(cpu_s: float, busy_share: float, ceiling_per_s: float | None = None) -> Generator:
     """Return the figures of the generator itself."""
-    return Generator(cpu_s, min(1.0, busy_share), ceiling_per_s, busy_share > _BUSY_SHARE)
+    return Generator(cpu_s, busy_share, ceiling_per_s, busy_share > _BUSY_SHARE)
 
 
 def used(before: TreeUsage | None, after: TreeUsage | None, messages: int) -> ProcessUse | None:

@@ -95,7 +95,7 @@ class Receiver:
         self._demand = demand
         self._watch = watch
         self._quota = quota
-        self._scanner = peer.scanner(watch=watch.look)
+        self.scanner = peer.scanner(watch=watch.look)
         self._out = b""
         self.acked = 0
         self._start_ns = 0
@@ -109,7 +109,7 @@ class Receiver:
 
     def tally(self) -> RunTally:
         """Return the counts so far."""
-        body_bytes = self._scanner.body_bytes * self.delivered // (self._scanner.deliveries or 1)
+        body_bytes = self.scanner.body_bytes * self.delivered // (self.scanner.deliveries or 1)
         return RunTally(delivered=self.delivered, acked=self.acked, deliver_bytes=body_bytes)
 
     def interest(self, now_ns: int) -> int:
@@ -148,7 +148,7 @@ class Receiver:
 
     def _scan(self, buffer: bytearray, end: int) -> int:
         """Count the whole frames in `buffer[:end]` and return how many bytes they occupy."""
-        watch, scanner = self._watch, self._scanner
+        watch, scanner = self._watch, self.scanner
         before = scanner.deliveries
         watch.now_ns = time.monotonic_ns()
         done = scanner.scan(buffer, end)

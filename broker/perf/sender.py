@@ -79,7 +79,7 @@ class Sender:
         self._pace = pace
         self._limit = NEVER_NS if pace.messages is None else pace.messages
         self._schedule = Schedule(pace.per_s) if pace.per_s else None
-        self._scanner = peer.scanner(lenient=True)
+        self.scanner = peer.scanner(lenient=True)
         self._pending = self._view[:0]
         self._chunk_bytes = min(slice_bytes, spool.length)
         self._at = 0
@@ -105,13 +105,13 @@ class Sender:
 
     def tally(self) -> RunTally:
         """Return the counts so far."""
-        nacked, blocked = self._scanner.nacked, bool(self.blocked_for)
-        return RunTally(self.published, self._confirmed - nacked, nacked, self._scanner.returned, blocked=blocked)
+        nacked, blocked = self.scanner.nacked, bool(self.blocked_for)
+        return RunTally(self.published, self._confirmed - nacked, nacked, self.scanner.returned, blocked=blocked)
 
     @property
     def blocked_for(self) -> str:
         """The reason why the broker blocks this publisher; empty while it does not."""
-        return self._scanner.blocked_for
+        return self.scanner.blocked_for
 
     @property
     def flushed(self) -> bool:
@@ -155,12 +155,12 @@ class Sender:
         """
         self._socket.settimeout(limit_s)
         self._socket.sendall(self.peer.round_trip)
-        while not self._scanner.settled:
+        while not self.scanner.settled:
             self.pull(time.monotonic_ns())
 
     def pull(self, now_ns: int) -> None:
         """Read confirms, nacks and returns. Raises: Refusal, BrokenStream, OSError."""
-        if self.peer.scan(self._scanner.scan, "publisher"):
+        if self.peer.scan(self.scanner.scan, "publisher"):
             self._count_confirms(now_ns)
 
     def _allowed(self) -> int:
@@ -199,7 +199,7 @@ class Sender:
         return True
 
     def _count_confirms(self, now_ns: int) -> None:
-        confirms = self._scanner.confirms
+        confirms = self.scanner.confirms
         self._confirmed = confirms.count
         waiting = self._waiting
         while waiting:

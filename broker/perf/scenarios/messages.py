@@ -28,11 +28,9 @@ from broker.perf.outcome import RunOutcome, cost_figures, time_figures
 from broker.perf.parts import Load
 from broker.perf.progress import RunProgress
 from broker.perf.result import Figure, Result
-from broker.perf.scenarios import SCENARIOS
 from broker.perf.spool import DUE_BYTES, PASS_DIGITS
 from broker.perf.topology import RunTopology, add_addressing, addressing_of, numbered, own_name
 
-_SECONDS: Final = 10.0
 _KEYS: Final = 10_000
 _RATE: Final = 1000.0  # of latency
 _CONSUMERS: Final = 50  # of fanout
@@ -47,8 +45,8 @@ _SHAPES: Final = ("route.{0}.*.*", "route.*.*.{0}", "*.{0}.#", "#.{0}")  # of bi
 
 def add_throughput(commands: Any) -> None:
     """Add the parser of throughput."""
-    parser = add_scenario(commands, "throughput", SCENARIOS["throughput"])
-    add_time(add_load(parser), _SECONDS)
+    parser = add_scenario(commands, "throughput")
+    add_time(add_load(parser))
     add_addressing(parser)
 
 
@@ -67,13 +65,13 @@ def addressed(options: argparse.Namespace) -> tuple[RunTopology, Load]:
     check_sides(options)
     topology, keys, copies = addressing_of(options)
     material = material_of(options, topology.exchange, keys)
-    return topology, load_of(options, material, topology.queues, copies=copies, default_s=_SECONDS)
+    return topology, load_of(options, material, topology.queues, copies=copies)
 
 
 def add_latency(commands: Any) -> None:
     """Add the parser of latency."""
-    parser = add_scenario(commands, "latency", f"{SCENARIOS['latency']}; default {_RATE:g} messages per second")
-    add_time(add_load(parser), _SECONDS)
+    parser = add_scenario(commands, "latency", f"; default {_RATE:g} messages per second")
+    add_time(add_load(parser))
     add_addressing(parser)
     parser.set_defaults(rate=_RATE)
 
@@ -99,10 +97,10 @@ def run_latency(options: argparse.Namespace, progress: RunProgress) -> Result:
 
 def add_fanout(commands: Any) -> None:
     """Add the parser of fanout."""
-    parser = add_scenario(commands, "fanout", f"{SCENARIOS['fanout']}; default {_CONSUMERS} queues (-y)")
+    parser = add_scenario(commands, "fanout", f"; default {_CONSUMERS} queues (-y)")
     load = add_load(parser)
     add(load, "--keys", "N", count, f"number of routing keys, default {_KEYS}", _KEYS)
-    add_time(load, _SECONDS)
+    add_time(load)
     parser.set_defaults(consumers=_CONSUMERS)
 
 
@@ -118,19 +116,19 @@ def run_fanout(options: argparse.Namespace, progress: RunProgress) -> Result:
     topology = RunTopology(tuple(queues), own, bindings=bindings, arguments=dict(options.queue_args))
     material = material_of(options, own, [f"fan.{number % 97:02d}.{number:08d}" for number in range(options.keys)])
     copies = None if options.queue_args else len(queues)
-    load = load_of(options, material, queues, copies=copies, default_s=_SECONDS)
+    load = load_of(options, material, queues, copies=copies)
     with stage(options, topology, progress) as here:
         return here.result(here.run(load, count_queued=True))
 
 
 def add_routing(commands: Any) -> None:
     """Add the parser of routing."""
-    parser = add_scenario(commands, "routing", SCENARIOS["routing"])
+    parser = add_scenario(commands, "routing")
     load = add_load(parser)
     add(load, "--bindings", "N", count, f"number of bindings, default {_BINDINGS}", _BINDINGS)
     add(load, "--match", "SHARE", share, "share of messages that match a binding, default 1%%", 0.01)
     add(load, "--queues", "N", count, f"number of bound queues, default {_QUEUES}", _QUEUES)
-    add_time(load, _SECONDS)
+    add_time(load)
     parser.set_defaults(confirm=_WINDOW)
 
 
@@ -149,7 +147,7 @@ def run_routing(options: argparse.Namespace, progress: RunProgress) -> Result:
     bindings = [(queues[number % len(queues)], binding_key(number)) for number in range(options.bindings)]
     topology = RunTopology(tuple(queues), own, arguments=dict(options.queue_args))
     material = material_of(options, own, routing_keys(options.bindings, options.match), renewed=True)
-    load = load_of(options, material, queues, default_s=_SECONDS)
+    load = load_of(options, material, queues)
     with stage(options, topology, progress) as here:
         before, begun_s = here.usage(), time.monotonic()
         topology.bind(here.control, bindings, progress)
@@ -186,7 +184,7 @@ def _key(number: int, draw: Random) -> str:
 def add_backlog(commands: Any) -> None:
     """Add the parser of backlog."""
     messages = 100_000
-    parser = add_scenario(commands, "backlog", f"{SCENARIOS['backlog']}; default {messages} messages (-C), persistent")
+    parser = add_scenario(commands, "backlog", f"; default {messages} messages (-C), persistent")
     load = add_load(parser)
     add(load, "--queues", "N", count, "number of queues, published to in turn, default 1", 1)
     add_switch(load, "--transient", "publish transient messages")

@@ -17,27 +17,24 @@ from broker.perf.peer import PeerConnection, send_some
 from broker.perf.progress import RunProgress
 from broker.perf.receiver import DeliveryQuota, Receiver, ReceiverPace, Watch
 from broker.perf.result import Result
-from broker.perf.scenarios import SCENARIOS
 from broker.perf.spool import STAMP_BYTES, Material, Spool
 from broker.perf.topology import RunTopology, numbered, own_name
 from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
 
 _PAIRS: Final = 8
-_SECONDS: Final = 10.0
 _END_NS: Final = 5_000_000_000  # for the messages in flight at the end of the run
 
 
 def add_pingpong(commands: Any) -> None:
     """Add the scenario's parser."""
-    parser = add_scenario(commands, "pingpong", f"{SCENARIOS['pingpong']}, one in flight in each pair, unconfirmed")
+    parser = add_scenario(commands, "pingpong", ", one in flight in each pair, unconfirmed")
     load = parser.add_argument_group("load")
     add(load, "-x --pairs", "N", count, f"number of pairs, default {_PAIRS}", _PAIRS)
     add(load, "-s --size", "SIZE", size, f"size of a body, default {STAMP_BYTES} bytes", STAMP_BYTES)
     add(load, "-C --pmessages", "N", count, "stop after N messages, both ways")
     add_switch(load, "--persistent", "publish persistent messages")
     add(load, "--processes", "N", count, "number of processes (default one per core, at most 4)")
-    add_time(load, _SECONDS)
-    parser.set_defaults(cmessages=None)
+    add_time(load)
 
 
 def run_pingpong(options: argparse.Namespace, progress: RunProgress) -> Result:
@@ -50,7 +47,7 @@ def run_pingpong(options: argparse.Namespace, progress: RunProgress) -> Result:
         queues=(),
         demand=ReceiverPace(0, options.size),
         messages=options.pmessages,
-        seconds=seconds_of(options, _SECONDS),
+        seconds=seconds_of(options),
         interval_s=options.interval,
         processes=processes_of(options),
     )
