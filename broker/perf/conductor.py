@@ -6,11 +6,11 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from broker.perf.crew import (
     CONNECTED,
@@ -22,24 +22,20 @@ from broker.perf.crew import (
     STOP,
     TICK,
     Crew,
-    Crowd,
     Interruption,
-    Task,
     run_crowd,
     uninterrupted,
 )
 from broker.perf.faults import BadOptions, Refusal, RunFailed
 from broker.perf.machine import ProcessTree, TreeUsage
 from broker.perf.outcome import RunOutcome
-from broker.perf.parts import Consumers, Load, Publishers
+from broker.perf.parts import Load
 from broker.perf.peer import Address, PeerConnection
 from broker.perf.progress import RunProgress
 from broker.perf.receiver import ReceiverPace
 from broker.perf.result import Figure, Result
 from broker.perf.topology import RunTopology
 from broker.perf.wire import PUBLISH_CHANNEL
-
-T = TypeVar("T")
 
 STALL_S: Final = 10.0  # the run ends after this time without a message while messages are due
 
@@ -54,11 +50,6 @@ _CEILING_S: Final = 1.0
 _REMOVE_LIMIT_S: Final = 10.0  # deleting a queue of millions of messages takes a while
 
 
-def tasks(role: str, crowd_of: Callable[[T], Crowd], shares: Sequence[T]) -> dict[str, Task]:
-    """Return the processes of a role, one for each share."""
-    return {f"{role} {number}": partial(run_crowd, crowd_of, share) for number, share in enumerate(shares)}
-
-
 class Conductor:
     """One run of a load."""
 
@@ -68,17 +59,10 @@ class Conductor:
         progress: RunProgress,
         interruption: Interruption,
         processes: ProcessTree | None = None,
-        publishers: Mapping[str, Task] | None = None,
         ready: Callable[[], int] | None = None,
-        consumers: Mapping[str, Task] | None = None,
     ) -> None:
-        """Prepare a run.
-
-        Shapes: `publishers` and `consumers` are processes that replace the load's own; `ready` asks the broker how many
-        messages its queues hold.
-        """
+        """Prepare a run; `ready` asks the broker how many messages its queues hold."""
         self._load = load
-        self._tasks = publishers, consumers
         self._interruption = interruption
         self._processes = processes
         self._ready = ready
@@ -95,8 +79,9 @@ class Conductor:
         second Ctrl-C.
         """
         load = self._load
-        publishers = self._tasks[0] or tasks("publisher", Publishers, load.publish_shares())
-        consumers = self._tasks[1] or tasks("consumer", Consumers, load.consume_shares())
+        publishing, consuming = enumerate(load.publish_shares()), enumerate(load.consume_shares())
+        publishers = {f"publisher {at}": partial(run_crowd, load.publishing, share) for at, share in publishing}
+        consumers = {f"consumer {at}": partial(run_crowd, load.consuming, share) for at, share in consuming}
         self._publishers, self._consumers = frozenset(publishers), frozenset(consumers)
         with uninterrupted():
             crew = Crew({**consumers, **publishers}, int(load.interval_s * 1e9))
@@ -230,11 +215,10 @@ class Stage:
         """Return what the broker has used so far, None without --pid."""
         return self.processes.usage() if self.processes else None
 
-    def run(self, load: Load, tasks: Mapping[str, Task] | None = None, *, count_queued: bool = False) -> RunOutcome:
+    def run(self, load: Load, *, count_queued: bool = False) -> RunOutcome:
         """Run a load and return its outcome; measure the generator's ceiling before the first one, if requested.
 
-        Shapes: `tasks` are processes that replace the load's own publishers; `count_queued` asks the broker how many
-        messages its queues hold when the publishers are done.
+        Shapes: `count_queued` asks the broker how many messages its queues hold when the publishers are done.
         Raises: Refusal, RunFailed, OSError before the first message; KeyboardInterrupt at the second Ctrl-C.
         """
         if getattr(self.options, "ceiling", False) and self.ceiling_per_s is None:
@@ -242,7 +226,7 @@ class Stage:
             self.ceiling_per_s = _ceiling_per_s(load, self.interruption)
         queued = partial(self.topology.ready, self.control) if count_queued else None
         load = replace(load, ready=load.ready or self.ready)
-        return Conductor(load, self.progress, self.interruption, self.processes, tasks, queued).run()
+        return Conductor(load, self.progress, self.interruption, self.processes, queued).run()
 
     def result(self, outcome: RunOutcome, figures: Mapping[str, Figure] | None = None) -> Result:
         """Return the result document of an outcome."""

@@ -72,12 +72,8 @@ class Conversation(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the script that the connection is gone."""
-        why = (
-            f"the connection is gone: {getattr(exc, 'strerror', None) or exc}"
-            if exc
-            else "the broker closed the socket"
-        )
-        self.end(Refusal(why))
+        why = f"the connection is gone: {getattr(exc, 'strerror', None) or exc}"
+        self.end(Refusal(why if exc else "the broker closed the socket"))
 
     async def follow(self, script: Script) -> Any:
         """Send the requests of a script, each after the answer to the one before, and return the script's value.

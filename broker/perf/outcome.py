@@ -7,7 +7,6 @@ from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from broker.perf.histogram import Histogram
@@ -156,9 +155,9 @@ class RunOutcome:
 
     def totals(self, body_bytes: int) -> RunTotals:
         """Return the counts with their rates."""
-        tally, counts = self.tally, ("published", "confirmed", "nacked", "returned", "delivered", "acked")
+        tally = self.tally
         return RunTotals(
-            **{name: getattr(tally, name) for name in counts},
+            *tally[:6],
             publish_per_s=_per(tally.published, self.publish_s),
             confirm_per_s=_per(tally.confirmed, self.publish_s),
             deliver_per_s=_per(tally.delivered, self.deliver_s),
@@ -203,7 +202,7 @@ def document(options: Namespace, product: str, seconds: float, **measured: Any) 
         arguments=tuple(getattr(options, "words", ())),
         started=started.isoformat(timespec="seconds")[:19] + "Z",
         broker=BrokerFacts(product, options.uri.host, options.uri.port),
-        options={name: _plain(value) for name, value in vars(options).items() if name not in _NOT_OPTIONS},
+        options={name: value for name, value in vars(options).items() if name not in _NOT_OPTIONS},
         seconds=seconds,
         machine=MachineFacts.here(),
         **measured,
@@ -240,12 +239,6 @@ def time_figures(name: str, times: Histogram) -> dict[str, Figure]:
         return {}
     p50, p99 = times.percentiles((50, 99))
     return {f"{name}_p50": Figure(p50 / 1e3, "us"), f"{name}_p99": Figure(p99 / 1e3, "us")}
-
-
-def _plain(value: Any) -> object:
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 def _per(count: int, seconds: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,61 +22,6 @@ _FLUSH_NS: Final = 1_000_000_000  # to finish partly sent messages at the end of
 _CONFIRM_NS: Final = 5_000_000_000  # to receive their confirms
 _SETTLE_LIMIT_S: Final = 30.0
 _ACK_LIMIT_S: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """The messages to publish and consume, their source and destination, and the duration.
-
-    Shapes: `queues` holds the queues of each consumer; `messages` and `deliveries` are the totals of all publishers and
-    consumers, None for no limit; `copies` is the number of queues that a message reaches, None if unknown; `ready` is
-    the number of messages that the queues held before the run; `unsent_bytes` is how much
-    the kernel accepts from a publisher before it must send, 0 for its default.
-    """
-
-    address: Address
-    material: Material
-    producers: int
-    queues: tuple[tuple[str, ...], ...]
-    demand: ReceiverPace
-    window: int = 0
-    messages: int | None = None
-    per_s: float | None = None
-    prefetch: int = 0
-    deliveries: int | None = None
-    seconds: float | None = None
-    interval_s: float = 1.0
-    copies: int | None = 1
-    ready: int = 0
-    processes: int = 1
-    unsent_bytes: int = 0
-
-    def publish_shares(self) -> list[Share]:
-        """Return the publishers of each publishing process."""
-        return self._shares(self.producers, self.processes)
-
-    def consume_shares(self) -> list[Share]:
-        """Return the consumers of each consuming process; one process alone counts a given number of deliveries."""
-        return self._shares(len(self.queues), 1 if self.deliveries is not None else self.processes)
-
-    def pace(self, number: int) -> SenderPace:
-        """Return how a publisher publishes."""
-        messages = self.messages
-        if messages is not None:
-            messages = messages // self.producers + (number < messages % self.producers)
-        return SenderPace(self.window, messages, self.per_s)
-
-    def first_key(self, number: int) -> int:
-        """Return the index of a publisher's first routing key; publishers begin at different keys."""
-        return number * len(self.material.keys) // self.producers
-
-    def stagger_s(self, number: int) -> float:
-        """Return how much later than the first a publisher starts: they are spread over the period of a rate."""
-        return number / self.producers / self.per_s if self.per_s else 0.0
-
-    def _shares(self, count: int, processes: int) -> list[Share]:
-        used = min(count, processes)
-        return [Share(self, range(count * part // used, count * (part + 1) // used)) for part in range(used)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +50,9 @@ class Publishers(Crowd):
     def _member(self, number: int, room_bytes: int) -> Sender:
         load = self._share.load
         peer = PeerConnection(load.address, PUBLISH_CHANNEL, unsent_bytes=load.unsent_bytes)
-        _check_frame_max(peer, load.material.body_bytes)
+        body_bytes, most_bytes = load.material.body_bytes, peer.frame_max_bytes
+        if min(body_bytes + FRAME_OVERHEAD_BYTES, FRAME_MAX_BYTES) > most_bytes:
+            raise Refusal(f"a body of {body_bytes} bytes needs larger frames than the broker's, of {most_bytes} bytes")
         if load.window:
             peer.select_confirms()
         spool = Spool(load.material, load.first_key(number), room_bytes)
@@ -203,9 +150,59 @@ class Consumers(Crowd):
         return self._watch.histograms()
 
 
-def _check_frame_max(peer: PeerConnection, body_bytes: int) -> None:
-    largest = min(body_bytes, FRAME_MAX_BYTES - FRAME_OVERHEAD_BYTES)
-    if largest > peer.frame_max_bytes - FRAME_OVERHEAD_BYTES:
-        raise Refusal(
-            f"a body of {body_bytes} bytes needs larger frames than the broker's, of {peer.frame_max_bytes} bytes"
-        )
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The messages to publish and consume, their source and destination, and the duration.
+
+    Shapes: `queues` holds the queues of each consumer; `messages` and `deliveries` are the totals of all publishers and
+    consumers, None for no limit; `copies` is the number of queues that a message reaches, None if unknown; `ready` is
+    the number of messages that the queues held before the run; `unsent_bytes` is how much
+    the kernel accepts from a publisher before it must send, 0 for its default; `publishing` and `consuming` connect the
+    clients of one process.
+    """
+
+    address: Address
+    material: Material
+    producers: int
+    queues: tuple[tuple[str, ...], ...]
+    demand: ReceiverPace
+    window: int = 0
+    messages: int | None = None
+    per_s: float | None = None
+    prefetch: int = 0
+    deliveries: int | None = None
+    seconds: float | None = None
+    interval_s: float = 1.0
+    copies: int | None = 1
+    ready: int = 0
+    processes: int = 1
+    unsent_bytes: int = 0
+    publishing: Callable[[Share], Crowd] = Publishers
+    consuming: Callable[[Share], Crowd] = Consumers
+
+    def publish_shares(self) -> list[Share]:
+        """Return the publishers of each publishing process."""
+        return self._shares(self.producers, self.processes)
+
+    def consume_shares(self) -> list[Share]:
+        """Return the consumers of each consuming process; one process alone counts a given number of deliveries."""
+        return self._shares(len(self.queues), 1 if self.deliveries is not None else self.processes)
+
+    def pace(self, number: int) -> SenderPace:
+        """Return how a publisher publishes."""
+        messages = self.messages
+        if messages is not None:
+            messages = messages // self.producers + (number < messages % self.producers)
+        return SenderPace(self.window, messages, self.per_s)
+
+    def first_key(self, number: int) -> int:
+        """Return the index of a publisher's first routing key; publishers begin at different keys."""
+        return number * len(self.material.keys) // self.producers
+
+    def stagger_s(self, number: int) -> float:
+        """Return how much later than the first a publisher starts: they are spread over the period of a rate."""
+        return number / self.producers / self.per_s if self.per_s else 0.0
+
+    def _shares(self, count: int, processes: int) -> list[Share]:
+        used = min(count, processes)
+        return [Share(self, range(count * part // used, count * (part + 1) // used)) for part in range(used)]

@@ -145,12 +145,11 @@ class CycleWorker:
     def cycles(self, quota: CycleQuota) -> Script:
         """Create and delete until the quota is used up."""
         while quota.take():
-            make, undo = self._pair()
-            yield from quota.cycle(_said(make), _said(undo))
+            yield from quota.cycle(*(_said(ask) for ask in self._pair()))
 
     def connection(self, quota: CycleQuota) -> Script:
         """Open a connection and close it: one cycle."""
-        yield from quota.cycle(opening(self._address), closing())
+        return quota.cycle(opening(self._address), closing())
 
     def end(self) -> Script:
         """Delete what `begin` created, and close the connection."""

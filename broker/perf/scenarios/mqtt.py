@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any, Final
 
-from broker.perf.conductor import Conductor, process_tree, tasks
+from broker.perf.conductor import Conductor, process_tree
 from broker.perf.crew import Interruption
 from broker.perf.faults import BadOptions
 from broker.perf.flags import (
@@ -87,11 +87,8 @@ def run_mqtt(options: argparse.Namespace, progress: RunProgress) -> Result:
     if options.qos > first.qos_max:
         raise BadOptions(f"--qos {options.qos}: the broker has QoS {first.qos_max} at most")
     with Interruption() as interruption:
-        load = _load(options, own, level)
-        publishers = tasks("publisher", MqttPublishers, load.publish_shares())
-        subscribers = tasks("subscriber", MqttSubscribers, load.consume_shares())
-        run = Conductor(load, progress, interruption, processes, publishers, consumers=subscribers)
-        outcome = run.run()
+        load = replace(_load(options, own, level), publishing=MqttPublishers, consuming=MqttSubscribers)
+        outcome = Conductor(load, progress, interruption, processes).run()
     figures = time_figures("from_send", outcome.sent_times) if options.rate else {}
     expected = outcome.tally.published * (1 if options.shared else options.consumers)
     lost = expected - outcome.tally.delivered
