@@ -6,11 +6,11 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from broker.perf.crew import (
     CONNECTED,
@@ -22,25 +22,20 @@ from broker.perf.crew import (
     STOP,
     TICK,
     Crew,
-    Crowd,
     Interruption,
-    Task,
     run_crowd,
     uninterrupted,
 )
 from broker.perf.faults import BadOptions, Refusal, RunFailed
-from broker.perf.histogram import Histogram
 from broker.perf.machine import ProcessTree, TreeUsage
-from broker.perf.outcome import RunOutcome, RunTally
-from broker.perf.parts import Consumers, Load, Publishers
+from broker.perf.outcome import RunOutcome
+from broker.perf.parts import Load
 from broker.perf.peer import Address, PeerConnection
-from broker.perf.progress import RunProgress, interval_line
+from broker.perf.progress import RunProgress
 from broker.perf.receiver import ReceiverPace
-from broker.perf.result import Figure, Interval, LatencyPair, Result
+from broker.perf.result import Figure, Result
 from broker.perf.topology import RunTopology
 from broker.perf.wire import PUBLISH_CHANNEL
-
-T = TypeVar("T")
 
 STALL_S: Final = 10.0  # the run ends after this time without a message while messages are due
 
@@ -51,17 +46,8 @@ _AFTERGLOW_S: Final = 0.1  # a broker may defer work until it is idle; that work
 _UNKNOWN_QUIET_S: Final = 1.0  # for an unknown number of deliveries
 _TIMED_QUIET_S: Final = 0.5  # after the time limit
 _TIMED_SHARE: Final = 0.05  # after the time limit, a larger undelivered share is not waited for
-
-_TICK_GRACE_S: Final = 0.5  # for the ticks of an interval to arrive on a busy machine
-_LEAST_INTERVAL_S: Final = 0.001
-_TIMES: Final = frozenset(("due_times", "sent_times", "late_times", "confirm_times"))
 _CEILING_S: Final = 1.0
 _REMOVE_LIMIT_S: Final = 10.0  # deleting a queue of millions of messages takes a while
-
-
-def tasks(role: str, crowd_of: Callable[[T], Crowd], shares: Sequence[T]) -> dict[str, Task]:
-    """Return the processes of a role, one for each share."""
-    return {f"{role} {number}": partial(run_crowd, crowd_of, share) for number, share in enumerate(shares)}
 
 
 class Conductor:
@@ -73,25 +59,15 @@ class Conductor:
         progress: RunProgress,
         interruption: Interruption,
         processes: ProcessTree | None = None,
-        publishers: Mapping[str, Task] | None = None,
         ready: Callable[[], int] | None = None,
-        consumers: Mapping[str, Task] | None = None,
     ) -> None:
-        """Prepare a run.
-
-        Shapes: `publishers` and `consumers` are processes that replace the load's own; `ready` asks the broker how many
-        messages its queues hold.
-        """
+        """Prepare a run; `ready` asks the broker how many messages its queues hold."""
         self._load = load
-        self._tasks = publishers, consumers
         self._interruption = interruption
         self._processes = processes
         self._ready = ready
-        self._outcome = RunOutcome()
-        self._ledger = Ledger(self._outcome, progress, load.interval_s)
-        self._begin_s = 0.0
+        self._outcome = RunOutcome(progress, load.interval_s)
         self._drain_s: float | None = None
-        self._stopping = False
         self._timed = False
         self._publishers: frozenset[str] = frozenset()
         self._consumers: frozenset[str] = frozenset()
@@ -103,8 +79,9 @@ class Conductor:
         second Ctrl-C.
         """
         load = self._load
-        publishers = self._tasks[0] or tasks("publisher", Publishers, load.publish_shares())
-        consumers = self._tasks[1] or tasks("consumer", Consumers, load.consume_shares())
+        publishing, consuming = enumerate(load.publish_shares()), enumerate(load.consume_shares())
+        publishers = {f"publisher {at}": partial(run_crowd, load.publishing, share) for at, share in publishing}
+        consumers = {f"consumer {at}": partial(run_crowd, load.consuming, share) for at, share in consuming}
         self._publishers, self._consumers = frozenset(publishers), frozenset(consumers)
         with uninterrupted():
             crew = Crew({**consumers, **publishers}, int(load.interval_s * 1e9))
@@ -117,70 +94,78 @@ class Conductor:
             stop_ns = begin_ns + int(load.seconds * 1e9) if load.seconds else 0
             crew.tell((begin_ns, stop_ns), self._publishers)
             crew.tell((begin_ns, 0), self._consumers)
-            self._begin_s = self._ledger.begin_s = begin_ns / 1e9
+            self._outcome.begin_s = begin_ns / 1e9
             self._follow(crew)
             if self._processes and self._processes.pids():
                 time.sleep(_AFTERGLOW_S)
                 self._outcome.after = self._processes.usage()
-            self._dismiss(crew)
+            crew.tell(LEAVE)
+            with suppress(RunFailed):  # an ended process has no more to report
+                crew.gather(LEFT, _END_LIMIT_S)
         return self._outcome
 
     def _follow(self, crew: Crew) -> None:
         """Follow the processes until every process is done."""
-        ledger, end_at_s = self._ledger, 0.0
-        while ledger.done.keys() != crew.roles:
+        outcome, stop_s = self._outcome, 0.0
+        while outcome.done.keys() != crew.roles:
             try:
-                ledger.take(crew.reports(_STEP_S))
+                reports = crew.reports(_STEP_S)
             except RunFailed as error:
-                self._outcome.failures.append(str(error))
+                outcome.failures.append(str(error))
                 break
-            at_s = time.monotonic() - self._begin_s
-            ledger.show_intervals(at_s, self._publishers | self._consumers)
+            for role, word, figures in reports:
+                if word in (TICK, DONE):
+                    outcome.take(role, figures, done=word == DONE)
+            at_s = time.monotonic() - outcome.begin_s
+            outcome.show_intervals(at_s, self._publishers | self._consumers)
             if self._interruption.asked:
-                self._outcome.interrupted = True
-            if self._stopping:
-                if at_s > end_at_s:
-                    self._outcome.failures.append("a process of the generator did not end")
+                outcome.interrupted = True
+            if stop_s:
+                if at_s > stop_s + _END_LIMIT_S:
+                    outcome.failures.append("a process of the generator did not end")
                     break
             elif self._over(crew, at_s):
-                self._stopping, end_at_s = True, at_s + _END_LIMIT_S
+                stop_s = at_s
                 crew.tell(STOP)
-        self._conclude()
+        outcome.conclude(self._publishers, self._consumers)
+        expected = self._expected()
+        if self._timed and self._publishers and self._consumers and expected is not None:
+            outcome.left_behind = max(0, expected - outcome.tally.delivered)
 
     def _over(self, crew: Crew, at_s: float) -> bool:
         """Return whether all processes must stop now."""
-        ledger, load = self._ledger, self._load
-        if any(figures["fault"] for figures in ledger.done.values()):
+        outcome, load = self._outcome, self._load
+        if any(figures["fault"] for figures in outcome.done.values()):
             return True
-        if self._consumers and self._consumers <= ledger.done.keys():
+        if self._consumers and self._consumers <= outcome.done.keys():
             return True
-        if self._outcome.interrupted and not self._timed:
+        if outcome.interrupted and not self._timed:
             self._timed = True
             crew.tell(STOP, self._publishers)
         if load.seconds and at_s >= load.seconds:
             self._timed = True
-        if self._publishers <= ledger.done.keys():
+        if self._publishers <= outcome.done.keys():
             return self._drained(crew, at_s)
         return self._stalled(at_s)
 
     def _drained(self, crew: Crew, at_s: float) -> bool:
         """Return whether the consumers have received all they can get; the publishers are done."""
-        load, ledger = self._load, self._ledger
+        load, outcome = self._load, self._outcome
         if not self._consumers:
             return True
         if not self._publishers and load.deliveries is None:
             return self._timed  # the number of messages that other clients publish is unknown
         if self._drain_s is None:
-            self._drain_s = ledger.moved_s = at_s
+            self._drain_s = outcome.moved_s = at_s
             crew.tell(DRAIN, self._consumers)
             if self._ready and self._publishers:
-                self._outcome.queued_at_end = self._ready()
-        if not ledger.told_since(self._drain_s, self._consumers):
+                outcome.queued_at_end = self._ready()
+        if not outcome.told_since(self._drain_s, self._consumers):
             return False
-        total, expected = ledger.sum, self._expected()
+        total, expected = outcome.tally, self._expected()
         if expected is not None and total.delivered >= expected:
             return True
-        quiet_s = at_s - max(ledger.moved_s, self._drain_s)
+        quiet_s = at_s - max(outcome.moved_s, self._drain_s)
         if self._timed:
             behind = 0 if expected is None else expected - total.delivered
             return behind > max(1000, _TIMED_SHARE * total.delivered) or quiet_s > _TIMED_QUIET_S
@@ -188,15 +173,14 @@ class Conductor:
             return quiet_s > _UNKNOWN_QUIET_S
         if quiet_s <= self._patience_s():
             return False
-        self._outcome.failures.append(f"{expected - total.delivered:,} of {expected:,} messages were not delivered")
+        outcome.failures.append(f"{expected - total.delivered:,} of {expected:,} messages were not delivered")
         return True
 
     def _stalled(self, at_s: float) -> bool:
         """Return whether publishers have made no progress for too long."""
-        if at_s - self._ledger.moved_s <= self._patience_s():
+        if at_s - self._outcome.moved_s <= self._patience_s():
             return False
-        blocked = self._ledger.sum.blocked
-        if not blocked:
+        if not self._outcome.tally.blocked:
             self._outcome.failures.append(f"nothing was published or confirmed for {self._patience_s():.0f} s")
         return True
 
@@ -206,131 +190,12 @@ class Conductor:
 
     def _expected(self) -> int | None:
         """Return the expected number of deliveries, None if unknown."""
-        load, total = self._load, self._ledger.sum
+        load, total = self._load, self._outcome.tally
         if load.deliveries is not None:
             return load.deliveries
         if load.copies is None:
             return None
         return load.ready + (total.published - total.nacked - total.returned) * load.copies
-
-    def _conclude(self) -> None:
-        """Combine the figures that the processes reported."""
-        ledger, outcome = self._ledger, self._outcome
-        now_s = time.monotonic() - self._begin_s
-        outcome.publish_s = ledger.ended_s(self._publishers, now_s)
-        outcome.deliver_s = ledger.ended_s(self._consumers, now_s)
-        outcome.seconds = max(outcome.publish_s, outcome.deliver_s) or now_s
-        expected = self._expected()
-        ledger.conclude()
-        if self._timed and self._publishers and self._consumers and expected is not None:
-            outcome.left_behind = max(0, expected - outcome.tally.delivered)
-
-    def _dismiss(self, crew: Crew) -> None:
-        crew.tell(LEAVE)
-        try:
-            crew.gather(LEFT, _END_LIMIT_S)
-        except RunFailed:
-            return  # an ended process has no more to report
-
-
-class Ledger:
-    """The tallies and times of a run, by role.
-
-    Units: seconds since the beginning of the run, except `begin_s`, which is on the monotonic clock.
-    Invariant: the intervals of the outcome add up to its tally.
-    """
-
-    def __init__(self, outcome: RunOutcome, progress: RunProgress, interval_s: float) -> None:
-        self.begin_s = 0.0
-        self.moved_s = 0.0  # the time of the last change of a count
-        self.done: dict[str, dict[str, Any]] = {}  # the last figures of the roles that are done
-        self._outcome = outcome
-        self._progress = progress
-        self._interval_s = interval_s
-        self._tallies: dict[str, RunTally] = {}
-        self._told_ns: dict[str, int] = {}
-        self._within = Histogram()  # due times of the interval
-        self._shown = RunTally()
-        self._shown_s = 0.0
-
-    @property
-    def sum(self) -> RunTally:
-        """The sum of all tallies."""
-        return sum(self._tallies.values(), RunTally())
-
-    def told_since(self, at_s: float, roles: frozenset[str]) -> bool:
-        """Return whether each of these roles has reported at this time or later, or is done."""
-        at_ns = (self.begin_s + at_s) * 1e9
-        return all(role in self.done or self._told_ns.get(role, 0) >= at_ns for role in roles)
-
-    def take(self, reports: list[tuple[str, str, dict[str, Any]]]) -> None:
-        """Enter reports."""
-        outcome = self._outcome
-        for role, word, figures in reports:
-            if word not in (TICK, DONE):
-                continue
-            if figures["tally"] != self._tallies.get(role):
-                self.moved_s = time.monotonic() - self.begin_s
-            self._tallies[role] = figures["tally"]
-            self._told_ns[role] = figures["at_ns"]
-            for name in _TIMES & figures.keys():
-                getattr(outcome, name).merge(figures[name])
-            if "due_times" in figures:
-                self._within.merge(figures["due_times"])
-            if word == DONE:
-                self.done[role] = figures
-
-    def show_intervals(self, at_s: float, roles: frozenset[str]) -> None:
-        """Show the intervals that are over and that all of these roles have reported."""
-        while at_s >= (end_s := self._shown_s + self._interval_s):
-            if at_s < end_s + _TICK_GRACE_S and not self.told_since(end_s, roles):
-                return
-            self._show(end_s)
-
-    def ended_s(self, roles: frozenset[str], now_s: float) -> float:
-        """Return when the last of these roles finished its last message, `now_s` for a role that is not done."""
-        if not roles:
-            return 0.0
-        if not roles <= self.done.keys():
-            return now_s
-        ended_ns: int = max(self.done[role]["ended_ns"] for role in roles)
-        return max(0.0, ended_ns / 1e9 - self.begin_s)
-
-    def conclude(self) -> None:
-        """Enter the remaining counts, the generator's usage and the failures into the outcome."""
-        outcome, last = self._outcome, self.done.values()
-        outcome.tally = self.sum
-        outcome.cpu_s = sum(figures["cpu_s"] for figures in last)
-        outcome.busy_share = max((figures["busy_share"] for figures in last), default=0.0)
-        outcome.failures += dict.fromkeys(figures["fault"] for figures in last if figures["fault"])
-        blocked = next((text for figures in last if (text := figures.get("blocked_for"))), "")
-        if blocked:
-            outcome.failures.append(f"the broker accepts no messages (connection.blocked): {blocked}")
-        if outcome.seconds > self._shown_s + _LEAST_INTERVAL_S:
-            self._show(outcome.seconds)
-        elif outcome.intervals:
-            self._amend()
-
-    def _show(self, at_s: float) -> None:
-        """Add the interval that ends here."""
-        total, seconds = self.sum, at_s - self._shown_s
-        since = total - self._shown
-        latency = LatencyPair.of(self._within)
-        interval = Interval(at_s, since.published, since.confirmed, since.delivered, latency)
-        self._outcome.intervals.append(interval)
-        self._progress.show(interval_line(interval, seconds))
-        self._within.clear()
-        self._shown, self._shown_s = total, at_s
-
-    def _amend(self) -> None:
-        """Add later reports to the last interval."""
-        since, last = self.sum - self._shown, self._outcome.intervals[-1]
-        self._outcome.intervals[-1] = replace(
-            last,
-            published=last.published + since.published,
-            confirmed=last.confirmed + since.confirmed,
-            delivered=last.delivered + since.delivered,
-        )
 
 
 @dataclass(slots=True)
@@ -350,11 +215,10 @@ class Stage:
         """Return what the broker has used so far, None without --pid."""
         return self.processes.usage() if self.processes else None
 
-    def run(self, load: Load, tasks: Mapping[str, Task] | None = None, *, count_queued: bool = False) -> RunOutcome:
+    def run(self, load: Load, *, count_queued: bool = False) -> RunOutcome:
         """Run a load and return its outcome; measure the generator's ceiling before the first one, if requested.
 
-        Shapes: `tasks` are processes that replace the load's own publishers; `count_queued` asks the broker how many
-        messages its queues hold when the publishers are done.
+        Shapes: `count_queued` asks the broker how many messages its queues hold when the publishers are done.
         Raises: Refusal, RunFailed, OSError before the first message; KeyboardInterrupt at the second Ctrl-C.
         """
         if getattr(self.options, "ceiling", False) and self.ceiling_per_s is None:
@@ -362,7 +226,7 @@ class Stage:
             self.ceiling_per_s = _ceiling_per_s(load, self.interruption)
         queued = partial(self.topology.ready, self.control) if count_queued else None
         load = replace(load, ready=load.ready or self.ready)
-        return Conductor(load, self.progress, self.interruption, self.processes, tasks, queued).run()
+        return Conductor(load, self.progress, self.interruption, self.processes, queued).run()
 
     def result(self, outcome: RunOutcome, figures: Mapping[str, Figure] | None = None) -> Result:
         """Return the result document of an outcome."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -12,7 +11,7 @@ from typing import Any, Final, Self
 from broker.perf import wire
 from broker.perf.crew import Interruption
 from broker.perf.faults import BrokenStream, Fault, Refusal, Stalled
-from broker.perf.machine import ProcessTree, TreeUsage, make_room
+from broker.perf.machine import ProcessTree, Stopwatch, TreeUsage, make_room
 from broker.perf.outcome import document, generator, used
 from broker.perf.peer import CALL_LIMIT_S, Address, PeerConnection, Script, next_frame
 from broker.perf.progress import RunProgress
@@ -73,12 +72,8 @@ class Conversation(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the script that the connection is gone."""
-        why = (
-            f"the connection is gone: {getattr(exc, 'strerror', None) or exc}"
-            if exc
-            else "the broker closed the socket"
-        )
-        self.end(Refusal(why))
+        why = f"the connection is gone: {getattr(exc, 'strerror', None) or exc}"
+        self.end(Refusal(why if exc else "the broker closed the socket"))
 
     async def follow(self, script: Script) -> Any:
         """Send the requests of a script, each after the answer to the one before, and return the script's value.
@@ -221,22 +216,3 @@ class ScriptedRun:
     def _note(self, fault: Fault) -> None:
         self.fault = self.fault or fault
         self.lost += 1
-
-
-class Stopwatch:
-    """Measures the duration of a stage and the CPU time that this process spends in it."""
-
-    def __init__(self) -> None:
-        self._began_s, self._cpu_s = time.monotonic(), time.process_time()
-
-    def seconds(self) -> float:
-        """Return the elapsed time; never 0."""
-        return max(1e-9, time.monotonic() - self._began_s)
-
-    def cpu_s(self) -> float:
-        """Return the CPU time that this process used."""
-        return time.process_time() - self._cpu_s
-
-    def busy_share(self) -> float:
-        """Return the CPU time of this process as a share of the elapsed time."""
-        return self.cpu_s() / self.seconds()

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import heapq
 import multiprocessing
-import resource
 import selectors
 import signal
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from broker.perf.faults import Fault, RunFailed
 from broker.perf.histogram import Histogram
+from broker.perf.machine import Stopwatch
 from broker.perf.outcome import RunTally
 from broker.perf.peer import Peer
 from broker.perf.sender import NEVER_NS
@@ -70,7 +71,7 @@ class CrewPipe:
             continue
 
 
-class Crew:
+class Crew(AbstractContextManager["Crew"]):
     """The processes of one run, by role."""
 
     def __init__(self, tasks: Mapping[str, Task], *arguments: object) -> None:
@@ -84,16 +85,11 @@ class Crew:
             self._pipes[role] = ours
             self._processes.append(process)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for pipe in self._pipes.values():
             pipe.close()  # a process that still waits for a word ends at end of file
         for process in self._processes:
-            process.join(END_LIMIT_S if error is None else 0.2)
+            process.join(END_LIMIT_S if kind is None else 0.2)
             if process.is_alive():
                 process.kill()
                 process.join()
@@ -109,13 +105,14 @@ class Crew:
             with suppress(BrokenPipeError):
                 self._pipes[role].send(word)
 
-    def reports(self, limit_s: float) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return role, word and figures of each report, waiting up to `limit_s` for the first.
+    def reports(self, limit_s: float, roles: Collection[str] | None = None) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return role, word and figures of each report of these roles, waiting up to `limit_s` for the first.
 
-        Raises: RunFailed as soon as any process failed or ended.
+        Raises: RunFailed as soon as any of the processes failed or ended.
         """
-        ready = wait(list(self._pipes.values()), limit_s)
-        return [(role, *_received(role, pipe)) for role, pipe in self._pipes.items() if pipe in ready]
+        pipes = {role: self._pipes[role] for role in (self._pipes if roles is None else roles)}
+        ready = wait(list(pipes.values()), max(0.0, limit_s))
+        return [(role, *_received(role, pipe)) for role, pipe in pipes.items() if pipe in ready]
 
     def gather(self, word: str, limit_s: float) -> dict[str, dict[str, Any]]:
         """Return what every process reports with `word`, by role.
@@ -123,17 +120,15 @@ class Crew:
         Raises: RunFailed as soon as any process failed, or after `limit_s`.
         """
         deadline = time.monotonic() + limit_s
-        missing = dict(self._pipes)
-        reports: dict[str, dict[str, Any]] = {}
-        while missing:
-            ready = wait(list(missing.values()), max(0.0, deadline - time.monotonic()))
-            if not ready:
+        gathered: dict[str, dict[str, Any]] = {}
+        while missing := self.roles - gathered.keys():
+            reports = self.reports(deadline - time.monotonic(), missing)
+            if not reports:
                 raise RunFailed(f"no {word!r} from {' and '.join(sorted(missing))} within {limit_s:.0f} s")
-            for role in [role for role, pipe in missing.items() if pipe in ready]:
-                said, reports[role] = _received(role, missing.pop(role))
+            for role, said, gathered[role] in reports:
                 if said != word:
                     raise RunFailed(f"{role}: {said}")
-        return reports
+        return gathered
 
 
 def _received(role: str, pipe: Connection) -> tuple[str, dict[str, Any]]:
@@ -172,9 +167,7 @@ class Interruption:
             self._before = signal.signal(signal.SIGINT, self._take)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 
@@ -199,28 +192,48 @@ class DrivenConnection(Protocol):
 
     peer: Peer
 
+    def start(self, at_ns: int) -> None: ...
     def interest(self, now_ns: int) -> int: ...
     def wakes_ns(self) -> int: ...
     def react(self, events: int, now_ns: int) -> None: ...
+    def tally(self) -> RunTally: ...
 
 
-class Crowd(Protocol):
+class Crowd(ABC):
     """The connections of one process, which all have the same role.
 
     Shapes: `timers_per_s` is the expected number of timers; with one, they are exact to less than a millisecond;
-    `settle` gets the fault of the run, "" for none, and returns the last figures.
+    `stop_ns` is when the crowd was told to stop, 0 before.
     """
 
-    timers_per_s: float
+    timers_per_s = 0.0
+    stop_ns = 0
+    members: Sequence[DrivenConnection]
 
-    @property
-    def members(self) -> Sequence[DrivenConnection]: ...
-    def start(self, at_ns: int) -> None: ...
-    def stop(self, now_ns: int) -> None: ...
-    def finished(self, now_ns: int) -> bool: ...
-    def settle(self, fault: str) -> dict[str, Any]: ...
-    def tally(self) -> RunTally: ...
-    def histograms(self) -> dict[str, Histogram]: ...
+    def start(self, at_ns: int) -> None:
+        """Start all members."""
+        for member in self.members:
+            member.start(at_ns)
+
+    def stop(self, now_ns: int) -> None:
+        """Stop: whatever is under way may still end."""
+        self.stop_ns = self.stop_ns or now_ns
+
+    def tally(self) -> RunTally:
+        """Return the counts so far."""
+        return RunTally.total(member.tally() for member in self.members)
+
+    @abstractmethod
+    def finished(self, now_ns: int) -> bool:
+        """Return whether nothing more is to be done, or the wait for it has timed out."""
+
+    @abstractmethod
+    def settle(self, fault: str) -> dict[str, Any]:
+        """Return the last figures; `fault` is that of the run, "" for none."""
+
+    @abstractmethod
+    def histograms(self) -> dict[str, Histogram]:
+        """Return the measured times by name."""
 
 
 def run_crowd(crowd_of: Callable[[T], Crowd], share: T, line: CrewPipe, interval_ns: int) -> None:
@@ -253,29 +266,28 @@ class Driver:
         self._draining = False
         self._early_ns = _EARLY_NS if exact and crowd.timers_per_s <= _MOST_EARLY_PER_S else 0
         if crowd.timers_per_s:
-            _tighten_timers()
+            with suppress(OSError):  # not Linux: a timer is up to 50 microseconds late, which is measured anyway
+                _SLACK.write_text("1")
 
     def run(self, begin_ns: int, interval_ns: int, stop_ns: int) -> dict[str, Any]:
         """Drive until the crowd is finished, and return the figures of this process.
 
         Shapes: an error that ends a connection ends the process, too, and is the `fault` of the figures.
         """
-        used_s, fault = _cpu_s(), ""
+        watch, fault = Stopwatch(), ""
         try:
             self._loop(begin_ns, interval_ns, stop_ns)
         except Fault as error:
             fault = str(error)
         except OSError as error:
             fault = f"the connection to the broker broke: {error.strerror or error}"
-        busy_s, wall_s = _cpu_s() - used_s, (time.monotonic_ns() - begin_ns) / 1e9
-        busy_share = min(1.0, busy_s / wall_s) if wall_s > 0 else 0.0
-        return {**self._figures(), "cpu_s": busy_s, "busy_share": busy_share, "fault": fault}
+        return {**self._figures(), "cpu_s": watch.cpu_s(), "busy_share": watch.busy_share(), "fault": fault}
 
     def _loop(self, begin_ns: int, interval_ns: int, stop_ns: int) -> None:
         crowd, selector, clock = self._crowd, self._selector, time.monotonic_ns
         selector.register(self._line, selectors.EVENT_READ)
         crowd.start(begin_ns)
-        self._arm_all(clock())
+        self._arm_all()
         tick_ns = begin_ns + interval_ns
         while not crowd.finished(now_ns := clock()):
             wake_ns = min(tick_ns, stop_ns, self._timers[0][0] - self._early_ns if self._timers else NEVER_NS)
@@ -288,7 +300,7 @@ class Driver:
             self._fire(now_ns := clock())
             if now_ns >= stop_ns:
                 stop_ns = NEVER_NS
-                self._stop(now_ns)
+                self._stop()
             if self._draining:
                 interval_ns = _DRAIN_EVERY_NS
                 tick_ns = min(tick_ns, now_ns + interval_ns)
@@ -309,10 +321,6 @@ class Driver:
             self._members[place].react(0, now_ns)
             self._arm(place, time.monotonic_ns())
 
-    def _arm_all(self, now_ns: int) -> None:
-        for place in range(len(self._members)):
-            self._arm(place, now_ns)
-
     def _arm(self, place: int, now_ns: int) -> None:
         """Wait for the next event that a member can act on."""
         member, before = self._members[place], self._masks[place]
@@ -329,30 +337,22 @@ class Driver:
             self._armed[place] = wakes_ns
             heapq.heappush(self._timers, (wakes_ns, place))
 
-    def _stop(self, now_ns: int) -> None:
-        self._crowd.stop(now_ns)
-        self._arm_all(now_ns)
+    def _arm_all(self) -> None:
+        now_ns = time.monotonic_ns()
+        for place in range(len(self._members)):
+            self._arm(place, now_ns)
+
+    def _stop(self) -> None:
+        self._crowd.stop(time.monotonic_ns())
+        self._arm_all()
 
     def _hear(self) -> None:
         word = self._line.hear()
         if word == STOP:
-            self._stop(time.monotonic_ns())
+            self._stop()
         elif word == DRAIN:
             self._draining = True
 
     def _figures(self) -> dict[str, Any]:
         """Return tally and histograms."""
         return {"at_ns": time.monotonic_ns(), "tally": self._crowd.tally(), **self._crowd.histograms()}
-
-
-def _tighten_timers() -> None:
-    """Ask the kernel to wake this process on time, instead of up to 50 microseconds later."""
-    try:
-        _SLACK.write_text("1")
-    except OSError:
-        return  # not Linux; lateness is measured anyway
-
-
-def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime

@@ -20,6 +20,7 @@ from broker.perf.machine import cores
 from broker.perf.parts import Load
 from broker.perf.peer import AMQP_PORTS, LOGIN, Address
 from broker.perf.receiver import ReceiverPace
+from broker.perf.scenarios import SCENARIOS
 from broker.perf.spool import STAMP_BYTES, Material
 
 _QUANTITY: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z%]*)")
@@ -32,31 +33,13 @@ _TIMES: Final = {"": 1, "k": 1000, "m": 10**6}
 _MOST: Final = 10**15
 DEFAULT_URI: Final = "amqp://guest:guest@127.0.0.1:5672"
 MOST_PROCESSES: Final = 4
-
-
-def duration(text: str) -> float:
-    """Return the seconds of 30, 30s, 500ms, 5m or 1h. Raises: ArgumentTypeError, like every function here."""
-    return _read(text, _SECONDS, "a time such as 30s, 500ms or 5m")
-
-
-def size(text: str) -> int:
-    """Return the bytes of 16, 1KiB, 64kB or 1MiB."""
-    return _whole(text, _BYTES, "a size such as 16, 1KiB or 64kB", 0)
-
-
-def count(text: str) -> int:
-    """Return the number of 1000, 10k or 2M; at least 1."""
-    return _whole(text, _TIMES, "a number such as 1000 or 10k, at least 1", 1)
-
-
-def count_or_none(text: str) -> int:
-    """Return the number of 0, 1000, 10k or 2M."""
-    return _whole(text, _TIMES, "a number such as 0, 1000 or 10k", 0)
+_DEFAULT_S: Final = 10.0
+_NUMBERS: Final = ("pmessages", "cmessages", "cycles")  # options that end a run
 
 
 def rate(text: str) -> float:
-    """Return the events per second of 0.5, 1000 or 10k; more than 0."""
-    value = _read(text, _TIMES, "a rate per second such as 0.5, 1000 or 10k")
+    """Return the events per second of 0.5, 1000 or 10k; more than 0. Raises: ArgumentTypeError, as all quantities."""
+    value = _read(_TIMES, "a rate per second such as 0.5, 1000 or 10k", text)
     if not value:
         raise ArgumentTypeError(f"{text!r} is not a rate: leave it out for as fast as possible")
     return value
@@ -64,7 +47,7 @@ def rate(text: str) -> float:
 
 def share(text: str) -> float:
     """Return 1% or 0.01 as a fraction of 1."""
-    value = _read(text, {"": 1.0, "%": 0.01}, "a share such as 1% or 0.01")
+    value = _read({"": 1.0, "%": 0.01}, "a share such as 1% or 0.01", text)
     if value > 1:
         raise ArgumentTypeError(f"{text!r} is more than all")
     return value
@@ -92,7 +75,7 @@ def at_most(kind: Callable[[str], int], most: int, limit: str) -> Callable[[str]
     return parse
 
 
-def _read(text: str, units: dict[str, float] | dict[str, int], expected: str) -> float:
+def _read(units: Mapping[str, float], expected: str, text: str) -> float:
     found = _QUANTITY.fullmatch(text.strip())
     unit = units.get(found[2].lower()) if found else None
     if found is None or unit is None:
@@ -103,11 +86,17 @@ def _read(text: str, units: dict[str, float] | dict[str, int], expected: str) ->
     return value
 
 
-def _whole(text: str, units: dict[str, int], expected: str, least: int) -> int:
-    value = _read(text, units, expected)
+def _whole(units: Mapping[str, float], expected: str, least: int, text: str) -> int:
+    value = _read(units, expected, text)
     if value < least or value != int(value):
         raise ArgumentTypeError(f"{text!r} is not {expected}")
     return int(value)
+
+
+duration: Final = partial(_read, _SECONDS, "a time such as 30s, 500ms or 5m")
+size: Final = partial(_whole, _BYTES, "a size such as 16, 1KiB or 64kB", 0)
+count: Final = partial(_whole, _TIMES, "a number such as 1000 or 10k, at least 1", 1)
+count_or_none: Final = partial(_whole, _TIMES, "a number such as 0, 1000 or 10k", 0)
 
 
 def add(
@@ -117,9 +106,10 @@ def add(
     kind: Callable[[str], Any],
     text: str,
     value: Any = None,
+    dest: str = "",
 ) -> None:
-    """Add an option with one value, by default `value`; of its `names`, the last long one names the attribute."""
-    attribute = names.rpartition("--")[2].replace("-", "_")
+    """Add an option with one value, by default `value`; the last long one of its `names`, or `dest`, is its place."""
+    attribute = dest or names.rpartition("--")[2].replace("-", "_")
     group.add_argument(*names.split(), dest=attribute, metavar=metavar, type=kind, default=value, help=text)
 
 
@@ -131,15 +121,16 @@ def add_switch(group: argparse._ActionsContainer, names: str, text: str) -> None
 def add_scenario(
     commands: Any,
     name: str,
-    summary: str,
+    more: str = "",
     default_uri: str = DEFAULT_URI,
     ports: Mapping[str, int] = AMQP_PORTS,
 ) -> argparse.ArgumentParser:
-    """Return a scenario's parser, with the options that every scenario has; `ports` are those of the URL's schemes.
+    """Return a scenario's parser, with the options that every scenario has; `more` ends its summary.
 
     Shapes: the options have `scenario` (its name), `uri` (an Address), `pid`, `interval` (seconds), `json` (None, "-"
-    or a file's name), `plot`, `quiet`.
+    or a file's name), `plot`, `quiet`; `ports` are those of the URL's schemes.
     """
+    summary = SCENARIOS[name] + more
     made: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, description=summary, allow_abbrev=False, add_help=False
     )
@@ -160,9 +151,21 @@ def add_scenario(
     return made
 
 
-def add_time(group: argparse._ActionsContainer, default_s: float) -> None:
+def add_time(group: argparse._ActionsContainer) -> None:
     """Add the option for the duration of a run; 0 means until Ctrl-C."""
-    add(group, "-z --time", "T", duration, f"stop after T (default {default_s:g}s; 0: at Ctrl-C)")
+    add(group, "-z --time", "T", duration, f"stop after T (default {_DEFAULT_S:g}s; 0: at Ctrl-C)")
+
+
+def add_flow(group: argparse._ActionsContainer, consumer: str = "consumer") -> None:
+    """Add the options for numbers, rates and processes of publishers and consumers."""
+    add(group, "-C --pmessages", "N", count, "publish N messages in total")
+    add(group, "-D --cmessages", "N", count, "consume N messages in total")
+    add(group, "-r --rate", "R", rate, "messages per second and publisher")
+    add(group, "-R --consumer-rate", "R", rate, f"messages per second and {consumer}")
+    processes = "number of processes for publishers, and for consumers (default one per core, at most 4)"
+    add(group, "--processes", "N", count, processes)
+    unsent = "how much a publisher sends with one time stamp, and how much may wait in its kernel"
+    add(group, "--unsent", "SIZE", size, f"{unsent} (default: what the kernel takes)", 0)
 
 
 def add_load(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -173,29 +176,18 @@ def add_load(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     `flags`, `processes`, `unsent` (bytes, 0: the kernel's default), `queue_args`, `ceiling`.
     """
     load = parser.add_argument_group("load")
-    number = "number of them, default 1"
-    publishers = ("-x", "--producers", "--publishers")
-    load.add_argument(*publishers, metavar="N", type=count_or_none, default=1, help=number)
-    add(load, "-y --consumers", "N", count_or_none, number, 1)
+    add(load, "-x --publishers --producers", "N", count_or_none, "number of them, default 1", 1)
+    add(load, "-y --consumers", "N", count_or_none, "number of them, default 1", 1)
     add(load, "-s --size", "SIZE", size, f"size of a body, default {STAMP_BYTES} bytes", STAMP_BYTES)
     add(load, "-c --confirm", "N", count_or_none, "use confirms, with at most N unconfirmed messages", 0)
-    add(load, "-C --pmessages", "N", count, "publish N messages in total")
-    add(load, "-D --cmessages", "N", count, "consume N messages in total")
-    add(load, "-r --rate", "R", rate, "messages per second and publisher")
-    add(load, "-R --consumer-rate", "R", rate, "messages per second and consumer")
+    add_flow(load)
     prefetch = at_most(count_or_none, 0xFFFF, "AMQP can say")
     add(load, "-q --qos -P --prefetch", "N", prefetch, "unacked messages per consumer (default no limit)", 0)
     add_switch(load, "-a --autoack", "consume without acks")
-    acks = ("-A", "--multi-ack-every", "--ack")
-    step = "one ack for N messages (default 1)"
-    load.add_argument(*acks, dest="ack_every", metavar="N", type=count, default=1, help=step)
+    add(load, "-A --multi-ack-every --ack", "N", count, "one ack for N messages (default 1)", 1, "ack_every")
     flag = load.add_argument("-f", "--flag", dest="flags", metavar="FLAG", action="append", default=[])
     flag.choices, flag.help = ("persistent", "mandatory"), "persistent or mandatory; can be repeated"
     load.add_argument("--persistent", dest="flags", action="append_const", const="persistent", help="as -f persistent")
-    processes = "number of processes for publishers, and for consumers (default one per core, at most 4)"
-    add(load, "--processes", "N", count, processes)
-    unsent = "how much a publisher sends with one time stamp, and how much may wait in its kernel"
-    add(load, "--unsent", "SIZE", size, f"{unsent} (default: what the kernel takes)", 0)
     arguments = "an argument of the queues; can be repeated"
     load.add_argument("--queue-args", metavar="K=V", type=argument, action="append", default=[], help=arguments)
     add_switch(load, "--ceiling", "first measure how fast the generator is without a broker")
@@ -208,7 +200,6 @@ def load_of(
     queues: Sequence[str],
     *,
     copies: int | None = None,
-    default_s: float | None = None,
     demand: ReceiverPace | None = None,
 ) -> Load:
     """Return the load that the options of `add_load` and `add_time` describe; `demand` replaces theirs.
@@ -226,7 +217,7 @@ def load_of(
         per_s=options.rate,
         prefetch=options.prefetch,
         deliveries=options.cmessages,
-        seconds=seconds_of(options, default_s),
+        seconds=seconds_of(options),
         interval_s=options.interval,
         copies=copies,
         processes=processes_of(options),
@@ -247,11 +238,11 @@ def spread(queues: Sequence[str], consumers: int) -> tuple[tuple[str, ...], ...]
     return tuple(tuple(queues[number::consumers]) for number in range(consumers))
 
 
-def seconds_of(options: argparse.Namespace, default_s: float | None) -> float | None:
-    """Return the duration of a run, None for no limit."""
+def seconds_of(options: argparse.Namespace) -> float | None:
+    """Return the duration of a run, None for no limit: the default if no number ends the run."""
     if getattr(options, "time", None) is not None:
         return options.time or None
-    return None if options.pmessages or options.cmessages else default_s
+    return None if any(getattr(options, name, None) for name in _NUMBERS) else _DEFAULT_S
 
 
 def processes_of(options: argparse.Namespace) -> int:

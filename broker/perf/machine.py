@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -70,6 +71,25 @@ def make_room(sockets: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError) as error:
         raise Fault(f"{need}, of which there are {soft:,}: {error}") from None
+
+
+class Stopwatch:
+    """Measures the duration of a stage and the CPU time that this process spends in it."""
+
+    def __init__(self) -> None:
+        self._began_s, self._cpu_s = time.monotonic(), time.process_time()
+
+    def seconds(self) -> float:
+        """Return the elapsed time; never 0."""
+        return max(1e-9, time.monotonic() - self._began_s)
+
+    def cpu_s(self) -> float:
+        """Return the CPU time that this process used."""
+        return time.process_time() - self._cpu_s
+
+    def busy_share(self) -> float:
+        """Return the CPU time of this process as a share of the elapsed time."""
+        return min(1.0, self.cpu_s() / self.seconds())
 
 
 @dataclass(frozen=True, slots=True)

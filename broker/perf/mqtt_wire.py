@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from broker.perf.faults import BrokenStream, Refusal
-from broker.perf.peer import CALL_LIMIT_S, Address
+from broker.perf.peer import CALL_LIMIT_S, Address, Peer
 from broker.perf.scanner import Scanner, Watch, equal_run
 
 MQTT_PORTS: Final = MappingProxyType({"mqtt": 1883, "mqtts": 8883})
@@ -67,10 +67,9 @@ def properties_of(raw: bytes) -> dict[int, int | str]:
     return found
 
 
-class MqttPeer:
-    """A client's connection, used call by call until messages flow; no keep alive is agreed."""
+class MqttPeer(Peer):
+    """A client's connection; no keep alive is agreed."""
 
-    channel = 0
     round_trip = b"\xc0\x00"  # PINGREQ
 
     def __init__(
@@ -84,8 +83,7 @@ class MqttPeer:
         unsent_bytes: int = 0,
     ) -> None:
         """Connect; a `lasting` session is deleted by close(). Raises: Refusal, OSError."""
-        self.socket = address.connect(CALL_LIMIT_S, 0, unsent_bytes)
-        self.received = bytearray()
+        super().__init__(address.connect(CALL_LIMIT_S, 0, unsent_bytes))
         self._again = (address, client_id, level) if lasting else None
         user = address.user if address.vhost == "/" else f"{address.vhost}:{address.user}"
         own = b"\x11" + _FOREVER.to_bytes(4, "big") if lasting else b""
@@ -123,10 +121,7 @@ class MqttPeer:
         while True:
             head = head_of(self.received, at, len(self.received))
             if head is None or len(self.received) < at + head[1]:
-                chunk = self.socket.recv(65536)
-                if not chunk:
-                    raise Refusal("the broker closed the socket")
-                self.received += chunk
+                self.receive()
             elif self.received[at] >> 4 == answer:
                 found = bytes(self.received[at + head[0] : at + head[1]])
                 del self.received[at : at + head[1]]

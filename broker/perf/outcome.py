@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from argparse import Namespace
-from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
 from broker.perf.histogram import Histogram
 from broker.perf.machine import MachineFacts, TreeUsage
-from broker.perf.result import BrokerFacts, Figure, Generator, Interval, Latency, ProcessUse, Result, RunTotals
+from broker.perf.progress import RunProgress, interval_line
+from broker.perf.result import (
+    BrokerFacts,
+    Figure,
+    Generator,
+    Interval,
+    Latency,
+    LatencyPair,
+    ProcessUse,
+    Result,
+    RunTotals,
+)
 
 _BUSY_SHARE: Final = 0.9  # of a core: above this share the generator limits the run
+_TICK_GRACE_S: Final = 0.5  # for the reports of an interval to arrive on a busy machine
+_LEAST_INTERVAL_S: Final = 0.001
 _NOT_OPTIONS: Final = frozenset(("run", "scenario", "uri", "words", "json", "plot", "quiet", "pid", "version"))
+_TIMES: Final = frozenset(("due_times", "sent_times", "late_times", "confirm_times"))
+_FLOWS: Final = ("published", "confirmed", "delivered")  # the counts of an interval
 
 
-@dataclass(frozen=True, slots=True)
-class RunTally:
+class RunTally(NamedTuple):
     """Messages since the run began, in one process or in all."""
 
     published: int = 0
@@ -30,21 +44,28 @@ class RunTally:
     deliver_bytes: int = 0
     blocked: int = 0  # publishers that the broker blocks now
 
-    def __add__(self, other: RunTally) -> RunTally:
-        return RunTally(*map(sum, zip(astuple(self), astuple(other), strict=True)))
-
-    def __sub__(self, other: RunTally) -> RunTally:
-        return RunTally(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+    @classmethod
+    def total(cls, tallies: Iterable[RunTally]) -> Self:
+        """Return the sum of these tallies."""
+        return cls(*map(sum, zip(cls(), *tallies, strict=True)))
 
 
 @dataclass(slots=True)
 class RunOutcome:
-    """Counts and times of a run.
+    """Counts and times of a run, as its processes report them by role.
 
-    Units: `publish_s` and `deliver_s` run from the beginning to the last publish (or its confirm) and last delivery.
+    Units: seconds since the beginning of the run, except `begin_s`, which is on the monotonic clock; `publish_s` and
+    `deliver_s` are the last publish (or its confirm) and the last delivery.
+    Invariant: the intervals add up to the tally.
     """
 
-    tally: RunTally = field(default_factory=RunTally)
+    progress: RunProgress
+    interval_s: float
+    begin_s: float = 0.0
+    moved_s: float = 0.0  # the time of the last change of a count
+    tallies: dict[str, RunTally] = field(default_factory=dict)
+    told_ns: dict[str, int] = field(default_factory=dict)  # when each role reported last
+    done: dict[str, dict[str, Any]] = field(default_factory=dict)  # the last figures of the roles that are done
     intervals: list[Interval] = field(default_factory=list)
     seconds: float = 0.0
     publish_s: float = 0.0
@@ -53,20 +74,90 @@ class RunOutcome:
     sent_times: Histogram = field(default_factory=Histogram)
     late_times: Histogram = field(default_factory=Histogram)
     confirm_times: Histogram = field(default_factory=Histogram)
-    cpu_s: float = 0.0
-    busy_share: float = 0.0
     before: TreeUsage | None = None
     after: TreeUsage | None = None
     queued_at_end: int = 0  # messages in the queues when the publishers had finished
     left_behind: int = 0  # messages not delivered when the time was over
     failures: list[str] = field(default_factory=list)
     interrupted: bool = False
+    _within: Histogram = field(default_factory=Histogram)  # due times of the interval
+    _shown: RunTally = field(default_factory=RunTally)
+
+    @property
+    def tally(self) -> RunTally:
+        """The sum of all tallies."""
+        return RunTally.total(self.tallies.values())
+
+    def told_since(self, at_s: float, roles: frozenset[str]) -> bool:
+        """Return whether each of these roles has reported at this time or later, or is done."""
+        at_ns = (self.begin_s + at_s) * 1e9
+        return all(role in self.done or self.told_ns.get(role, 0) >= at_ns for role in roles)
+
+    def take(self, role: str, figures: dict[str, Any], *, done: bool) -> None:
+        """Enter the report of a role."""
+        if figures["tally"] != self.tallies.get(role):
+            self.moved_s = time.monotonic() - self.begin_s
+        self.tallies[role] = figures["tally"]
+        self.told_ns[role] = figures["at_ns"]
+        for name in _TIMES & figures.keys():
+            getattr(self, name).merge(figures[name])
+        if "due_times" in figures:
+            self._within.merge(figures["due_times"])
+        if done:
+            self.done[role] = figures
+
+    def show_intervals(self, at_s: float, roles: frozenset[str]) -> None:
+        """Show the intervals that are over and that all of these roles have reported."""
+        while at_s >= (end_s := self._shown_s + self.interval_s):
+            if at_s < end_s + _TICK_GRACE_S and not self.told_since(end_s, roles):
+                return
+            self._show(end_s)
+
+    def conclude(self, publishers: frozenset[str], consumers: frozenset[str]) -> None:
+        """Enter the times of these roles, the remaining counts and the failures."""
+        now_s, last = time.monotonic() - self.begin_s, self.done.values()
+        self.publish_s, self.deliver_s = self._ended_s(publishers, now_s), self._ended_s(consumers, now_s)
+        self.seconds = max(self.publish_s, self.deliver_s) or now_s
+        self.failures += dict.fromkeys(figures["fault"] for figures in last if figures["fault"])
+        blocked = next((text for figures in last if (text := figures.get("blocked_for"))), "")
+        if blocked:
+            self.failures.append(f"the broker accepts no messages (connection.blocked): {blocked}")
+        if self.seconds > self._shown_s + _LEAST_INTERVAL_S:
+            self._show(self.seconds)
+        elif self.intervals:
+            late, last_one = self._interval(self._shown_s), self.intervals[-1]
+            counts = {name: getattr(last_one, name) + getattr(late, name) for name in _FLOWS}
+            self.intervals[-1] = replace(last_one, **counts)
+
+    @property
+    def _shown_s(self) -> float:
+        return self.intervals[-1].at_s if self.intervals else 0.0
+
+    def _ended_s(self, roles: frozenset[str], now_s: float) -> float:
+        """Return when the last of these roles finished its last message, `now_s` for a role that is not done."""
+        if not roles <= self.done.keys():
+            return now_s
+        ended_ns: int = max((self.done[role]["ended_ns"] for role in roles), default=0)
+        return max(0.0, ended_ns / 1e9 - self.begin_s)
+
+    def _show(self, at_s: float) -> None:
+        """Add the interval that ends here."""
+        interval, seconds = self._interval(at_s), at_s - self._shown_s
+        self.intervals.append(interval)
+        self.progress.show(interval_line(interval, seconds))
+        self._within.clear()
+        self._shown = self.tally
+
+    def _interval(self, at_s: float) -> Interval:
+        """Return what was reported since the last interval."""
+        since = {name: getattr(self.tally, name) - getattr(self._shown, name) for name in _FLOWS}
+        return Interval(at_s, **since, latency_us=LatencyPair.of(self._within))
 
     def totals(self, body_bytes: int) -> RunTotals:
         """Return the counts with their rates."""
-        tally, counts = self.tally, ("published", "confirmed", "nacked", "returned", "delivered", "acked")
+        tally = self.tally
         return RunTotals(
-            **{name: getattr(tally, name) for name in counts},
+            *tally[:6],
             publish_per_s=_per(tally.published, self.publish_s),
             confirm_per_s=_per(tally.confirmed, self.publish_s),
             deliver_per_s=_per(tally.delivered, self.deliver_s),
@@ -83,11 +174,13 @@ class RunOutcome:
     ) -> Result:
         """Return the result document of a run that moved messages."""
         undelivered = {"queued_at_end": self.queued_at_end, "left_behind": self.left_behind}
+        last = self.done.values()
+        cpu_s, busy_share = (sum(one["cpu_s"] for one in last), max((one["busy_share"] for one in last), default=0.0))
         return document(
             options,
             product,
             self.seconds,
-            generator=generator(self.cpu_s, self.busy_share, ceiling_per_s),
+            generator=generator(cpu_s, busy_share, ceiling_per_s),
             process=self.process(),
             figures={**figures, **{name: Figure(count, "messages") for name, count in undelivered.items() if count}},
             failures=tuple(self.failures),
@@ -109,7 +202,7 @@ def document(options: Namespace, product: str, seconds: float, **measured: Any) 
         arguments=tuple(getattr(options, "words", ())),
         started=started.isoformat(timespec="seconds")[:19] + "Z",
         broker=BrokerFacts(product, options.uri.host, options.uri.port),
-        options={name: _plain(value) for name, value in vars(options).items() if name not in _NOT_OPTIONS},
+        options={name: value for name, value in vars(options).items() if name not in _NOT_OPTIONS},
         seconds=seconds,
         machine=MachineFacts.here(),
         **measured,
@@ -118,7 +211,7 @@ def document(options: Namespace, product: str, seconds: float, **measured: Any) 
 
 def generator(cpu_s: float, busy_share: float, ceiling_per_s: float | None = None) -> Generator:
     """Return the figures of the generator itself."""
-    return Generator(cpu_s, min(1.0, busy_share), ceiling_per_s, busy_share > _BUSY_SHARE)
+    return Generator(cpu_s, busy_share, ceiling_per_s, busy_share > _BUSY_SHARE)
 
 
 def used(before: TreeUsage | None, after: TreeUsage | None, messages: int) -> ProcessUse | None:
@@ -146,12 +239,6 @@ def time_figures(name: str, times: Histogram) -> dict[str, Figure]:
         return {}
     p50, p99 = times.percentiles((50, 99))
     return {f"{name}_p50": Figure(p50 / 1e3, "us"), f"{name}_p99": Figure(p99 / 1e3, "us")}
-
-
-def _plain(value: Any) -> object:
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 def _per(count: int, seconds: float) -> float:

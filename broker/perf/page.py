@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from broker.figures.axis import Axis, decade_axis, even_axis, percentile_axis, rarest_percent, span_axis
@@ -13,7 +14,6 @@ from broker.figures.numerals import count_text, digits, duration_text, rate_text
 from broker.perf.result import Generator, Interval, Latency, Result
 from broker.perf.table import Measure, bottleneck_text, labels, latency_rows, option_rows, rows
 
-Axes = Callable[[str, list[float], Callable[[float], str]], Axis]
 Point = Callable[[str, Interval, float], tuple[float, str] | None]  # of a series in an interval: value, text
 
 _SHORT: Final = 0.2  # of the longest interval
@@ -26,39 +26,38 @@ _MOST_TILES: Final = 8
 
 def pictures(results: Sequence[Result], names: Sequence[str]) -> list[str]:
     """Return the charts that the results have figures for."""
-    made = []
-    for title, lines in _groups(results, names, _RATES, ("Messages per second", "Messages {} per second"), _rate):
-        shown = [line for line in lines if any(value for _, value, _ in line.points)]
-        made += _over_time(title, "per second", shown, even_axis, short_text, nested=len(results) == 1)
-    titles = ("Latency, publish to deliver", "Latency {}, publish to deliver")
-    for title, lines in _groups(results, names, _PERCENTILES, titles, _percentile):
-        made += _over_time(title, "", lines, decade_axis, duration_text)
-    return made + _distribution(results, names)
+    per_s = partial(even_axis, "per second", text=short_text)
+    rates = _over_time(results, names, "Messages{} per second", _RATES, _rate, per_s, nested=len(results) == 1)
+    times = partial(decade_axis, "", text=duration_text)
+    latencies = _over_time(results, names, "Latency{}, publish to deliver", _PERCENTILES, _percentile, times)
+    return [*rates, *latencies, *_distribution(results, names)]
 
 
-def _groups(
+def _over_time(
     results: Sequence[Result],
     names: Sequence[str],
+    title: str,
     series: Sequence[str],
-    titles: tuple[str, str],
     point: Point,
-) -> Iterator[tuple[str, list[Line]]]:
-    """Yield title and lines of each chart: all series of a single result, or else a chart for each series."""
-    if len(results) == 1:
-        yield titles[0], [_line(results[0], one, one, colour, point) for colour, one in enumerate(series)]
-        return
-    named = list(enumerate(zip(results, names, strict=True)))
-    for one in series:
-        yield titles[1].format(one), [_line(result, one, name, colour, point) for colour, (result, name) in named]
+    axis: Callable[[list[float]], Axis],
+    *,
+    nested: bool = False,
+) -> Iterator[str]:
+    """Yield the charts: one with all series of a single result, or else one for each series."""
+    charts = [(title.format(""), [(results[0], one, one) for one in series])]
+    if len(results) > 1:
+        pairs = list(zip(results, names, strict=True))
+        charts = [(title.format(f" {one}"), [(result, one, name) for result, name in pairs]) for one in series]
+    for shown, members in charts:
+        lines = [_line(*member, colour, point) for colour, member in enumerate(members)]
+        lines = [line for line in lines if any(value for _, value, _ in line.points)]
+        points = [point for line in lines for point in line.points]
+        if points:
+            y, x = axis([value for _, value, _ in points]), max(at_s for at_s, _, _ in points)
+            yield line_chart(shown, span_axis("seconds", 0.0, x, digits), y, lines, nested=nested)
 
 
-def _line(
-    result: Result,
-    series: str,
-    name: str,
-    colour: int,
-    point: Point,
-) -> Line:
+def _line(result: Result, series: str, name: str, colour: int, point: Point) -> Line:
     points = []
     for interval, seconds in _lengths(result.intervals):
         if (found := point(series, interval, seconds)) is not None:
@@ -84,16 +83,6 @@ def _lengths(intervals: Sequence[Interval]) -> Iterator[tuple[Interval, float]]:
     lengths = [interval.at_s - begin for interval, begin in zip(intervals, begins, strict=False)]
     least = max((0.0, *lengths)) * _SHORT
     return ((interval, length) for interval, length in zip(intervals, lengths, strict=True) if length > least)
-
-
-def _over_time(
-    title: str, side: str, lines: Sequence[Line], axis: Axes, text: Callable[[float], str], *, nested: bool = False
-) -> list[str]:
-    times = [at_s for line in lines for at_s, _, _ in line.points]
-    if not times:
-        return []
-    y = axis(side, [value for line in lines for _, value, _ in line.points], text)
-    return [line_chart(title, span_axis("seconds", 0.0, max(times), digits), y, lines, nested=nested)]
 
 
 def _distribution(results: Sequence[Result], names: Sequence[str]) -> list[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from broker.perf.crew import Crowd
 from broker.perf.faults import Fault, Refusal
 from broker.perf.histogram import Histogram
 from broker.perf.machine import make_room
-from broker.perf.outcome import RunTally
 from broker.perf.peer import Address, PeerConnection
 from broker.perf.receiver import DeliveryQuota, Receiver, ReceiverPace, Watch
 from broker.perf.sender import Sender, SenderPace
@@ -24,13 +25,140 @@ _ACK_LIMIT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """The publishers, or the consumers, that one process runs."""
+
+    load: Load
+    numbers: range
+
+
+class Publishers(Crowd):
+    """The publishing connections of one process."""
+
+    def __init__(self, share: Share) -> None:
+        """Connect all publishers. Raises: Refusal, OSError."""
+        self.timers_per_s = (share.load.per_s or 0.0) * len(share.numbers)
+        self._confirm_times = Histogram()
+        self._share = share
+        count = len(share.numbers)
+        make_room(count)
+        room_bytes = max(_SPOOLS_BYTES // count, CHUNK_BYTES // 16)
+        if count > 1:
+            room_bytes = min(room_bytes, 4 * CHUNK_BYTES)
+        self.members: list[Sender] = [self._member(number, room_bytes) for number in share.numbers]
+
+    def _member(self, number: int, room_bytes: int) -> Sender:
+        load = self._share.load
+        peer = PeerConnection(load.address, PUBLISH_CHANNEL, unsent_bytes=load.unsent_bytes)
+        body_bytes, most_bytes = load.material.body_bytes, peer.frame_max_bytes
+        if min(body_bytes + FRAME_OVERHEAD_BYTES, FRAME_MAX_BYTES) > most_bytes:
+            raise Refusal(f"a body of {body_bytes} bytes needs larger frames than the broker's, of {most_bytes} bytes")
+        if load.window:
+            peer.select_confirms()
+        spool = Spool(load.material, load.first_key(number), room_bytes)
+        slice_bytes = min(load.unsent_bytes or CHUNK_BYTES, CHUNK_BYTES)
+        return Sender(peer, spool, load.pace(number), self._confirm_times, slice_bytes)
+
+    def start(self, at_ns: int) -> None:
+        """Start the schedules, each slightly later than the one before."""
+        for number, member in zip(self._share.numbers, self.members, strict=True):
+            member.start(at_ns + int(self._share.load.stagger_s(number) * 1e9))
+
+    def stop(self, now_ns: int) -> None:
+        """Stop publishing."""
+        super().stop(now_ns)
+        for member in self.members:
+            member.stop()
+
+    def finished(self, now_ns: int) -> bool:
+        """Return whether all messages are published and confirmed, or the wait for them has timed out."""
+        if all(member.done for member in self.members):
+            return True
+        if not self.stop_ns:
+            return False
+        if any(member.blocked_for for member in self.members):
+            return True
+        flushing = any(not member.flushed for member in self.members)
+        return now_ns - self.stop_ns > (_FLUSH_NS if flushing else _CONFIRM_NS)
+
+    def settle(self, fault: str) -> dict[str, Any]:
+        """Return the figures after the broker has read everything and has returned what it will."""
+        figures: dict[str, Any] = {}
+        try:
+            if not fault and self._unsettled():
+                for member in self.members:
+                    member.settle(_SETTLE_LIMIT_S)
+        except TimeoutError:
+            figures["fault"] = f"the broker has not read everything {_SETTLE_LIMIT_S:.0f} s after the last message"
+        except (Fault, OSError) as error:
+            figures["fault"] = str(error)
+        blocked_for = next((member.blocked_for for member in self.members if member.blocked_for), "")
+        return figures | {"tally": self.tally(), "blocked_for": blocked_for, "ended_ns": time.monotonic_ns()}
+
+    def _unsettled(self) -> bool:
+        """Return whether only a round trip can show that the broker has read everything."""
+        load, whole = self._share.load, all(member.flushed for member in self.members)
+        asked = load.material.mandatory or not self.stop_ns
+        return whole and asked and not load.material.relayed and not load.window
+
+    def histograms(self) -> dict[str, Histogram]:
+        """Return the confirm latencies."""
+        return {"confirm_times": self._confirm_times}
+
+
+class Consumers(Crowd):
+    """The consuming connections of one process."""
+
+    def __init__(self, share: Share) -> None:
+        """Connect all consumers and start them. Raises: Refusal, OSError."""
+        self._watch = Watch(share.load.demand.body_bytes)
+        self._quota = DeliveryQuota(self._limit(share))
+        make_room(len(share.numbers))
+        self.members: Sequence[Receiver] = [
+            member for number in share.numbers for member in self._connect(share.load, number)
+        ]
+
+    def _limit(self, share: Share) -> int | None:
+        return share.load.deliveries
+
+    def _connect(self, load: Load, consumer: int) -> Iterator[Receiver]:
+        peer, queues = PeerConnection(load.address, CONSUME_CHANNEL), load.queues[consumer]
+        auto_ack = not load.demand.ack_every
+        for number, queue in enumerate(queues):
+            tag = CONSUMER_TAG if len(queues) == 1 else f"{CONSUMER_TAG}-{number:06d}"
+            peer.consume(queue, tag, auto_ack=auto_ack, prefetch=0 if auto_ack else load.prefetch)
+        yield Receiver(peer, load.demand, self._watch, self._quota)
+
+    def start(self, at_ns: int) -> None:
+        """Start counting."""
+        self._watch.start(at_ns)
+        super().start(at_ns)
+
+    def finished(self, now_ns: int) -> bool:
+        """Return whether the consumers were told to stop, or have received their limit."""
+        return bool(self.stop_ns) or not self._quota.left
+
+    def settle(self, fault: str) -> dict[str, Any]:
+        """Ack the remaining deliveries and return the figures, with the time of the last delivery. Raises: OSError."""
+        for member in self.members:
+            if not fault:
+                member.finish(_ACK_LIMIT_S)
+        return {"tally": self.tally(), "ended_ns": max(member.last_ns for member in self.members)}
+
+    def histograms(self) -> dict[str, Histogram]:
+        """Return the message latencies."""
+        return self._watch.histograms()
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """The messages to publish and consume, their source and destination, and the duration.
 
     Shapes: `queues` holds the queues of each consumer; `messages` and `deliveries` are the totals of all publishers and
     consumers, None for no limit; `copies` is the number of queues that a message reaches, None if unknown; `ready` is
     the number of messages that the queues held before the run; `unsent_bytes` is how much
-    the kernel accepts from a publisher before it must send, 0 for its default.
+    the kernel accepts from a publisher before it must send, 0 for its default; `publishing` and `consuming` connect the
+    clients of one process.
     """
 
     address: Address
@@ -49,6 +177,8 @@ class Load:
     ready: int = 0
     processes: int = 1
     unsent_bytes: int = 0
+    publishing: Callable[[Share], Crowd] = Publishers
+    consuming: Callable[[Share], Crowd] = Consumers
 
     def publish_shares(self) -> list[Share]:
         """Return the publishers of each publishing process."""
@@ -76,164 +206,3 @@ class Load:
     def _shares(self, count: int, processes: int) -> list[Share]:
         used = min(count, processes)
         return [Share(self, range(count * part // used, count * (part + 1) // used)) for part in range(used)]
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """The publishers, or the consumers, that one process runs."""
-
-    load: Load
-    numbers: range
-
-
-class Publishers:
-    """The publishing connections of one process."""
-
-    def __init__(self, share: Share) -> None:
-        """Connect all publishers. Raises: Refusal, OSError."""
-        self.members: list[Sender] = []
-        self.timers_per_s = (share.load.per_s or 0.0) * len(share.numbers)
-        self._confirm_times = Histogram()
-        self._share = share
-        self._stop_ns = 0
-        count = len(share.numbers)
-        make_room(count)
-        room_bytes = max(_SPOOLS_BYTES // count, CHUNK_BYTES // 16)
-        if count > 1:
-            room_bytes = min(room_bytes, 4 * CHUNK_BYTES)
-        for number in share.numbers:
-            self.members.append(self._member(number, room_bytes))
-
-    def _member(self, number: int, room_bytes: int) -> Sender:
-        load = self._share.load
-        peer = PeerConnection(load.address, PUBLISH_CHANNEL, unsent_bytes=load.unsent_bytes)
-        _check_frame_max(peer, load.material.body_bytes)
-        if load.window:
-            peer.select_confirms()
-        spool = Spool(load.material, load.first_key(number), room_bytes)
-        slice_bytes = min(load.unsent_bytes or CHUNK_BYTES, CHUNK_BYTES)
-        return Sender(peer, spool, load.pace(number), self._confirm_times, slice_bytes)
-
-    def start(self, at_ns: int) -> None:
-        """Start the schedules, each slightly later than the one before."""
-        for number, member in zip(self._share.numbers, self.members, strict=True):
-            member.start(at_ns + int(self._share.load.stagger_s(number) * 1e9))
-
-    def stop(self, now_ns: int) -> None:
-        """Stop publishing."""
-        self._stop_ns = self._stop_ns or now_ns
-        for member in self.members:
-            member.stop()
-
-    def finished(self, now_ns: int) -> bool:
-        """Return whether all messages are published and confirmed, or the wait for them has timed out."""
-        if all(member.done for member in self.members):
-            return True
-        if not self._stop_ns:
-            return False
-        if any(member.blocked_for for member in self.members):
-            return True
-        flushing = any(not member.flushed for member in self.members)
-        return now_ns - self._stop_ns > (_FLUSH_NS if flushing else _CONFIRM_NS)
-
-    def settle(self, fault: str) -> dict[str, Any]:
-        """Return the figures after the broker has read everything and has returned what it will."""
-        figures: dict[str, Any] = {}
-        try:
-            if not fault and self._unsettled():
-                for member in self.members:
-                    member.settle(_SETTLE_LIMIT_S)
-        except TimeoutError:
-            figures["fault"] = f"the broker has not read everything {_SETTLE_LIMIT_S:.0f} s after the last message"
-        except (Fault, OSError) as error:
-            figures["fault"] = str(error)
-        blocked_for = next((member.blocked_for for member in self.members if member.blocked_for), "")
-        return figures | {"tally": self.tally(), "blocked_for": blocked_for, "ended_ns": time.monotonic_ns()}
-
-    def _unsettled(self) -> bool:
-        """Return whether only a round trip can show that the broker has read everything."""
-        load, whole = self._share.load, all(member.flushed for member in self.members)
-        asked = load.material.mandatory or not self._stop_ns
-        return whole and asked and not load.material.relayed and not load.window
-
-    def tally(self) -> RunTally:
-        """Return the counts so far."""
-        members = self.members
-        return RunTally(
-            published=sum(member.published for member in members),
-            confirmed=sum(member.confirmed for member in members),
-            nacked=sum(member.nacked for member in members),
-            returned=sum(member.returned for member in members),
-            blocked=sum(bool(member.blocked_for) for member in members),
-        )
-
-    def histograms(self) -> dict[str, Histogram]:
-        """Return the confirm latencies."""
-        return {"confirm_times": self._confirm_times}
-
-
-class Consumers:
-    """The consuming connections of one process."""
-
-    timers_per_s = 0.0
-
-    def __init__(self, share: Share) -> None:
-        """Connect all consumers and start them. Raises: Refusal, OSError."""
-        load = share.load
-        self.members: list[Receiver] = []
-        self._watch = Watch(load.demand.body_bytes)
-        self._quota = DeliveryQuota(load.deliveries)
-        self._stopped = False
-        make_room(len(share.numbers))
-        for consumer in share.numbers:
-            self.members.append(self._member(load, consumer))
-
-    def _member(self, load: Load, consumer: int) -> Receiver:
-        peer, queues = PeerConnection(load.address, CONSUME_CHANNEL), load.queues[consumer]
-        auto_ack = not load.demand.ack_every
-        for number, queue in enumerate(queues):
-            tag = CONSUMER_TAG if len(queues) == 1 else f"{CONSUMER_TAG}-{number:06d}"
-            peer.consume(queue, tag, auto_ack=auto_ack, prefetch=0 if auto_ack else load.prefetch)
-        return Receiver(peer, load.demand, self._watch, self._quota)
-
-    def start(self, at_ns: int) -> None:
-        """Start counting."""
-        self._watch.start(at_ns)
-        for member in self.members:
-            member.start(at_ns)
-
-    def stop(self, now_ns: int) -> None:
-        """Stop counting."""
-        self._stopped = True
-
-    def finished(self, now_ns: int) -> bool:
-        """Return whether the consumers were told to stop, or have received their limit."""
-        return self._stopped or not self._quota.left
-
-    def settle(self, fault: str) -> dict[str, Any]:
-        """Ack the remaining deliveries and return the figures, with the time of the last delivery. Raises: OSError."""
-        for member in self.members:
-            if not fault:
-                member.finish(_ACK_LIMIT_S)
-        return {"tally": self.tally(), "ended_ns": max(member.last_ns for member in self.members)}
-
-    def tally(self) -> RunTally:
-        """Return the counts so far."""
-        members = self.members
-        return RunTally(
-            delivered=sum(member.delivered for member in members),
-            acked=sum(member.acked for member in members),
-            deliver_bytes=sum(member.body_bytes for member in members),
-        )
-
-    def histograms(self) -> dict[str, Histogram]:
-        """Return the message latencies."""
-        return self._watch.histograms()
-
-
-def _check_frame_max(peer: PeerConnection, body_bytes: int) -> None:
-    largest = min(body_bytes, FRAME_MAX_BYTES - FRAME_OVERHEAD_BYTES)
-    if largest > peer.frame_max_bytes - FRAME_OVERHEAD_BYTES:
-        raise Refusal(
-            f"a body of {body_bytes} bytes needs larger frames than the broker's, of {peer.frame_max_bytes} bytes"
-        )

@@ -6,11 +6,11 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from broker.perf import wire
@@ -27,6 +27,9 @@ _CALLS_AT_ONCE = 100  # few enough for the answers to fit into the socket buffer
 AMQP_PORTS = MappingProxyType({"amqp": 5672, "amqps": 5671})
 NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 LOGIN = re.compile(r"//\S*@")
+ROOM_BYTES: Final = 1 << 20
+_ROOM: Final = bytearray(ROOM_BYTES)  # which all connections of a process read into, one after the other
+_VIEW: Final = memoryview(_ROOM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,61 +157,69 @@ def send_some(end: socket.socket, pending: Pending) -> Pending:
         return pending
 
 
-def receive_some(end: socket.socket, room: memoryview, whose: str) -> int:
-    """Receive what a non-blocking socket has and return the number of bytes.
+class Peer:
+    """A connection that is used call by call until messages flow, and then without blocking.
 
-    Raises: Refusal at the end of the stream, with the role of the connection; OSError.
-    """
-    try:
-        count = end.recv_into(room)
-    except NOT_NOW:
-        return 0
-    if not count:
-        raise Refusal(f"the broker closed a {whose}'s connection")
-    return count
-
-
-class Peer(Protocol):
-    """A connection that is used call by call until messages flow.
-
-    Shapes: the answer to `round_trip` shows that the broker has read all that was sent before it.
+    Shapes: `received` holds what was not used yet, at most a part of a frame once messages flow; the answer to
+    `round_trip` shows that the broker has read all that was sent before it.
     """
 
-    channel: int
-    socket: socket.socket
-    received: bytearray
+    channel = 0
+    round_trip = b""
 
-    @property
-    def round_trip(self) -> bytes: ...
-    def scanner(self, *, lenient: bool = False, watch: Watch | None = None) -> Scanner: ...
-    def close(self) -> None: ...
+    def __init__(self, end: socket.socket) -> None:
+        self.socket = end
+        self.received = bytearray()
+
+    def scanner(self, *, lenient: bool = False, watch: Watch | None = None) -> Scanner:
+        """Return what counts the bytes that the broker sends once messages flow."""
+        return Scanner(lenient=lenient, watch=watch)
+
+    def scan(self, scan: Callable[[bytearray, int], int], whose: str, most_bytes: int = ROOM_BYTES // 2) -> bool:
+        """Receive what the socket has, let `scan` count it, and return whether anything was received.
+
+        Raises: Refusal at the end of the stream, with the role of the connection; BrokenStream, OSError.
+        """
+        fill = len(self.received)
+        _ROOM[:fill] = self.received
+        try:
+            count = self.socket.recv_into(_VIEW[fill : fill + most_bytes])
+        except NOT_NOW:
+            return False
+        if not count:
+            raise Refusal(f"the broker closed a {whose}'s connection")
+        end = fill + count
+        self.received = _ROOM[scan(_ROOM, end) : end]
+        return True
+
+    def receive(self) -> None:
+        """Wait for further bytes. Raises: Refusal, OSError."""
+        chunk = self.socket.recv(65536)
+        if not chunk:
+            raise Refusal("the broker closed the socket")
+        self.received += chunk
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.socket.close()
 
 
-class PeerConnection:
-    """A connection with one open channel, used call by call until messages flow."""
+class PeerConnection(Peer):
+    """A connection of AMQP with one open channel."""
 
     def __init__(self, address: Address, channel: int, *, receive_bytes: int = 0, unsent_bytes: int = 0) -> None:
         """Connect and open `channel`; the sizes bound the kernel's buffers (0: its defaults).
 
         No heartbeats are agreed: a timer would distort the measurement.
         """
+        super().__init__(address.connect(CALL_LIMIT_S, receive_bytes, unsent_bytes))
         self.channel = channel
-        self.socket = address.connect(CALL_LIMIT_S, receive_bytes, unsent_bytes)
-        self.received = bytearray()
+        self.round_trip = wire.basic_qos(channel, 0)
         try:
             self.product, self.frame_max_bytes = self._follow(opening(address, channels=(channel,)))
         except BaseException:
             self.socket.close()
             raise
-
-    @property
-    def round_trip(self) -> bytes:
-        """The request whose answer shows that the broker has read all that was sent before it."""
-        return wire.basic_qos(self.channel, 0)
-
-    def scanner(self, *, lenient: bool = False, watch: Watch | None = None) -> Scanner:
-        """Return what counts the bytes that the broker sends once messages flow."""
-        return Scanner(lenient=lenient, watch=watch)
 
     def _follow(self, script: Generator[Ask, bytes, T]) -> T:
         """Run a script to its end and return its value."""
@@ -240,10 +251,7 @@ class PeerConnection:
             while (found := next_frame(self.received)) is not None:
                 if found[0] == wire.METHOD:
                     return found[1]
-            chunk = self.socket.recv(65536)
-            if not chunk:
-                raise Refusal("the broker closed the socket")
-            self.received += chunk
+            self.receive()
 
     def call_all(self, requests: Iterable[bytes], answer: tuple[int, int]) -> list[bytes]:
         """Send methods that have the same answer, many at a time, and return the payloads of the answers.
@@ -318,7 +326,7 @@ class PeerConnection:
         except (OSError, Refusal):
             pass  # the connection is already closed
         finally:
-            self.socket.close()
+            super().close()
 
 
 def _message_count(declared: bytes) -> int:

@@ -6,8 +6,8 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Final, Self, TextIO
+from contextlib import AbstractContextManager
+from typing import Final, TextIO
 
 from broker.figures.numerals import duration_text, rate_text, share_text
 from broker.perf.result import Interval
@@ -18,7 +18,7 @@ _COARSE_S: Final = 0.95  # shorter intervals need another digit to be distinct
 _ERASE: Final = "\r\x1b[K"
 
 
-class RunProgress:
+class RunProgress(AbstractContextManager["RunProgress"]):
     """The progress display of a run; it shows nothing when quiet.
 
     Invariant: on a terminal each line except those of `say` is overwritten by the next, and erased by `close`.
@@ -35,12 +35,7 @@ class RunProgress:
         self._shared_at: float | None = None
         self._left_open = False
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def share(self, stage: str, done: int, total: int) -> None:

@@ -10,11 +10,11 @@ from typing import Final
 
 from broker.perf import wire
 from broker.perf.histogram import Histogram
-from broker.perf.peer import Peer, receive_some, send_some
+from broker.perf.outcome import RunTally
+from broker.perf.peer import ROOM_BYTES, Peer, send_some
 from broker.perf.sender import NEVER_NS
 from broker.perf.spool import DUE_BYTES, STAMP, STAMP_BYTES
 
-ROOM_BYTES: Final = 524_288  # for the bytes of one read
 _SAMPLES: Final = 64  # of the stamps in one read
 _SLOW_READ_BYTES: Final = 4096
 
@@ -55,7 +55,6 @@ class Watch:
         self.sent_times = Histogram()
         self.late_times = Histogram()  # how late each message was sent
         self.now_ns = 0
-        self.room = bytearray(ROOM_BYTES)  # the read buffer that all receivers share
         self._since_ns = NEVER_NS if body_bytes < DUE_BYTES else 0
         self._sent_too = body_bytes >= STAMP_BYTES
 
@@ -96,8 +95,7 @@ class Receiver:
         self._demand = demand
         self._watch = watch
         self._quota = quota
-        self._scanner = peer.scanner(watch=watch.look)
-        self._tail = bytes(peer.received)  # a partly received frame
+        self.scanner = peer.scanner(watch=watch.look)
         self._out = b""
         self.acked = 0
         self._start_ns = 0
@@ -107,13 +105,12 @@ class Receiver:
         """Start the schedule, and count the deliveries that arrived with basic.consume-ok."""
         self._start_ns = at_ns
         self._socket.setblocking(False)
-        self._watch.room[: len(self._tail)] = self._tail
-        self._scan(len(self._tail))
+        del self.peer.received[: self._scan(self.peer.received, len(self.peer.received))]
 
-    @property
-    def body_bytes(self) -> int:
-        deliveries = self._scanner.deliveries
-        return self._scanner.body_bytes * self.delivered // deliveries if deliveries else 0
+    def tally(self) -> RunTally:
+        """Return the counts so far."""
+        body_bytes = self.scanner.body_bytes * self.delivered // (self.scanner.deliveries or 1)
+        return RunTally(delivered=self.delivered, acked=self.acked, deliver_bytes=body_bytes)
 
     def interest(self, now_ns: int) -> int:
         """Return the selector events to wait for: no read before the rate allows it."""
@@ -135,16 +132,9 @@ class Receiver:
 
     def _pull(self) -> None:
         """Read, count and ack the received deliveries."""
-        room = self._watch.room
-        view = memoryview(room)
-        while True:
-            fill = len(self._tail)
-            room[:fill] = self._tail
-            stop = fill + _SLOW_READ_BYTES if self._demand.per_s else len(room)
-            count = receive_some(self._socket, view[fill:stop], "consumer")
-            if count:
-                self._scan(fill + count)
-            if not count or not isinstance(self._socket, ssl.SSLSocket) or not self._socket.pending():
+        most_bytes = _SLOW_READ_BYTES if self._demand.per_s else ROOM_BYTES // 2
+        while self.peer.scan(self._scan, "consumer", most_bytes):
+            if not isinstance(self._socket, ssl.SSLSocket) or not self._socket.pending():
                 return
 
     def finish(self, limit_s: float) -> None:
@@ -156,15 +146,14 @@ class Receiver:
         self._socket.sendall(self._out)
         self._out = b""
 
-    def _scan(self, end: int) -> None:
-        """Count the frames in the buffer up to `end`."""
-        watch, scanner = self._watch, self._scanner
+    def _scan(self, buffer: bytearray, end: int) -> int:
+        """Count the whole frames in `buffer[:end]` and return how many bytes they occupy."""
+        watch, scanner = self._watch, self.scanner
         before = scanner.deliveries
         watch.now_ns = time.monotonic_ns()
-        done = scanner.scan(watch.room, end)
-        self._tail = bytes(watch.room[done:end])
+        done = scanner.scan(buffer, end)
         if scanner.deliveries == before:
-            return
+            return done
         self.last_ns = watch.now_ns
         self.delivered += self._quota.take(scanner.deliveries - before)
         every = self._demand.ack_every
@@ -172,6 +161,7 @@ class Receiver:
             self._ack(self.delivered - self.delivered % every)
         if self._demand.per_s:
             self._resume_ns = self._start_ns + int(self.delivered / self._demand.per_s * 1e9)
+        return done
 
     def _ack(self, upto: int) -> None:
         """Ack in steps of the configured size, as a counting client would, all in one write."""

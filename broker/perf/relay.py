@@ -12,6 +12,7 @@ import sys
 from typing import cast
 
 from broker.perf import wire
+from broker.perf.peer import next_frame
 
 _ANSWERS: dict[tuple[int, int], tuple[tuple[int, int], bytes]] = {
     wire.CONNECTION_START_OK: (wire.CONNECTION_TUNE, wire.TUNE.pack(2047, 131_072, 0)),
@@ -40,7 +41,7 @@ class Relay(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport
-        self.held = b""
+        self.held = bytearray()
         self.stride_bytes = 0
         self.passed_bytes = 0
         self.confirms = False
@@ -78,38 +79,32 @@ class Relay(asyncio.Protocol):
             self.transport.write(wire.basic_ack(1, tag, multiple=True))
 
     def _control(self, data: bytes) -> None:
-        data = self.held + data
-        at = 0
-        if not self.begun and len(data) >= len(wire.PROTOCOL_HEADER):
+        self.held += data
+        if not self.begun and len(self.held) >= len(wire.PROTOCOL_HEADER):
             self.begun = True
-            at = len(wire.PROTOCOL_HEADER)
+            del self.held[: len(wire.PROTOCOL_HEADER)]
             self.transport.write(wire.method(0, wire.CONNECTION_START, _START))
-        while len(data) - at >= wire.FRAME_OVERHEAD_BYTES + 4:
-            _, channel, _ = wire.FRAME_HEAD.unpack_from(data, at)
-            name = cast("tuple[int, int]", wire.METHOD_HEAD.unpack_from(data, at + 7))
+        while len(self.held) >= wire.FRAME_OVERHEAD_BYTES + 4:
+            channel = wire.FRAME_HEAD.unpack_from(self.held)[1]
+            name = cast("tuple[int, int]", wire.METHOD_HEAD.unpack_from(self.held, 7))
             if name == wire.BASIC_DELIVER:
-                if self._learn(data, at):
-                    self.held = b""
-                    self._pass_on(data[at:])
-                    return
-                break
-            after = _frame_end(data, at)
-            if len(data) < after:
-                break
+                self._learn()
+                return
+            if next_frame(self.held) is None:
+                return
             self._answer(channel, name)
-            at = after
-        self.held = data[at:]
 
-    def _learn(self, data: bytes, at: int) -> bool:
-        """Take the size of the first message as the size of all; return whether its method and header are complete."""
-        header_at = _frame_end(data, at)
-        if len(data) < header_at + _BODY_SIZE_AT + 8:
-            return False
-        body_bytes = int.from_bytes(data[header_at + _BODY_SIZE_AT :][:8], "big")
+    def _learn(self) -> None:
+        """Take the size of the first message, once its method and header are complete, as the size of all."""
+        header_at = _frame_end(self.held, 0)
+        if len(self.held) < header_at + _BODY_SIZE_AT + 8:
+            return
+        body_bytes = int.from_bytes(self.held[header_at + _BODY_SIZE_AT :][:8], "big")
         frames = -(-body_bytes // (wire.FRAME_MAX_BYTES - wire.FRAME_OVERHEAD_BYTES))
-        self.stride_bytes = _frame_end(data, header_at) - at + body_bytes + frames * wire.FRAME_OVERHEAD_BYTES
+        self.stride_bytes = _frame_end(self.held, header_at) + body_bytes + frames * wire.FRAME_OVERHEAD_BYTES
         Relay.publisher = self.transport
-        return True
+        self._pass_on(bytes(self.held))
+        self.held.clear()
 
     def _answer(self, channel: int, name: tuple[int, int]) -> None:
         if name == wire.BASIC_CONSUME:
@@ -123,7 +118,7 @@ class Relay(asyncio.Protocol):
             self.transport.close()
 
 
-def _frame_end(data: bytes, at: int) -> int:
+def _frame_end(data: bytearray, at: int) -> int:
     """Return where the frame that begins at `at` ends."""
     return at + int(wire.FRAME_HEAD.unpack_from(data, at)[2]) + wire.FRAME_OVERHEAD_BYTES
 

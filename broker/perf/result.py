@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 import types
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from typing import Any, Final, Self, TypeVar, get_args, get_origin, get_type_hints
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from typing import Any, Final, Self, get_args, get_origin, get_type_hints
 
 from broker.perf.faults import BadDocument
 from broker.perf.histogram import Histogram
 from broker.perf.machine import MachineFacts
-
-T = TypeVar("T")
 
 _SHOWN_LETTERS: Final = 40
 _MOST: Final = 1e300  # a larger number is not a real measurement, and the next sum of it would be infinite
@@ -30,37 +28,11 @@ FORMAT: Final = "slotmq-perf/1"
 _CURVE: Final = (0, 10, 25, 50, 75, 90, 95, 97.5, 99, 99.5, 99.75, 99.9, 99.95, 99.975, 99.99, 99.995, 99.999, 99.9999)
 
 
-def encode(value: Any) -> Any:
-    """Return the JSON form of a value: an object for a dataclass, a list for a tuple."""
-    if is_dataclass(value):
-        return {field.name: encode(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, dict):
-        return {name: encode(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [encode(item) for item in value]
-    return value
-
-
-def parse(text: str) -> Any:
-    """Return the value of a JSON text. Raises: BadDocument, also for numbers that JSON does not define."""
-    try:
-        return json.loads(text, parse_constant=_no_number)
-    except RecursionError:
-        raise BadDocument("not JSON: nested too deep") from None
-    except ValueError as error:
-        raise BadDocument(f"not JSON: {error}") from None
-
-
-def decode(kind: type[T], value: Any, where: str = "") -> T:
-    """Return the dataclass (or list, or number ...) of type `kind` that a JSON value represents.
+def _decoded(kind: Any, value: Any, where: str) -> Any:
+    """Return the dataclass, tuple or number of type `kind` that a JSON value represents.
 
     Raises: BadDocument for a missing or unknown key, or a value of another type.
     """
-    made: T = _decoded(kind, value, where)
-    return made
-
-
-def _decoded(kind: Any, value: Any, where: str) -> Any:
     origin, inner = get_origin(kind) or kind, get_args(kind)
     if origin is object:
         return value
@@ -255,13 +227,19 @@ class Result:
 
     def to_json(self) -> str:
         """Return the document, indented, in ASCII."""
-        return json.dumps({"format": FORMAT, **encode(self)}, indent=2, allow_nan=False) + "\n"
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=2, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the result that a document describes. Raises: BadDocument, in one line."""
-        document = parse(text)
+        try:
+            document = json.loads(text, parse_constant=_no_number)
+        except RecursionError:
+            raise BadDocument("not JSON: nested too deep") from None
+        except ValueError as error:
+            raise BadDocument(f"not JSON: {error}") from None
         found = document.pop("format", None) if isinstance(document, dict) else None
         if found != FORMAT:
             raise BadDocument(f"not a document of format {FORMAT}")
-        return decode(cls, document)
+        result: Self = _decoded(cls, document, "")
+        return result

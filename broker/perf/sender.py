@@ -10,12 +10,12 @@ from selectors import EVENT_READ, EVENT_WRITE
 from typing import Final
 
 from broker.perf.histogram import Histogram
-from broker.perf.peer import Peer, receive_some, send_some
+from broker.perf.outcome import RunTally
+from broker.perf.peer import Peer, send_some
 from broker.perf.spool import CHUNK_BYTES, Spool
 
 NEVER_NS: Final = 1 << 62
 _MOST_PARTS: Final = 10**6  # the largest denominator of a rate
-_READ_BYTES: Final = 65_536
 
 
 class Schedule:
@@ -79,10 +79,7 @@ class Sender:
         self._pace = pace
         self._limit = NEVER_NS if pace.messages is None else pace.messages
         self._schedule = Schedule(pace.per_s) if pace.per_s else None
-        self._scanner = peer.scanner(lenient=True)
-        self._received = bytearray(_READ_BYTES + 2 * len(peer.received))
-        self._fill = len(peer.received)
-        self._received[: self._fill] = peer.received
+        self.scanner = peer.scanner(lenient=True)
         self._pending = self._view[:0]
         self._chunk_bytes = min(slice_bytes, spool.length)
         self._at = 0
@@ -106,22 +103,15 @@ class Sender:
         """The number of whole messages that the kernel has accepted."""
         return self._taken - -(-len(self._pending) // self._spool.stride)
 
-    @property
-    def confirmed(self) -> int:
-        return self._confirmed - self._scanner.nacked
-
-    @property
-    def nacked(self) -> int:
-        return self._scanner.nacked
-
-    @property
-    def returned(self) -> int:
-        return self._scanner.returned
+    def tally(self) -> RunTally:
+        """Return the counts so far."""
+        nacked, blocked = self.scanner.nacked, bool(self.blocked_for)
+        return RunTally(self.published, self._confirmed - nacked, nacked, self.scanner.returned, blocked=blocked)
 
     @property
     def blocked_for(self) -> str:
         """The reason why the broker blocks this publisher; empty while it does not."""
-        return self._scanner.blocked_for
+        return self.scanner.blocked_for
 
     @property
     def flushed(self) -> bool:
@@ -165,21 +155,13 @@ class Sender:
         """
         self._socket.settimeout(limit_s)
         self._socket.sendall(self.peer.round_trip)
-        while not self._scanner.settled:
+        while not self.scanner.settled:
             self.pull(time.monotonic_ns())
 
     def pull(self, now_ns: int) -> None:
         """Read confirms, nacks and returns. Raises: Refusal, BrokenStream, OSError."""
-        buffer, fill = self._received, self._fill
-        end = fill + receive_some(self._socket, memoryview(buffer)[fill:], "publisher")
-        if end == fill:
-            return
-        done = self._scanner.scan(buffer, end)
-        self._fill = end - done
-        buffer[: self._fill] = buffer[done:end]
-        if self._fill == len(buffer):
-            self._received = buffer + bytearray(len(buffer))  # for a frame larger than the buffer: a returned body
-        self._count_confirms(now_ns)
+        if self.peer.scan(self.scanner.scan, "publisher"):
+            self._count_confirms(now_ns)
 
     def _allowed(self) -> int:
         room = self._limit - self._taken
@@ -217,7 +199,7 @@ class Sender:
         return True
 
     def _count_confirms(self, now_ns: int) -> None:
-        confirms = self._scanner.confirms
+        confirms = self.scanner.confirms
         self._confirmed = confirms.count
         waiting = self._waiting
         while waiting:

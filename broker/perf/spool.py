@@ -32,6 +32,13 @@ class Material:
     renewed: bool = False
     relayed: bool = False  # deliveries for a relay that forwards bytes unchanged
 
+    def encoded(self, key: str, number: int, body: bytes) -> bytes:
+        """Return a message as it is sent; the first one has number 1."""
+        exchange, persistent = self.exchange, self.persistent
+        if self.relayed:
+            return wire.deliver(CONSUME_CHANNEL, CONSUMER_TAG, exchange, key, body, persistent=persistent)
+        return wire.publish(PUBLISH_CHANNEL, exchange, key, body, persistent=persistent, mandatory=self.mandatory)
+
 
 class Spool:
     """A buffer of messages at equal strides, which is sent repeatedly. Units: `at` and `stride` in bytes."""
@@ -44,38 +51,24 @@ class Spool:
         first %= len(material.keys)
         keys = material.keys[first:] + material.keys[:first]
         pieces: list[bytes] = []
-        used = 0
+        used, body = 0, bytes(material.body_bytes)
         while used < min(CHUNK_BYTES, room_bytes) or not pieces:  # a single key fills a whole chunk, too
             for key in keys:
                 if pieces and used >= room_bytes:
                     break
-                pieces.append(self.encoded(material, key, len(pieces) + 1))
+                pieces.append(material.encoded(key, len(pieces) + 1, body))
                 used += len(pieces[-1])
         if len({len(piece) for piece in pieces}) > 1:
             raise ValueError("the routing keys are not equally long")
         self.buffer = bytearray(b"".join(pieces))
         self.length = len(self.buffer)
         self.stride = len(pieces[0])
-        self._body_at = self.stride - self.tail_bytes(material.body_bytes)
+        other = material.encoded(keys[0], 1, b"\xff" * len(body))
+        self._body_at = next((at for at in range(self.stride) if pieces[0][at] != other[at]), self.stride)
         self._stamped = next((size for size in (STAMP_BYTES, DUE_BYTES) if material.body_bytes >= size), 0)
         self._passes = -1
         self._pass_at = pieces[0].index(PASS_DIGITS.encode()) if material.renewed else -1
         self.renew()
-
-    def encoded(self, material: Material, key: str, number: int) -> bytes:
-        """Return a message as it is sent; the first one has number 1."""
-        body = bytes(material.body_bytes)
-        exchange, persistent = material.exchange, material.persistent
-        if material.relayed:
-            return wire.deliver(CONSUME_CHANNEL, CONSUMER_TAG, exchange, key, body, persistent=persistent)
-        return wire.publish(PUBLISH_CHANNEL, exchange, key, body, persistent=persistent, mandatory=material.mandatory)
-
-    def tail_bytes(self, body_bytes: int) -> int:
-        """Return the distance from a message's end to the start of its body."""
-        if not body_bytes:
-            return 0
-        empty, whole = (len(wire.content(1, bytes(size), persistent=False)) for size in (0, body_bytes))
-        return whole - empty - wire.FRAME_HEAD.size
 
     def stamp_each(self, at: int, dues_ns: Sequence[int], now_ns: int) -> None:
         """Write into each message from `at` on its own due time, and the current time as its send time."""

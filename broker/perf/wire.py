@@ -84,17 +84,12 @@ def _field(value: str | int | bool) -> bytes:
     return b"S" + long_string(value.encode())
 
 
-def client_properties() -> bytes:
-    """Return the field table that connection.start-ok carries."""
-    product = short_string("product") + _field("slotmq-perf")
-    capabilities = short_string("capabilities") + b"F" + table(dict.fromkeys(_CAPABILITIES, True))
-    return long_string(product + capabilities)
-
-
 def start_ok(user: str, password: str) -> bytes:
     """Return connection.start-ok with PLAIN credentials."""
-    answer = b"\x00" + user.encode() + b"\x00" + password.encode()
-    arguments = client_properties() + short_string("PLAIN") + long_string(answer) + short_string("en_US")
+    product = short_string("product") + _field("slotmq-perf")
+    capabilities = short_string("capabilities") + b"F" + table(dict.fromkeys(_CAPABILITIES, True))
+    login = short_string("PLAIN") + long_string(f"\0{user}\0{password}".encode())
+    arguments = long_string(product + capabilities) + login + short_string("en_US")
     return method(0, CONNECTION_START_OK, arguments)
 
 

@@ -28,7 +28,7 @@ SCENARIOS: Final = {  # name -> the summary in `slotmq perf --help`
     "mqtt": "publish to MQTT subscribers, at QoS 0, 1 or 2, with any number of clients",
     "churn": "make and remove connections, channels, queues, bindings or consumers, over and over",
 }
-_OWN_MODULES: Final = frozenset(("pingpong", "connections", "mqtt", "churn"))
+_OWN_MODULES: Final = frozenset(("connections", "mqtt", "churn"))
 
 
 def add(name: str, commands: Any) -> None:

@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from broker.figures.numerals import rate_text
 from broker.perf import wire
-from broker.perf.conversation import Conversation, ScriptedRun, Stopwatch
+from broker.perf.conversation import Conversation, ScriptedRun
 from broker.perf.crew import Interruption
-from broker.perf.flags import add, add_scenario, add_switch, add_time, count
+from broker.perf.flags import add, add_scenario, add_switch, add_time, count, seconds_of
 from broker.perf.histogram import Histogram
+from broker.perf.machine import Stopwatch
 from broker.perf.outcome import cost_figures, time_figures
 from broker.perf.peer import Address, Ask, Script, closing, opening
 from broker.perf.progress import RunProgress
@@ -26,16 +27,15 @@ KINDS: Final = ("connections", "channels", "queues", "bindings", "consumers")
 
 _EXCHANGE: Final = "amq.topic"
 _ON_A_QUEUE: Final = frozenset({"bindings", "consumers"})
-_SECONDS: Final = 10.0
 
 
 def add_churn(commands: Any) -> None:
     """Add the scenario's parser."""
-    parser = add_scenario(commands, "churn", "connections, channels, queues, bindings or consumers created and deleted")
+    parser = add_scenario(commands, "churn")
     load = parser.add_argument_group("churn")
     load.add_argument("kind", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
     add(load, "-w --workers", "N", count, "number of workers with a connection each, default 4", 4)
-    add_time(load, _SECONDS)
+    add_time(load)
     add(load, "-C --cycles", "N", count, "make and remove N in total")
     add_switch(load, "--durable", "use durable queues, which are written to disk")
 
@@ -60,7 +60,7 @@ class Churn(ScriptedRun):
         if kind != "connections":
             talks = await asyncio.gather(*(self.dial(worker.begin()) for worker in workers))
         before, watch = self.usage(), Stopwatch()
-        quota.until_s = time.monotonic() + self._seconds()
+        quota.until_s = time.monotonic() + (seconds_of(self.options) or math.inf)
         async with asyncio.TaskGroup() as group:
             telling = group.create_task(self._tell(quota))
             await asyncio.gather(*(self._churn(*pair, quota) for pair in zip(workers, talks, strict=True)))
@@ -79,11 +79,6 @@ class Churn(ScriptedRun):
         }
         failures = [] if self.fault is None else [f"after {quota.cycles:,} cycles: {self.fault}"]
         return self.result(figures, failures, busy_share)
-
-    def _seconds(self) -> float:
-        if self.options.time is None:
-            return _SECONDS if self.options.cycles is None else math.inf
-        return self.options.time or math.inf
 
     async def _churn(self, worker: CycleWorker, talk: Conversation | None, quota: CycleQuota) -> None:
         """Repeat a worker's cycle; a cycle of connections needs a new one whenever the last one is closed."""
@@ -150,12 +145,11 @@ class CycleWorker:
     def cycles(self, quota: CycleQuota) -> Script:
         """Create and delete until the quota is used up."""
         while quota.take():
-            make, undo = self._pair()
-            yield from quota.cycle(_said(make), _said(undo))
+            yield from quota.cycle(*(_said(ask) for ask in self._pair()))
 
     def connection(self, quota: CycleQuota) -> Script:
         """Open a connection and close it: one cycle."""
-        yield from quota.cycle(opening(self._address), closing())
+        return quota.cycle(opening(self._address), closing())
 
     def end(self) -> Script:
         """Delete what `begin` created, and close the connection."""

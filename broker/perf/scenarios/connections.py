@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Any, Final
 
-from broker.perf.conversation import TURN_S, Conversation, ScriptedRun, Stopwatch
+from broker.perf.conversation import TURN_S, Conversation, ScriptedRun
 from broker.perf.crew import Interruption
 from broker.perf.flags import add, add_scenario, at_most, count_or_none, duration, rate
 from broker.perf.flags import count as whole
 from broker.perf.histogram import Histogram
+from broker.perf.machine import Stopwatch
 from broker.perf.outcome import cost_figures, time_figures
 from broker.perf.peer import closing, opening
 from broker.perf.progress import RunProgress
@@ -24,7 +25,7 @@ _MOST_CHANNELS: Final = 65_535
 
 def add_connections(commands: Any) -> None:
     """Add the scenario's parser."""
-    parser = add_scenario(commands, "connections", "open and hold many connections: time and memory each")
+    parser = add_scenario(commands, "connections")
     load = parser.add_argument_group("connections")
     add(load, "-n --connections", "N", whole, "number of connections, default 1000", 1000)
     channels = at_most(count_or_none, _MOST_CHANNELS, "AMQP can number")

@@ -1,13 +1,15 @@
-"""The scenarios that publish and consume: throughput, latency, fan-out, routing and backlog."""
+"""The scenarios that publish and consume: throughput, latency, fan-out, routing, backlog and ping-pong."""
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
+from broker.perf import wire
 from broker.perf.conductor import stage
 from broker.perf.faults import BadOptions
 from broker.perf.flags import (
@@ -20,19 +22,23 @@ from broker.perf.flags import (
     count,
     load_of,
     material_of,
+    processes_of,
+    seconds_of,
     share,
+    size,
     spread,
 )
 from broker.perf.machine import TreeUsage
-from broker.perf.outcome import RunOutcome, cost_figures, time_figures
-from broker.perf.parts import Load
+from broker.perf.outcome import RunOutcome, RunTally, cost_figures, time_figures
+from broker.perf.parts import Consumers, Load, Share
+from broker.perf.peer import PeerConnection, send_some
 from broker.perf.progress import RunProgress
+from broker.perf.receiver import DeliveryQuota, Receiver, ReceiverPace, Watch
 from broker.perf.result import Figure, Result
-from broker.perf.scenarios import SCENARIOS
-from broker.perf.spool import DUE_BYTES, PASS_DIGITS
+from broker.perf.spool import DUE_BYTES, PASS_DIGITS, STAMP_BYTES, Material, Spool
 from broker.perf.topology import RunTopology, add_addressing, addressing_of, numbered, own_name
+from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
 
-_SECONDS: Final = 10.0
 _KEYS: Final = 10_000
 _RATE: Final = 1000.0  # of latency
 _CONSUMERS: Final = 50  # of fanout
@@ -42,13 +48,15 @@ _QUEUES: Final = 10  # of routing
 _WINDOW: Final = 1000
 _SEED: Final = 20_240_229
 _MOST_BINDINGS: Final = 5_000_000  # higher numbers match no binding
+_PAIRS: Final = 8  # of pingpong
+_END_NS: Final = 5_000_000_000  # for the messages of pingpong that are in flight at the end
 _SHAPES: Final = ("route.{0}.*.*", "route.*.*.{0}", "*.{0}.#", "#.{0}")  # of binding keys, used in rotation
 
 
 def add_throughput(commands: Any) -> None:
     """Add the parser of throughput."""
-    parser = add_scenario(commands, "throughput", SCENARIOS["throughput"])
-    add_time(add_load(parser), _SECONDS)
+    parser = add_scenario(commands, "throughput")
+    add_time(add_load(parser))
     add_addressing(parser)
 
 
@@ -67,13 +75,13 @@ def addressed(options: argparse.Namespace) -> tuple[RunTopology, Load]:
     check_sides(options)
     topology, keys, copies = addressing_of(options)
     material = material_of(options, topology.exchange, keys)
-    return topology, load_of(options, material, topology.queues, copies=copies, default_s=_SECONDS)
+    return topology, load_of(options, material, topology.queues, copies=copies)
 
 
 def add_latency(commands: Any) -> None:
     """Add the parser of latency."""
-    parser = add_scenario(commands, "latency", f"{SCENARIOS['latency']}; default {_RATE:g} messages per second")
-    add_time(add_load(parser), _SECONDS)
+    parser = add_scenario(commands, "latency", f"; default {_RATE:g} messages per second")
+    add_time(add_load(parser))
     add_addressing(parser)
     parser.set_defaults(rate=_RATE)
 
@@ -99,10 +107,10 @@ def run_latency(options: argparse.Namespace, progress: RunProgress) -> Result:
 
 def add_fanout(commands: Any) -> None:
     """Add the parser of fanout."""
-    parser = add_scenario(commands, "fanout", f"{SCENARIOS['fanout']}; default {_CONSUMERS} queues (-y)")
+    parser = add_scenario(commands, "fanout", f"; default {_CONSUMERS} queues (-y)")
     load = add_load(parser)
     add(load, "--keys", "N", count, f"number of routing keys, default {_KEYS}", _KEYS)
-    add_time(load, _SECONDS)
+    add_time(load)
     parser.set_defaults(consumers=_CONSUMERS)
 
 
@@ -118,19 +126,19 @@ def run_fanout(options: argparse.Namespace, progress: RunProgress) -> Result:
     topology = RunTopology(tuple(queues), own, bindings=bindings, arguments=dict(options.queue_args))
     material = material_of(options, own, [f"fan.{number % 97:02d}.{number:08d}" for number in range(options.keys)])
     copies = None if options.queue_args else len(queues)
-    load = load_of(options, material, queues, copies=copies, default_s=_SECONDS)
+    load = load_of(options, material, queues, copies=copies)
     with stage(options, topology, progress) as here:
         return here.result(here.run(load, count_queued=True))
 
 
 def add_routing(commands: Any) -> None:
     """Add the parser of routing."""
-    parser = add_scenario(commands, "routing", SCENARIOS["routing"])
+    parser = add_scenario(commands, "routing")
     load = add_load(parser)
     add(load, "--bindings", "N", count, f"number of bindings, default {_BINDINGS}", _BINDINGS)
     add(load, "--match", "SHARE", share, "share of messages that match a binding, default 1%%", 0.01)
     add(load, "--queues", "N", count, f"number of bound queues, default {_QUEUES}", _QUEUES)
-    add_time(load, _SECONDS)
+    add_time(load)
     parser.set_defaults(confirm=_WINDOW)
 
 
@@ -149,7 +157,7 @@ def run_routing(options: argparse.Namespace, progress: RunProgress) -> Result:
     bindings = [(queues[number % len(queues)], binding_key(number)) for number in range(options.bindings)]
     topology = RunTopology(tuple(queues), own, arguments=dict(options.queue_args))
     material = material_of(options, own, routing_keys(options.bindings, options.match), renewed=True)
-    load = load_of(options, material, queues, default_s=_SECONDS)
+    load = load_of(options, material, queues)
     with stage(options, topology, progress) as here:
         before, begun_s = here.usage(), time.monotonic()
         topology.bind(here.control, bindings, progress)
@@ -186,7 +194,7 @@ def _key(number: int, draw: Random) -> str:
 def add_backlog(commands: Any) -> None:
     """Add the parser of backlog."""
     messages = 100_000
-    parser = add_scenario(commands, "backlog", f"{SCENARIOS['backlog']}; default {messages} messages (-C), persistent")
+    parser = add_scenario(commands, "backlog", f"; default {messages} messages (-C), persistent")
     load = add_load(parser)
     add(load, "--queues", "N", count, "number of queues, published to in turn, default 1", 1)
     add_switch(load, "--transient", "publish transient messages")
@@ -221,10 +229,9 @@ def _append(first: RunOutcome, second: RunOutcome) -> None:
     first.intervals += [replace(one, at_s=one.at_s + first.seconds) for one in second.intervals]
     first.seconds += second.seconds
     first.deliver_s = second.deliver_s
-    first.tally += second.tally
+    first.tallies |= second.tallies
+    first.done |= second.done
     first.due_times.merge(second.due_times)
-    first.cpu_s += second.cpu_s
-    first.busy_share = max(first.busy_share, second.busy_share)
     first.after = second.after
     first.failures += second.failures
     first.interrupted = second.interrupted
@@ -236,3 +243,102 @@ def _filled(outcome: RunOutcome, before: TreeUsage | None) -> dict[str, Figure]:
     if before and outcome.after and published:
         figures["memory_growth"] = Figure(outcome.after.rss_bytes - before.rss_bytes, "bytes")
     return figures | cost_figures(before, outcome.after, published, memory="memory_per_message")
+
+
+def add_pingpong(commands: Any) -> None:
+    """Add the scenario's parser."""
+    parser = add_scenario(commands, "pingpong", ", one in flight in each pair, unconfirmed")
+    load = parser.add_argument_group("load")
+    add(load, "-x --pairs", "N", count, f"number of pairs, default {_PAIRS}", _PAIRS)
+    add(load, "-s --size", "SIZE", size, f"size of a body, default {STAMP_BYTES} bytes", STAMP_BYTES)
+    add(load, "-C --pmessages", "N", count, "stop after N messages, both ways")
+    add_switch(load, "--persistent", "publish persistent messages")
+    add(load, "--processes", "N", count, "number of processes (default one per core, at most 4)")
+    add_time(load)
+
+
+def run_pingpong(options: argparse.Namespace, progress: RunProgress) -> Result:
+    """Run the scenario. Raises: BadOptions, Fault, RunFailed, OSError."""
+    queues = numbered(own_name(), 2 * options.pairs)
+    load = Load(
+        address=options.uri,
+        material=Material("", tuple(queues), options.size, persistent=options.persistent),
+        producers=options.pairs,
+        queues=(),
+        demand=ReceiverPace(0, options.size),
+        messages=options.pmessages,
+        seconds=seconds_of(options),
+        interval_s=options.interval,
+        processes=processes_of(options),
+        publishing=Pairs,
+    )
+    with stage(options, RunTopology(tuple(queues)), progress) as here:
+        outcome = here.run(load)
+        outcome.deliver_s = outcome.publish_s
+        return here.result(outcome)
+
+
+class PairSide(Receiver):
+    """One side of a pair: consumes its own queue, and answers into the other side's queue."""
+
+    def __init__(self, peer: PeerConnection, spool: Spool, watch: Watch, quota: DeliveryQuota) -> None:
+        super().__init__(peer, ReceiverPace(0, 0), watch, DeliveryQuota(None))
+        self.sent = 0
+        self._spool = spool
+        self._messages = quota
+
+    def serve(self) -> None:
+        """Send the message, unless the limit is reached. Raises: OSError."""
+        if self._messages.take(1):
+            self._spool.stamp_all(0, self._spool.stride, time.monotonic_ns())
+            self.sent += 1
+            self._out = send_some(self._socket, bytes(self._spool.buffer[: self._spool.stride]))
+
+    def tally(self) -> RunTally:
+        """Return the counts so far."""
+        return super().tally()._replace(published=self.sent)
+
+    def react(self, events: int, now_ns: int) -> None:
+        """Read the received message and answer it. Raises: Refusal, BrokenStream, OSError."""
+        before = self.delivered
+        super().react(events, now_ns)
+        if self.delivered > before:
+            self.serve()
+
+
+class Pairs(Consumers):
+    """The pairs of one process. Invariant: each pair has one message in flight."""
+
+    members: Sequence[PairSide]
+
+    def _limit(self, share: Share) -> int | None:
+        limits = [share.load.pace(number).messages for number in share.numbers]
+        return None if share.load.messages is None else sum(filter(None, limits))
+
+    def _connect(self, load: Load, number: int) -> Iterator[PairSide]:
+        """Yield the sides of a pair, each connected to its queue."""
+        here, there = load.material.keys[2 * number : 2 * number + 2]
+        for own, other in ((here, there), (there, here)):
+            peer = PeerConnection(load.address, CONSUME_CHANNEL)
+            peer.call(wire.method(PUBLISH_CHANNEL, wire.CHANNEL_OPEN, b"\x00"), wire.CHANNEL_OPEN_OK)
+            peer.consume(own, CONSUMER_TAG, auto_ack=True, prefetch=0)
+            yield PairSide(peer, Spool(replace(load.material, keys=(other,)), 0, 1), self._watch, self._quota)
+
+    def start(self, at_ns: int) -> None:
+        """Let the first side of each pair send."""
+        super().start(at_ns)
+        for side in self.members[::2]:
+            side.serve()
+
+    def stop(self, now_ns: int) -> None:
+        """Stop answering."""
+        super().stop(now_ns)
+        self._quota.left = 0
+
+    def finished(self, now_ns: int) -> bool:
+        """Return whether no message is in flight, or the wait for the last ones has timed out."""
+        if self._quota.left:
+            return False
+        self.stop(now_ns)
+        total = self.tally()
+        return total.published <= total.delivered or now_ns - self.stop_ns > _END_NS

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any, Final
 
-from broker.perf.conductor import Conductor, process_tree, tasks
+from broker.perf.conductor import Conductor, process_tree
 from broker.perf.crew import Interruption
 from broker.perf.faults import BadOptions
 from broker.perf.flags import (
     add,
+    add_flow,
     add_scenario,
     add_switch,
     add_time,
@@ -19,58 +21,44 @@ from broker.perf.flags import (
     count,
     count_or_none,
     load_of,
-    rate,
     size,
 )
 from broker.perf.mqtt_wire import MQTT_PORTS, VERSIONS, MqttPeer, PacketScanner, publish
 from broker.perf.outcome import time_figures
 from broker.perf.parts import Consumers, Load, Publishers
-from broker.perf.peer import send_some
+from broker.perf.peer import ROOM_BYTES, send_some
 from broker.perf.progress import RunProgress
-from broker.perf.receiver import ROOM_BYTES, Receiver, ReceiverPace
+from broker.perf.receiver import Receiver, ReceiverPace
 from broker.perf.result import Figure, Result
-from broker.perf.scenarios import SCENARIOS
 from broker.perf.sender import Sender
 from broker.perf.spool import CHUNK_BYTES, STAMP_BYTES, Material, Spool
 from broker.perf.topology import own_name
 
-_SECONDS: Final = 10.0
 _WINDOW: Final = 1000
 _PACKET_IDS: Final = 0xFFFF
 
 
 def add_mqtt(commands: Any) -> None:
     """Add the scenario's parser."""
-    parser = add_scenario(commands, "mqtt", SCENARIOS["mqtt"], "mqtt://guest:guest@127.0.0.1:1883", MQTT_PORTS)
+    parser = add_scenario(commands, "mqtt", default_uri="mqtt://guest:guest@127.0.0.1:1883", ports=MQTT_PORTS)
     load = parser.add_argument_group("load")
     few = at_most(count, _PACKET_IDS, "MQTT has packet ids")
     add(load, "-x --publishers --producers", "N", count_or_none, "publishers, default 1", 1)
-    add(
-        load,
-        "-y --subscribers --consumers",
-        "N",
-        count_or_none,
-        "subscribers, which all get each message, default 1",
-        1,
-    )
+    subscribers = "subscribers, which all get each message, default 1"
+    add(load, "-y --subscribers --consumers", "N", count_or_none, subscribers, 1)
     load.add_argument("-Q", "--qos", type=int, choices=(0, 1, 2), default=0, help="of publishes and subscriptions")
     load.add_argument("-V", "--protocol", choices=tuple(VERSIONS), default="5", help="version of MQTT, default 5")
-    sizes = at_most(size, ROOM_BYTES // 2, "this client takes")
+    sizes = at_most(size, ROOM_BYTES // 4, "this client takes")
     add(load, "-s --size", "SIZE", sizes, f"size of a payload, default {STAMP_BYTES} bytes", STAMP_BYTES)
     add(load, "-t --topic", "NAME", str, "the topic, default one of the run's own")
     add(load, "--topics", "N", few, "N topics below it, subscribed to by NAME/#")
     add(load, "-c --confirm", "N", few, f"unacknowledged messages of a publisher, default {_WINDOW}", _WINDOW)
     add(load, "-P --prefetch", "N", few, "the receive maximum of a subscriber (MQTT 5)", 0)
-    add(load, "-C --pmessages", "N", count, "publish N messages in total")
-    add(load, "-D --cmessages", "N", count, "receive N messages in total")
-    add(load, "-r --rate", "R", rate, "messages per second and publisher")
-    add(load, "-R --consumer-rate", "R", rate, "messages per second and subscriber")
+    add_flow(load, "subscriber")
     add_switch(load, "--retain", "publish retained messages, which stay in the broker")
     add_switch(load, "--shared", "one shared subscription: each message reaches one subscriber")
     add_switch(load, "--lasting", "subscribe with sessions that last, and delete them at the end")
-    add(load, "--processes", "N", count, "number of processes on each side (default one per core, at most 4)")
-    add(load, "--unsent", "SIZE", size, "how much a publisher sends with one time stamp", 0)
-    add_time(load, _SECONDS)
+    add_time(load)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +70,10 @@ class MqttMaterial(Material):
     retain: bool = False
     client_id: str = ""  # the beginning of each client's
     lasting: bool = False
+
+    def encoded(self, key: str, number: int, body: bytes) -> bytes:
+        """Return a message as it is sent; the first one has packet id 1."""
+        return publish(self.level, key, body, self.qos, number, retain=self.retain)
 
 
 def run_mqtt(options: argparse.Namespace, progress: RunProgress) -> Result:
@@ -95,11 +87,8 @@ def run_mqtt(options: argparse.Namespace, progress: RunProgress) -> Result:
     if options.qos > first.qos_max:
         raise BadOptions(f"--qos {options.qos}: the broker has QoS {first.qos_max} at most")
     with Interruption() as interruption:
-        load = _load(options, own, level)
-        publishers = tasks("publisher", MqttPublishers, load.publish_shares())
-        subscribers = tasks("subscriber", MqttSubscribers, load.consume_shares())
-        run = Conductor(load, progress, interruption, processes, publishers, consumers=subscribers)
-        outcome = run.run()
+        load = replace(_load(options, own, level), publishing=MqttPublishers, consuming=MqttSubscribers)
+        outcome = Conductor(load, progress, interruption, processes).run()
     figures = time_figures("from_send", outcome.sent_times) if options.rate else {}
     expected = outcome.tally.published * (1 if options.shared else options.consumers)
     lost = expected - outcome.tally.delivered
@@ -119,33 +108,15 @@ def _load(options: argparse.Namespace, own: str, level: int) -> Load:
     copies = 1 if options.shared else options.consumers
     copies = copies if options.qos and options.producers else None
     demand = ReceiverPace(1 if options.qos else 0, options.size, options.consumer_rate)
-    load = load_of(options, material, [topic_filter], copies=copies, default_s=_SECONDS, demand=demand)
+    load = load_of(options, material, [topic_filter], copies=copies, demand=demand)
     return replace(load, window=window)
-
-
-class PacketSpool(Spool):
-    """A buffer of PUBLISH packets, whose packet ids count from 1."""
-
-    def encoded(self, material: Material, key: str, number: int) -> bytes:
-        """Return a message as it is sent; the first one has number 1."""
-        assert isinstance(material, MqttMaterial)
-        return publish(material.level, key, bytes(material.body_bytes), material.qos, number, retain=material.retain)
-
-    def tail_bytes(self, body_bytes: int) -> int:
-        """Return the distance from a message's end to the start of its body."""
-        return body_bytes
 
 
 class MqttSender(Sender):
     """Publishes, and answers each PUBREC between two messages."""
 
+    scanner: PacketScanner
     _answers = b""
-
-    @property
-    def packets(self) -> PacketScanner:
-        """What counts the broker's packets."""
-        assert isinstance(self._scanner, PacketScanner)
-        return self._scanner
 
     def interest(self, now_ns: int) -> int:
         """Return the selector events to wait for."""
@@ -154,7 +125,7 @@ class MqttSender(Sender):
     def push(self, now_ns: int) -> None:
         """Send the pending bytes, the answers, or else the next slice. Raises: OSError."""
         if not self._pending:
-            self._answers = send_some(self._socket, self._answers + self.packets.take_answers())
+            self._answers = send_some(self._socket, self._answers + self.scanner.take_answers())
         if not self._answers:
             super().push(now_ns)
 
@@ -168,22 +139,24 @@ class MqttPublishers(Publishers):
         assert isinstance(material, MqttMaterial)
         client_id = f"{material.client_id}-x{number}"
         peer = MqttPeer(load.address, client_id, material.level, unsent_bytes=load.unsent_bytes)
-        spool = PacketSpool(material, load.first_key(number), room_bytes)
+        spool = Spool(material, load.first_key(number), room_bytes)
         messages = spool.length // spool.stride
         pace = replace(load.pace(number), window=min(load.window, peer.receive_maximum, messages))
         slice_bytes = min(load.unsent_bytes or CHUNK_BYTES, CHUNK_BYTES)
         sender = MqttSender(peer, spool, pace, self._confirm_times, slice_bytes)
-        sender.packets.packet_ids = messages
+        sender.scanner.packet_ids = messages
         return sender
 
 
 class MqttReceiver(Receiver):
     """Receives, and acknowledges each message."""
 
-    def _scan(self, end: int) -> None:
-        super()._scan(end)
-        assert isinstance(self._scanner, PacketScanner)
-        self._out = send_some(self._socket, self._out + self._scanner.take_answers())
+    scanner: PacketScanner
+
+    def _scan(self, buffer: bytearray, end: int) -> int:
+        done = super()._scan(buffer, end)
+        self._out = send_some(self._socket, self._out + self.scanner.take_answers())
+        return done
 
     def _ack(self, upto: int) -> None:
         self.acked = upto  # the scanner has the answers
@@ -192,7 +165,7 @@ class MqttReceiver(Receiver):
 class MqttSubscribers(Consumers):
     """The subscribing clients of one process."""
 
-    def _member(self, load: Load, consumer: int) -> Receiver:
+    def _connect(self, load: Load, consumer: int) -> Iterator[Receiver]:
         material = load.material
         assert isinstance(material, MqttMaterial)
         client_id = f"{material.client_id}-y{consumer}"
@@ -201,4 +174,4 @@ class MqttSubscribers(Consumers):
         )
         for topic_filter in load.queues[consumer]:
             peer.subscribe(topic_filter, material.qos)
-        return MqttReceiver(peer, load.demand, self._watch, self._quota)
+        yield MqttReceiver(peer, load.demand, self._watch, self._quota)

@@ -8,25 +8,15 @@ from contextlib import contextmanager
 
 from broker.perf import wire
 from broker.perf.peer import Peer
-from broker.perf.scanner import Scanner, Watch
 
 
-class LoosePeer:
+class LoosePeer(Peer):
     """The part of a peer that a sender or receiver uses."""
 
     def __init__(self, end: socket.socket, channel: int) -> None:
-        self.socket = end
+        super().__init__(end)
         self.channel = channel
-        self.received = bytearray()
         self.round_trip = wire.basic_qos(channel, 0)
-
-    def scanner(self, *, lenient: bool = False, watch: Watch | None = None) -> Scanner:
-        """Return the scanner of a connection of AMQP."""
-        return Scanner(lenient=lenient, watch=watch)
-
-    def close(self) -> None:
-        """Close the socket."""
-        self.socket.close()
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def test_acks_come_in_steps_and_the_rest_at_the_end() -> None:
         one, _ = receiver(peer, ReceiverPace(3, 4))
         broker.send(b"".join(delivery(tag, b"body") for tag in range(1, 9)))
         one.react(EVENT_READ, 1)
-        assert (one.delivered, one.acked, one.body_bytes) == (8, 6, 32)
+        assert (one.delivered, one.acked, one.tally().deliver_bytes) == (8, 6, 32)
         assert acks(broker) == [(3, True), (6, True)]
         one.finish(1.0)
         assert (acks(broker), one.acked) == ([(8, True)], 8)

@@ -45,7 +45,7 @@ def test_no_more_than_the_window_waits_for_confirms() -> None:
         assert (arrived(broker), one.published, one.interest(200)) == (10, 10, EVENT_READ)
         broker.send(wire.basic_ack(1, 4, multiple=True))
         one.react(EVENT_READ, 300)
-        assert (arrived(broker), one.published, one.confirmed) == (4, 14, 4)
+        assert (arrived(broker), one.published, one.tally().confirmed) == (4, 14, 4)
         assert (one.confirm_times.count, one.confirm_times.percentile(50)) == (4, 200)
 
 
@@ -119,7 +119,7 @@ def test_nacks_and_returns_are_counted_apart_from_confirms() -> None:
         broker.send(returned + wire.content(1, bytes(16), persistent=False) + wire.basic_ack(1, 1, multiple=False))
         broker.send(frame.marshal(commands.Basic.Nack(4, True, False), 1) + wire.basic_ack(1, 5, multiple=False))
         one.react(EVENT_READ, 2)
-        assert (one.returned, one.nacked, one.confirmed, one.done) == (1, 3, 2, True)
+        assert (*one.tally()[1:4], one.done) == (2, 3, 1, True)
 
 
 def test_blocked_is_what_the_broker_says_until_unblocked() -> None:
