@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from random import Random
 
-from bench.herd import Source
 from broker.perf import wire
+from broker.perf.histogram import Histogram
 from broker.perf.peer import Address, PeerConnection
+from broker.perf.receiver import DeliveryQuota, Receiver, ReceiverPace, Watch
+from broker.perf.sender import Sender, SenderPace
 from broker.perf.spool import Material, Spool
 from broker.perf.wire import CONSUME_CHANNEL, PUBLISH_CHANNEL
 
@@ -16,6 +18,10 @@ BODY_BYTES = 16
 WINDOW = 1_000
 LEAD = 2_000
 _SPOOL_MAX_BYTES = 64 << 20
+_CHUNK_BYTES = 65_536
+_PACED_WINDOW = 20_000
+_PACED_BODY_BYTES = 64
+_UNTIMED = Watch(0)
 _SEED = 20_240_229
 
 
@@ -54,16 +60,35 @@ def source(
     address: Address,
     keys: Sequence[str],
     *,
+    exchange: str = EXCHANGE,
     window: int = WINDOW,
+    messages: int | None = None,
+    per_s: float | None = None,
     body_bytes: int = BODY_BYTES,
     persistent: bool = False,
     renewed: bool = False,
-) -> Source:
-    """Return a publisher of messages with these keys, in order and repeatedly."""
+    confirms: bool = True,
+) -> Sender:
+    """Return a publisher of messages with these keys, in order and repeatedly; `window` 0 is none.
+
+    Raises: Refusal, OSError.
+    """
     peer = PeerConnection(address, PUBLISH_CHANNEL)
-    peer.select_confirms()
-    material = Material(EXCHANGE, tuple(keys), body_bytes, persistent=persistent, renewed=renewed)
-    return Source(peer, Spool(material, 0, _SPOOL_MAX_BYTES), window)
+    if confirms:
+        peer.select_confirms()
+    material = Material(exchange, tuple(keys), body_bytes, persistent=persistent, renewed=renewed)
+    pace = SenderPace(window, messages, per_s)
+    return Sender(peer, Spool(material, 0, _SPOOL_MAX_BYTES), pace, Histogram(), _CHUNK_BYTES)
+
+
+def paced_source(address: Address, keys: Sequence[str], per_s: float, exchange: str = EXCHANGE) -> Sender:
+    """Return a publisher that keeps a schedule: each message carries the time at which it was due."""
+    return source(address, keys, exchange=exchange, window=_PACED_WINDOW, per_s=per_s, body_bytes=_PACED_BODY_BYTES)
+
+
+def sink(peer: PeerConnection, ack_every: int, watch: Watch = _UNTIMED) -> Receiver:
+    """Return a consumer that acks `multiple`, in steps; `ack_every` 0 means auto-ack."""
+    return Receiver(peer, ReceiverPace(ack_every, BODY_BYTES), watch, DeliveryQuota(None))
 
 
 def shuffled(keys: Iterable[str]) -> list[str]:

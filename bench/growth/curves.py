@@ -11,8 +11,8 @@ from random import Random
 
 from bench import brokers
 from bench.brokers import Broker
-from bench.ground import LEAD, WINDOW, bind_all, consume_all, control, declare_bound, shuffled, source
-from bench.herd import Herd, Sink
+from bench.ground import LEAD, bind_all, consume_all, control, declare_bound, shuffled, sink, source
+from bench.herd import Herd
 from bench.meter import Meter
 from bench.stage import Stage
 from broker.perf.faults import Stalled
@@ -29,7 +29,6 @@ _PREFETCH = 1_000
 _ACK_EVERY = 100
 _CROWD_PREFETCH = 100  # of each consumer, with many consumers
 _CROWD_ACK_EVERY = 10
-_CROWD_BUFFER_BYTES = 1 << 16
 _FILL_WINDOW = 10_000
 _FILL_LIMIT_S = 400.0
 _HEAD = 400_000  # messages that a broker may hold in memory; later ones come from disk
@@ -122,7 +121,7 @@ def _spread(address: Address, count: int, keys: list[str]) -> Herd:
     names = [f"growth-{place:05d}" for place in range(count)]
     declare_bound(peer, names, [f"g.{place:05d}.#" for place in range(count)])
     consume_all(peer, names, _PREFETCH)
-    return Herd([source(address, keys)], [Sink(peer, _ACK_EVERY)], lead=LEAD)
+    return Herd([source(address, keys)], [sink(peer, _ACK_EVERY)], lead=LEAD)
 
 
 def _one_queue(address: Address, *, durable: bool = False) -> tuple[PeerConnection, list[str]]:
@@ -136,21 +135,21 @@ def _backlog(address: Address, count: int) -> Herd:
     """Measure one queue with a backlog of this many messages while a consumer takes messages from another."""
     peer, keys = _one_queue(address, durable=True)
     if count:
-        filler = Herd([source(address, keys, window=_FILL_WINDOW, persistent=True)], [], lead=count)
+        filler = Herd([source(address, keys, window=_FILL_WINDOW, messages=count, persistent=True)], [])
         begun = time.monotonic()
         filler.run(_FILL_LIMIT_S, lambda: filler.confirmed >= count)
         filler.close()
         if filler.confirmed < count:
             raise Stalled(f"{filler.confirmed:,} of {count:,} messages queued after {time.monotonic() - begun:.0f} s")
     peer.consume(_QUEUE, "c", auto_ack=False, prefetch=_PREFETCH)
-    return Herd([source(address, keys, persistent=True)], [Sink(peer, _ACK_EVERY)], lead=LEAD, paced=True)
+    return Herd([source(address, keys, persistent=True)], [sink(peer, _ACK_EVERY)], lead=LEAD, paced=_PREFETCH)
 
 
 def _on_one_connection(address: Address, count: int) -> Herd:
     """Set up consumers of one queue on one channel."""
     peer, keys = _one_queue(address)
     consume_all(peer, [_QUEUE] * count, _CROWD_PREFETCH)
-    return Herd([source(address, keys)], [Sink(peer, _CROWD_ACK_EVERY)], lead=LEAD)
+    return Herd([source(address, keys)], [sink(peer, _CROWD_ACK_EVERY)], lead=LEAD)
 
 
 def _on_many_connections(address: Address, count: int) -> Herd:
@@ -161,7 +160,7 @@ def _on_many_connections(address: Address, count: int) -> Herd:
     for _ in range(count):
         peer = PeerConnection(address, CONSUME_CHANNEL)
         peer.consume(_QUEUE, "c", auto_ack=False, prefetch=_CROWD_PREFETCH)
-        sinks.append(Sink(peer, _CROWD_ACK_EVERY, buffer_bytes=_CROWD_BUFFER_BYTES))
+        sinks.append(sink(peer, _CROWD_ACK_EVERY))
     return Herd([source(address, keys)], sinks, lead=LEAD)
 
 
@@ -173,7 +172,7 @@ def _bindings(address: Address, count: int, *, renewed: bool) -> Herd:
         keys = [f"{key}.{PASS_DIGITS}" for key in keys]
     bind_all(peer, "growth-other", (_misses(number) for number in range(count - 2)))
     peer.consume(_QUEUE, "c", auto_ack=False, prefetch=_PREFETCH)
-    return Herd([source(address, keys, window=WINDOW, renewed=renewed)], [Sink(peer, _ACK_EVERY)], lead=LEAD)
+    return Herd([source(address, keys, renewed=renewed)], [sink(peer, _ACK_EVERY)], lead=LEAD)
 
 
 def _misses(number: int) -> str:

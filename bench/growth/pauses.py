@@ -22,9 +22,9 @@ from typing import Any, Final
 
 from bench import brokers
 from bench.brokers import PROJECT, Broker
-from bench.ground import EXCHANGE, control, declare_bound, source
+from bench.ground import EXCHANGE, control, declare_bound, sink, source
 from bench.growth.turn_sampler import prefix
-from bench.herd import FULL_SPEED, Herd, Sink
+from bench.herd import Herd
 from bench.light import LightClient
 from bench.stage import Stage
 from broker.perf import wire
@@ -39,7 +39,6 @@ _LOOK_S: Final = 0.02
 _AFTER_S: Final = 1.0  # what a verb leaves behind is part of it
 _QUEUE: Final = "pauses"
 _TARGET: Final = "pauses-target"
-_RECEIVE_BYTES: Final = 1 << 18
 _TRANSACTION: Final = 100_000  # as many as one may have by default
 _METHODS: Final = {
     "nack": (60, 120),
@@ -64,7 +63,7 @@ class Group:
     def fill(self) -> None:
         """Publish the messages into one queue."""
         declare_bound(self.peer, [_QUEUE, _TARGET], ["g.#", "t.#"], durable=False)
-        filler = Herd([source(self.broker.address, ["g.x"], window=FULL_SPEED)], [], lead=self.count)
+        filler = Herd([source(self.broker.address, ["g.x"], window=0, messages=self.count)], [])
         filler.run(_LIMIT_S, lambda: filler.confirmed >= self.count)
         filler.close()
         self.until(self.count)
@@ -75,9 +74,8 @@ class Group:
         self.close()
         self.peer = PeerConnection(self.broker.address, CONSUME_CHANNEL)
         self.peer.consume(_QUEUE, "c", auto_ack=False, prefetch=0)
-        sink = Sink(self.peer, 0, buffer_bytes=_RECEIVE_BYTES)
-        herd = Herd([], [sink])
-        herd.run(_LIMIT_S, lambda: sink.scanner.deliveries >= self.count)
+        herd = Herd([], [sink(self.peer, 0)])
+        herd.run(_LIMIT_S, lambda: herd.delivered >= self.count)
         self.peer.socket.setblocking(True)
 
     def declare(self) -> None:

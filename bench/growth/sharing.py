@@ -10,14 +10,15 @@ from statistics import fmean
 
 from bench import brokers
 from bench.brokers import Broker
-from bench.ground import EXCHANGE, WINDOW, control, declare_bound, source
+from bench.ground import EXCHANGE, WINDOW, control, declare_bound, sink, source
 from bench.growth.curves import KEYS
-from bench.herd import FULL_SPEED, Herd, Moved, Sink
+from bench.herd import Herd, Moved
 from bench.light import LightClient
 from bench.meter import Meter
 from bench.stage import Stage
 from broker.perf.crew import Crew, CrewPipe
 from broker.perf.peer import Address, PeerConnection
+from broker.perf.receiver import Receiver
 from broker.perf.wire import CONSUME_CHANNEL
 
 _READY_S = 120.0
@@ -28,7 +29,6 @@ _SILENT_RECEIVE_BYTES = 65_536
 _FULL_LOOKS = 50
 _FULL_SHARE = 0.98  # of the published messages reach the reading consumers: the silent one accepts no more
 _CROWD_WINDOW = 100
-_CROWD_BUFFER_BYTES = 1 << 18
 _BUSY, _SILENT = "growth-busy", "growth-silent"
 
 
@@ -36,14 +36,14 @@ _BUSY, _SILENT = "growth-busy", "growth-silent"
 class Pressure:
     """The load beside a light client.
 
-    Shapes: `window` is the number of unconfirmed messages of each publisher; each of `publishers` has a consumer if it
-    is `consumed`, all of them on one queue if they are `together`. With a `width`, each message enters so many queues,
-    which nobody consumes; each has a new key if they are `renewed`.
+    Shapes: `window` is the number of unconfirmed messages of each publisher, 0 for full speed; each of `publishers` has
+    a consumer if it is `consumed`, all of them on one queue if they are `together`. With a `width`, each message enters
+    so many queues, which nobody consumes; each has a new key if they are `renewed`.
     """
 
     title: str
     publishers: int = 1
-    window: int = FULL_SPEED
+    window: int = 0
     body_bytes: int = 16
     consumed: bool = True
     together: bool = False
@@ -150,10 +150,10 @@ def press(line: CrewPipe, address: Address, pressure: Pressure) -> None:
     herd.close()
 
 
-def _sink(address: Address, queue: str) -> Sink:
+def _sink(address: Address, queue: str) -> Receiver:
     peer = PeerConnection(address, CONSUME_CHANNEL)
     peer.consume(queue, "c", auto_ack=True, prefetch=0)
-    return Sink(peer, 0, buffer_bytes=_CROWD_BUFFER_BYTES)
+    return sink(peer, 0)
 
 
 def _spread(moved: Moved) -> dict[str, float]:
@@ -169,7 +169,7 @@ def _silent(stage: Stage, broker: Broker) -> None:
     declare_bound(peer, [_BUSY, _SILENT], ["g.#", "s.#"])
     with ExitStack() as stack:
         stack.callback(peer.close)
-        filler = Herd([source(address, ["s.x"])], [], lead=_SILENT_MESSAGES)
+        filler = Herd([source(address, ["s.x"], messages=_SILENT_MESSAGES)], [])
         filler.run(_READY_S, lambda: filler.confirmed >= _SILENT_MESSAGES)
         filler.close()
         keys = [f"g.{number:05d}" for number in range(KEYS)]

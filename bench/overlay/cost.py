@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import partial
 
 from bench.brokers import slotmq
-from bench.ground import EXCHANGE, control, declare_bound
-from bench.herd import Herd, Sink, Source
+from bench.ground import EXCHANGE, control, declare_bound, sink, source
+from bench.herd import Herd
 from bench.light import await_route
 from bench.messages.rows import SIZES
 from bench.meter import threads_s
@@ -22,13 +22,11 @@ from bench.run import Figures
 from bench.stage import Stage
 from broker.perf import wire
 from broker.perf.peer import Address, PeerConnection
-from broker.perf.spool import Material, Spool
 from broker.perf.wire import PUBLISH_CHANNEL
 
 _KEYS = tuple(f"bench.{number % 97:02d}.{number:08d}" for number in range(10_000))
 _LEAD = 20_000
 _DRAIN_LIMIT_S = 5.0
-_SPOOL_MAX_BYTES = 16 << 20
 
 Used = Callable[[], Mapping[str, float]]
 
@@ -77,14 +75,15 @@ def _sent(publish_at: Address, consume_at: Address, size: int, seconds: float, u
     subscriber.consume(queue, "cost", auto_ack=True, prefetch=0)
     publisher = PeerConnection(publish_at, PUBLISH_CHANNEL)
     await_route(publisher, subscriber, wire.publish(PUBLISH_CHANNEL, EXCHANGE, _KEYS[0], bytes(size), persistent=False))
-    source = Source(publisher, Spool(Material(EXCHANGE, _KEYS, size), 0, _SPOOL_MAX_BYTES))
-    herd = Herd([source], [Sink(subscriber, 0)], lead=_LEAD)
+    publisher.close()
+    sender = source(publish_at, _KEYS, window=0, body_bytes=size, confirms=False)
+    herd = Herd([sender], [sink(subscriber, 0)], lead=_LEAD)
     try:
         herd.run(seconds / 2)
         before = used()
         moved = herd.run(seconds)
         costs = {name: (after - before[name]) / moved.messages * 1e6 for name, after in used().items()}
-        source.stop()
+        sender.stop()
         herd.run(_DRAIN_LIMIT_S, lambda: herd.delivered >= herd.published)  # what is in flight belongs to this run
     finally:
         herd.close()

@@ -14,13 +14,15 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from bench.herd import Herd, Sink
-from bench.overlay.paced import IDLE_S, PacedSource, paced_source
+from bench.ground import paced_source, sink
+from bench.herd import BURST_S, Herd
 from bench.overlay.tree import Logical, Tree
 from bench.stage import Stage
 from broker.perf import wire
 from broker.perf.faults import Stalled
 from broker.perf.peer import Address, PeerConnection
+from broker.perf.receiver import Watch
+from broker.perf.sender import Sender
 
 BUCKET_NS = 100_000_000
 _DUE_BYTES = 8
@@ -65,20 +67,21 @@ class Faults:
         return Faults(self.missing + other.missing, self.double + other.double, self.disordered + other.disordered)
 
 
-class Arrivals:
+class Arrivals(Watch):
     """The deliveries of one connection, whose subscribers have a topic each.
 
     Units: `buckets` has the number of deliveries in each BUCKET_NS since `start_ns`.
     """
 
     def __init__(self, start_ns: int) -> None:
+        super().__init__(0)
         self.buckets: dict[int, int] = {}
         self._start_ns = start_ns
         self._dues = array("Q")
 
-    def watch(self, buffer: bytes | bytearray, at: int, stride: int, count: int) -> None:
-        """Note deliveries; a scanner calls this with their bodies."""
-        bucket = (time.monotonic_ns() - self._start_ns) // BUCKET_NS
+    def look(self, buffer: bytes | bytearray, at: int, stride: int, count: int) -> None:
+        """Note deliveries with their bodies."""
+        bucket = (self.now_ns - self._start_ns) // BUCKET_NS
         self.buckets[bucket] = self.buckets.get(bucket, 0) + count
         for number in range(count):
             place = at + number * stride
@@ -192,7 +195,7 @@ class GroupConnections:
                     peer.declare_queue(queue, durable=False)
                     peer.consume(queue, key, auto_ack=True, prefetch=0)
                     self._bindings.append((queue, EXCHANGES[exchange], key))
-            self.sinks.append(Sink(peer, 0, watch=arrivals.watch))
+            self.sinks.append(sink(peer, 0, arrivals))
 
     def subscribe(self) -> None:
         """Bind all queues. Raises: Refusal, OSError."""
@@ -208,7 +211,7 @@ class GroupConnections:
     @property
     def delivered(self) -> int:
         """Return how many messages came."""
-        return sum(sink.scanner.deliveries for sink in self.sinks)
+        return sum(one.delivered for one in self.sinks)
 
     def buckets(self, first: int, last: int) -> list[int]:
         """Return the deliveries in each bucket from the first one to before the last one."""
@@ -243,14 +246,14 @@ class _Test:
     def run(self) -> dict[str, Any]:
         """Run the test and return its figures. Raises: Fault, OSError."""
         sources = self._sources()
-        herd = Herd(sources, [sink for group in self._groups.values() for sink in group.sinks], idle_s=IDLE_S)
+        herd = Herd([], [one for group in self._groups.values() for one in group.sinks], burst_s=BURST_S)
         try:
             for name, group in self._groups.items():
                 if name != LATE:
                     group.subscribe()
             self._numbering = replace(self._numbering, start_ns=time.monotonic_ns())
             for place, source in enumerate(sources):
-                source.start(self._numbering.start_ns + place * self._numbering.step_ns)
+                herd.add(source, self._numbering.start_ns + place * self._numbering.step_ns)
             early = [group for name, group in self._groups.items() if name != LATE]
             herd.run(_FIRST_LIMIT_S, lambda: all(group.delivered for group in early))
             if not all(group.delivered for group in early):
@@ -267,17 +270,18 @@ class _Test:
             ended_ns = time.monotonic_ns()
             for source in sources:
                 source.stop()
-            ends = [source.sent * len(sources) for source in sources]
+            herd.run(_QUIET_S, lambda: all(source.flushed for source in sources))
+            ends = [source.published * len(sources) for source in sources]
             self._drain(herd, ends)
         finally:
             herd.close()
         return self._figures(begun_ns, ended_ns, ends)
 
-    def _sources(self) -> list[PacedSource]:
+    def _sources(self) -> list[Sender]:
         """Return a publisher for each exchange; together they publish the topics in turn."""
         per_s = 1e9 / self._numbering.step_ns / len(EXCHANGES)
         address = self._tree.address("pb")
-        return [paced_source(address, name, keys_of(place), per_s) for place, name in enumerate(EXCHANGES)]
+        return [paced_source(address, keys_of(place), per_s, name) for place, name in enumerate(EXCHANGES)]
 
     def _timeline(self) -> list[tuple[float, str, Callable[[], None]]]:
         """Return the events, each with its time, its name and what happens."""

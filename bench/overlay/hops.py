@@ -10,10 +10,9 @@ import time
 from itertools import pairwise
 from statistics import median
 
-from bench.ground import EXCHANGE, consume_all, control, declare_bound
-from bench.herd import Herd, Sink
+from bench.ground import EXCHANGE, consume_all, control, declare_bound, paced_source, sink
+from bench.herd import BURST_S, Herd
 from bench.light import LightClient
-from bench.overlay.paced import IDLE_S, paced_source
 from bench.overlay.plan import Plan
 from bench.overlay.tree import Logical, Tree
 from bench.run import Figures
@@ -72,9 +71,8 @@ def steady_load(line: CrewPipe, pb: Address, sb: Address, plan: Plan) -> None:
     queues = [f"steady-{number:02d}" for number in range(STEADY_SUBSCRIBERS)]
     declare_bound(subscriber, queues, [keys[number % STEADY_TOPICS] for number in range(STEADY_SUBSCRIBERS)])
     consume_all(subscriber, queues, _PREFETCH)
-    source = paced_source(pb, EXCHANGE, keys, plan.topic_per_s * TOPICS)
-    herd = Herd([source], [Sink(subscriber, _ACK_EVERY)], idle_s=IDLE_S)
-    source.start(time.monotonic_ns())
+    source = paced_source(pb, keys, plan.topic_per_s * TOPICS)
+    herd = Herd([source], [sink(subscriber, _ACK_EVERY)], burst_s=BURST_S)
     herd.run(_LIMIT_S, lambda: herd.delivered > 0)
     if not herd.delivered:
         raise Stalled("no message went through the chain")

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 
-from bench.ground import EXCHANGE, bind_all, consume_all, control
-from bench.herd import Herd, Sink
+from bench.ground import EXCHANGE, bind_all, consume_all, control, paced_source, sink
+from bench.herd import BURST_S, Herd
 from bench.overlay.load import SCHEMES
-from bench.overlay.paced import IDLE_S, paced_source
 from bench.overlay.tree import Logical, Tree
 from bench.run import Figures
 from bench.stage import Stage
@@ -34,8 +33,7 @@ def measure(stage: Stage) -> None:
         with _star(stage, scheme) as tree:
             tree.start("pb", "ib")
             control(tree.address("pb"), durable=True).close()
-            source = paced_source(tree.address("pb"), EXCHANGE, _topics(), plan.leaves_per_s)
-            herd = Herd([source], [], idle_s=IDLE_S)
+            herd = Herd([paced_source(tree.address("pb"), _topics(), plan.leaves_per_s)], [], burst_s=BURST_S)
             leaves: list[LeafSubscribers] = []
             try:
                 for count in plan.leaves:
@@ -43,7 +41,6 @@ def measure(stage: Stage) -> None:
                         name = f"sb{len(leaves) + 1}"
                         tree.start(name)
                         leaves.append(LeafSubscribers(tree.address(name), herd))
-                    source.start(time.monotonic_ns())
                     _settle(herd, leaves, plan.settle_s)
                     stage.add("leaves", _cell(tree, herd, leaves, plan.seconds), scheme=scheme, leaves=count)
             finally:
@@ -76,7 +73,7 @@ class LeafSubscribers:
                 peer.declare_queue(name, durable=False)
                 bind_all(peer, name, own)
         consume_all(peer, [*steady, *self._dynamic], _PREFETCH)
-        self.sink = Sink(peer, _ACK_EVERY)
+        self.sink = sink(peer, _ACK_EVERY)
         herd.add(self.sink)
         self._changer = PeerConnection(address, wire.CONSUME_CHANNEL)
         self._keys = keys[TOPICS // 2 :]
@@ -104,8 +101,8 @@ class LeafSubscribers:
 
 def _settle(herd: Herd, leaves: list[LeafSubscribers], seconds: float) -> None:
     """Publish until each leaf has had a message, and then for a while. Raises: Stalled."""
-    herd.run(_FIRST_LIMIT_S, lambda: all(leaf.sink.scanner.deliveries for leaf in leaves))
-    if not all(leaf.sink.scanner.deliveries for leaf in leaves):
+    herd.run(_FIRST_LIMIT_S, lambda: all(leaf.sink.delivered for leaf in leaves))
+    if not all(leaf.sink.delivered for leaf in leaves):
         raise Stalled("no message reached one of the leaves")
     herd.run(seconds)
 

@@ -5,16 +5,14 @@ Source: section 5.2 of the paper, Figure 4. Each process is a leaf and an inner 
 
 from __future__ import annotations
 
-import time
-
-from bench.ground import EXCHANGE, consume_all, control, declare_bound
-from bench.herd import Herd, Sink
-from bench.overlay.paced import IDLE_S, PacedSource, paced_source
+from bench.ground import EXCHANGE, consume_all, control, declare_bound, paced_source, sink
+from bench.herd import BURST_S, Herd
 from bench.overlay.plan import Plan
 from bench.overlay.tree import Logical, Tree
 from bench.run import Figures
 from bench.stage import Stage
 from broker.perf.faults import Stalled
+from broker.perf.sender import Sender
 
 SCHEMES = ("propagation", "flooding")
 PUBLISHING = ("pb1", "pb2", "pb3", "pb4")
@@ -60,13 +58,13 @@ def _measure_scheme(stage: Stage, tree: Tree, scheme: str) -> None:
     queues = [f"subscriber-{number:05d}" for number in range(plan.subscriptions)]
     declare_bound(subscriber, queues, keys[: plan.subscriptions])
     consume_all(subscriber, queues, _PREFETCH)
-    groups = _groups(tree, keys, plan.publishers, plan.publisher_per_s)
-    herd = Herd([one for group in groups for one in group], [Sink(subscriber, _ACK_EVERY)], idle_s=IDLE_S)
+    herd = Herd([], [sink(subscriber, _ACK_EVERY)], burst_s=BURST_S)
+    before = 0
     try:
-        for publishers, group in zip(plan.publishers, groups, strict=True):
-            now_ns = time.monotonic_ns()
-            for one in group:
-                one.start(now_ns)
+        for publishers in plan.publishers:
+            for one in _publishers(tree, keys[before:publishers], plan.publisher_per_s):
+                herd.add(one)
+            before = publishers
             _await_first(herd)
             herd.run(plan.settle_s)
             figures = _cell(tree, herd, plan.seconds)
@@ -84,21 +82,14 @@ def falls_behind(figures: Figures, publishers: int, plan: Plan) -> bool:
     return figures["published_per_s"] < _KEPT_UP * due_per_s or figures["delivered_per_s"] < _KEPT_UP * wanted_per_s
 
 
-def _groups(tree: Tree, keys: list[str], publishers: tuple[int, ...], per_s: float) -> list[list[PacedSource]]:
-    """Return the publishers that begin at each step: a connection to each publishing broker carries its share."""
-    groups = []
-    before = 0
-    for upto in publishers:
-        added = keys[before:upto]
-        groups.append(
-            [
-                paced_source(tree.address(name), EXCHANGE, own, per_s * len(own))
-                for place, name in enumerate(PUBLISHING)
-                if (own := added[place :: len(PUBLISHING)])
-            ]
-        )
-        before = upto
-    return groups
+def _publishers(tree: Tree, keys: list[str], per_s: float) -> list[Sender]:
+    """Return more publishers, one of each key: a connection to each publishing broker carries its share."""
+    shares = [keys[place :: len(PUBLISHING)] for place in range(len(PUBLISHING))]
+    return [
+        paced_source(tree.address(name), own, per_s * len(own))
+        for name, own in zip(PUBLISHING, shares, strict=True)
+        if own
+    ]
 
 
 def _await_first(herd: Herd) -> None:

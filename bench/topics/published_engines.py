@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
 from bitarray import bitarray
@@ -22,10 +21,7 @@ T = TypeVar("T")
 NONE: Final[set[int]] = set()  # never added to
 CACHE_ENTRIES: Final = 1 << 20
 """How many words and patterns under words are cached at most: some 60 MB. Full, the cache starts over."""
-ROWS_MOST: Final = 16_384
-ROWS_MOST_BYTES: Final = 16 * 1024 * 1024
-ROW_BYTES: Final = 250
-"""What a row costs besides its key and its bits: the places in two dicts, the words, the objects."""
+BITS_MOST: Final = 8 * 16 * 1024 * 1024
 
 
 class Linear(Generic[T]):
@@ -319,23 +315,19 @@ class PlainBitmap(Generic[T]):
     """The plain inverted bitmap: a row for each routing key seen, a bit for each pattern.
 
     Indexing tests a new key against all patterns and a new pattern against all keys that have rows. Matching takes the
-    row of the key. Rows are the algorithm and not a cache in addition, but publishers make them, so they are bounded in
-    number and bytes: when full, the oldest eighth is dropped. The bit of a removed pattern is 0 in every row, and the
-    next pattern takes its position; when more than half of the positions are deleted, all are renumbered, without rows.
+    row of the key. Rows are the algorithm and not a cache in addition, but publishers make them, so they are bounded:
+    when their bits exceed `bits_most`, all are dropped. The bit of a removed pattern is 0 in every row, and the next
+    pattern takes its position.
 
     Cost: a match of a key that has a row a bit a pattern; of another one every pattern is tested, and each test costs
         the words of one times those of the other. An add tests every row, a remove clears a bit in each.
     Invariant: `visited` counts tests of one key against one pattern, and rows looked up.
     """
 
-    def __init__(
-        self, dialect: TopicDialect = AMQP, *, rows_most: int = ROWS_MOST, rows_most_bytes: int = ROWS_MOST_BYTES
-    ) -> None:
+    def __init__(self, dialect: TopicDialect = AMQP, *, bits_most: int = BITS_MOST) -> None:
         self.visited = 0
-        self.used_bytes = 0
         self._dialect = dialect
-        self._rows_most = rows_most
-        self._rows_most_bytes = rows_most_bytes
+        self._bits_most = bits_most
         self._rows: dict[str, bitarray] = {}
         self._keys: dict[str, list[str]] = {}
         self._positions: dict[str, int] = {}
@@ -364,17 +356,15 @@ class PlainBitmap(Generic[T]):
             position = self._deleted.pop()
             self._patterns[position] = words
             self._targets[position] = target
-            for key, row in self._rows.items():
-                row[position] = words_match(words, self._keys[key])
         else:
             position = len(self._patterns)
             self._patterns.append(words)
             self._targets.append(target)
-            for key, row in self._rows.items():
-                row.append(words_match(words, self._keys[key]))
-            if position % 8 == 0:
-                self.used_bytes += len(self._rows)
-                self._make_room(0)
+            self._make_room()
+            for row in self._rows.values():
+                row.append(0)
+        for key, row in self._rows.items():
+            row[position] = words_match(words, self._keys[key])
         self._positions[pattern.text] = position
         self.visited += len(self._rows)
         return None
@@ -392,11 +382,11 @@ class PlainBitmap(Generic[T]):
         self._patterns[position] = None
         self._targets[position] = None
         self._deleted.append(position)
-        if len(self._deleted) * 2 > len(self._patterns):
-            self._number_anew()
-        else:
-            for row in self._rows.values():
-                row[position] = 0
+        for row in self._rows.values():
+            row[position] = 0
+        if not self._positions:
+            for kept in (self._rows, self._keys, self._positions, self._patterns, self._targets, self._deleted):
+                kept.clear()
         return target
 
     def match(self, key: str) -> list[T]:
@@ -405,50 +395,21 @@ class PlainBitmap(Generic[T]):
             return []
         row = self._rows.get(key)
         if row is None:
-            row = self._index(key)
+            words = self._dialect.words(key)
+            row = bitarray([pattern is not None and words_match(pattern, words) for pattern in self._patterns])
+            self.visited += len(self._patterns)
+            self._rows[key] = row
+            self._keys[key] = words
+            self._make_room()
         else:
             self.visited += 1
         targets = [self._targets[position] for position in row.search(1)]
         return [target for target in targets if target is not None]
 
-    def _index(self, key: str) -> bitarray:
-        """Return the row of a key that has none, and keep it if it is within the bounds."""
-        words = self._dialect.words(key)
-        row = bitarray([pattern is not None and words_match(pattern, words) for pattern in self._patterns])
-        self.visited += len(self._patterns)
-        weight_bytes = self._weight_bytes(key)
-        if weight_bytes <= self._rows_most_bytes and self._rows_most > 0:
-            self._make_room(weight_bytes)
-            self._rows[key] = row
-            self._keys[key] = words
-            self.used_bytes += weight_bytes
-        return row
-
-    def _make_room(self, weight_bytes: int) -> None:
-        """Forget the oldest rows until as many bytes are free, and one more row if one is wanted."""
-        while self._rows and (
-            self.used_bytes + weight_bytes > self._rows_most_bytes
-            or len(self._rows) + (weight_bytes > 0) > self._rows_most
-        ):
-            for key in list(islice(self._rows, len(self._rows) // 8 + 1)):
-                del self._rows[key]
-                del self._keys[key]
-                self.used_bytes -= self._weight_bytes(key)
-
-    def _weight_bytes(self, key: str) -> int:
-        return ROW_BYTES + 3 * len(key) + (len(self._patterns) + 7) // 8
-
-    def _number_anew(self) -> None:
-        """Give the patterns the first positions, in their order, and forget the rows."""
-        self._rows = {}
-        self._keys = {}
-        self.used_bytes = 0
-        self._deleted = []
-        kept = [position for position, words in enumerate(self._patterns) if words is not None]
-        self._patterns = [self._patterns[position] for position in kept]
-        self._targets = [self._targets[position] for position in kept]
-        moved = dict(zip(kept, range(len(kept)), strict=True))
-        self._positions = {text: moved[position] for text, position in self._positions.items()}
+    def _make_room(self) -> None:
+        if len(self._rows) * len(self._patterns) > self._bits_most:
+            self._rows.clear()
+            self._keys.clear()
 
 
 PUBLISHED: Final[dict[str, type[Any]]] = {

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from bench.ground import EXCHANGE, control, declare_bound, source
+from bench.ground import EXCHANGE, control, declare_bound, sink, source
 from bench.growth import sharing, soak
 from bench.growth.suite import QUICK, Plan, curves_of, verdict
 from bench.growth.turn_sampler import deepest
-from bench.herd import Herd, Sink
+from bench.herd import Herd
 from bench.light import EVERY_S, LightClient
 from bench.run import Run
 from bench.stage import Stage
@@ -122,7 +122,7 @@ async def test_a_paced_herd_leaves_the_backlog_as_long_as_it_is(tmp_path: Path) 
         def fill() -> None:
             peer = control(address)
             declare_bound(peer, ["q"], ["g.#"])
-            herd = Herd([source(address, ["g.a", "g.b"])], [], lead=5_000)
+            herd = Herd([source(address, ["g.a", "g.b"], messages=5_000)], [])
             herd.run(20, lambda: herd.confirmed >= 5_000)
             herd.close()
             peer.close()
@@ -130,7 +130,8 @@ async def test_a_paced_herd_leaves_the_backlog_as_long_as_it_is(tmp_path: Path) 
         def consume() -> tuple[int, int]:
             peer = control(address)
             peer.consume("q", "c", auto_ack=False, prefetch=100)
-            herd = Herd([source(address, ["g.a", "g.b"])], [Sink(peer, 10)], lead=200, paced=True)
+            sender = source(address, ["g.a", "g.b"], window=100)
+            herd = Herd([sender], [sink(peer, 10)], lead=200, paced=100)
             moved = herd.run(20, lambda: herd.published >= 3_000)
             herd.close()
             return herd.published, sum(moved.got_each)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -26,16 +24,13 @@ from bench.overlay.crashes import (
     longest_dip_s,
 )
 from bench.overlay.load import PUBLISHING, SUBSCRIBING, falls_behind, middle_of
-from bench.overlay.paced import PacedSource
 from bench.overlay.plan import FULL
 from bench.overlay.suite import SUITE
 from bench.overlay.tree import Logical, Tree
 from bench.run import Run
 from broker.overlay.packets import Space, StreamName
 from broker.overlay.peers import choose
-from broker.perf.peer import Address, PeerConnection
-from broker.perf.scanner import Scanner
-from broker.perf.spool import STAMP, STAMP_BYTES, Material, Spool
+from broker.perf.peer import Address
 
 PROJECT = Path(__file__).resolve().parents[3]
 NUMBERING = Numbering(start_ns=1_000_000, step_ns=500_000, topics=4)
@@ -53,7 +48,7 @@ def bodies(*numbers: int) -> bytes:
 def arrived(*numbers: int) -> Arrivals:
     """Return what a connection received."""
     arrivals = Arrivals(0)
-    arrivals.watch(bodies(*numbers), 0, 8, len(numbers))
+    arrivals.look(bodies(*numbers), 0, 8, len(numbers))
     return arrivals
 
 
@@ -61,8 +56,8 @@ def test_every_delivery_is_found_by_its_topic() -> None:
     """Numbers come from the stamps, also of bodies between other bytes."""
     arrivals = Arrivals(0)
     buffer = b"..".join(bodies(number) for number in (1, 5, 2, 9))
-    arrivals.watch(buffer, 0, 10, 4)
-    arrivals.watch(bodies(13), 0, 0, 1)
+    arrivals.look(buffer, 0, 10, 4)
+    arrivals.look(bodies(13), 0, 0, 1)
     assert arrivals.by_topic(NUMBERING) == {1: [1, 5, 9, 13], 2: [2]}
     assert sum(arrivals.buckets.values()) == 5
 
@@ -92,45 +87,6 @@ def test_a_topic_of_which_nothing_came_is_missing() -> None:
 def test_the_longest_dip_is_at_a_stretch() -> None:
     """Buckets with at least half of the due messages end a dip."""
     assert longest_dip_s([10, 4, 0, 5, 0, 0, 4, 9], 10) == pytest.approx(0.3)
-
-
-def paced(per_s: float) -> tuple[PacedSource, socket.socket]:
-    """Return a publisher with a spool of one message, and the other end of its socket."""
-    here, there = socket.socketpair()
-    peer = cast("PeerConnection", SimpleNamespace(socket=here, received=bytearray(), scanner=Scanner))
-    return PacedSource(peer, Spool(Material("x", ("a",), 16), 0, 1), 1_000, per_s), there
-
-
-def test_a_paced_publisher_sends_what_is_due_with_its_due_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No message leaves before it is due, each carries the time at which it was, and after a stop none leaves."""
-    now_ns = 1_000
-    monkeypatch.setattr("bench.overlay.paced.time.monotonic_ns", lambda: now_ns)
-    source, there = paced(per_s=1e6)  # one in 1,000 ns
-    assert source.take(100) == 0  # it has not begun
-    source.start(5_000)
-    assert source.take(100) == 0
-    now_ns = 7_500
-    for _ in range(3):
-        assert source.take(100) == 1
-        assert source.take(100) == 0  # the socket has not taken it yet
-        source.write()
-    assert source.take(100) == 0
-    sent = there.recv(1 << 16)
-    stride = len(sent) // 3
-    ends = [(number + 1) * stride - 1 for number in range(3)]  # before the last octet of a frame
-    stamps = [STAMP.unpack_from(sent, end - STAMP_BYTES) for end in ends]
-    assert stamps == [(5_000, 7_500), (6_000, 7_500), (7_000, 7_500)]
-    now_ns += 100_000_000
-    source.start(now_ns)  # after a pause it goes on with the next message
-    assert source.take(100) == 1
-    source.write()
-    assert STAMP.unpack_from(there.recv(1 << 16), stride - 1 - STAMP_BYTES) == (now_ns, now_ns)
-    assert source.take(100) == 0
-    now_ns += 100_000_000
-    source.stop()
-    assert source.take(100) == 0
-    there.close()
-    source.socket.close()
 
 
 # -- where the streams go ---------------------------------------------------------------------------------------------
