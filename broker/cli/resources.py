@@ -1,4 +1,6 @@
-"""`slotmq purge`, `release`, `queue`, `delete`, `peek` and `close-connection`: acts on one object of the broker."""
+"""`slotmq purge`, `release`, `queue`, `delete`, `peek` and `close-connection`: commands that act on one object of the
+broker.
+"""
 
 from __future__ import annotations
 
