@@ -29,7 +29,7 @@ class Systemd:
         loop: asyncio.AbstractEventLoop,
         recovery: Callable[[], Mapping[str, Any]],
     ) -> None:
-        """`recovery` returns the progress of recovery, empty when there is none."""
+        """`recovery` returns the progress of a running recovery, else an empty text."""
         address = environment.get("NOTIFY_SOCKET", "")
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self._loop = loop

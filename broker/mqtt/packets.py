@@ -29,7 +29,7 @@ NO_PROPERTIES: Final[dict[int, Any]] = {}
 
 
 class Will:
-    """The message that is published when a client ends without saying so."""
+    """The message that is published when a client disconnects without a DISCONNECT packet."""
 
     __slots__ = ("body", "properties", "qos", "retain", "topic")
 

@@ -17,7 +17,7 @@ EVERY_ADDRESS: Final = "::"
 
 
 class CannotListen(BrokerError):
-    """The broker cannot listen on this address and port, for this reason."""
+    """The broker cannot listen on an address and port; the text has the reason."""
 
     def __init__(self, host: str, port: int, reason: str, setting: str = "") -> None:
         shown = f"[{host}]" if ":" in host else host
@@ -103,7 +103,7 @@ def listening(bound: socket.socket) -> Iterator[None]:
 
 
 def _reason(error: OSError | ValueError) -> str:
-    """Return the system's error text without what some event loops add to it."""
+    """Return the system's error text without the prefix that some event loops add."""
     number = error.errno if isinstance(error, OSError) else None
     if number is None or isinstance(error, socket.gaierror):
         return str(getattr(error, "strerror", None) or error)
@@ -119,8 +119,8 @@ def close(sockets: Iterable[socket.socket]) -> None:
 def close_servers(servers: Iterable[asyncio.Server]) -> None:
     """Accept no more clients; the servers close in the loop's next turn.
 
-    Before Python 3.12.9 asyncio forgets a socket, open, whose server is closed in the turn after the accept. Nothing is
-    accepted in this turn, and what was accepted in the last one has its transport before the next.
+    Before Python 3.12.9 asyncio leaks an accepted socket if its server is closed in the next turn of the loop. So the
+    server stops accepting in this turn and closes in the next one, when accepted sockets have their transports.
     Source: python/cpython#109564.
     """
     for server in servers:

@@ -119,8 +119,8 @@ def words_match(pattern: Sequence[str], key: Sequence[str]) -> bool:
 def canonical_words(words: list[str]) -> list[str]:
     """Return the words with each run of wildcards that holds a `#` rewritten as its stars and one `#`.
 
-    Such a run of k stars matches any k or more words, in whatever order it was written, so the language stays the
-    same and the form becomes unique. No wildcard ever follows a `#`.
+    Such a run with k stars matches k or more words in any order of its wildcards, so the rewritten pattern matches the
+    same keys and the form is unique. No wildcard ever follows a `#`.
     """
     result: list[str] = []
     pending_hash = False

@@ -28,7 +28,7 @@ class ExchangeEntry:
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """A queue; `type` is None when the document does not give it: then the default of the vhost applies."""
+    """A queue; `type` is None if the document does not have it: then the default of the vhost applies."""
 
     vhost: str
     name: str
@@ -67,4 +67,4 @@ class Document:
     exchanges: tuple[ExchangeEntry, ...] = ()
     queues: tuple[QueueEntry, ...] = ()
     bindings: tuple[BindingEntry, ...] = ()
-    unknown: tuple[str, ...] = ()  # non-empty lists that are not read
+    unknown: tuple[str, ...] = ()  # names of non-empty lists that are ignored

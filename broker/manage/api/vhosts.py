@@ -23,7 +23,7 @@ COUNTERS: Final = len(MESSAGE_STATS)
 
 
 async def list_vhosts(call: Call) -> Response:
-    """Answer with the vhosts that the caller sees, those that are down as well."""
+    """Answer with the vhosts visible to the caller, including offline ones."""
     names = [name for name in call.broker.administration.vhost_names if call.sees_vhost(name)]
     rows = await VhostRows.of(call, names)
     return await listed(call.query, Listing(names, names=lambda name: (name,), whole=rows.whole, order=str))
@@ -41,7 +41,7 @@ async def show_vhost(call: Call) -> Response:
 
 
 class VhostRows:
-    """Makes the rows of vhosts, from the lengths of all their queues at one moment."""
+    """Build the rows of vhosts from the queue lengths of one moment."""
 
     __slots__ = ("_broker", "_lengths", "_octets")
 
