@@ -84,7 +84,7 @@ class Sender:
         self._chunk_bytes = min(slice_bytes, spool.length)
         self._at = 0
         self._taken = 0
-        self._confirmed = 0
+        self.confirmed = 0
         self._settled = 0  # messages whose confirm latency has been recorded
         self._waiting: deque[tuple[int, int]] = deque()  # last number of a slice, and when it was due
 
@@ -106,7 +106,7 @@ class Sender:
     def tally(self) -> RunTally:
         """Return the counts so far."""
         nacked, blocked = self.scanner.nacked, bool(self.blocked_for)
-        return RunTally(self.published, self._confirmed - nacked, nacked, self.scanner.returned, blocked=blocked)
+        return RunTally(self.published, self.confirmed - nacked, nacked, self.scanner.returned, blocked=blocked)
 
     @property
     def blocked_for(self) -> str:
@@ -121,7 +121,7 @@ class Sender:
     @property
     def done(self) -> bool:
         """Return whether every message is sent, and confirmed if confirms are on."""
-        confirmed = not self._pace.window or self._confirmed >= self._taken
+        confirmed = not self._pace.window or self.confirmed >= self._taken
         return self._taken >= self._limit and not self._pending and confirmed
 
     def wakes_ns(self) -> int:
@@ -166,7 +166,7 @@ class Sender:
     def _allowed(self) -> int:
         room = self._limit - self._taken
         if self._pace.window:
-            room = min(room, self._pace.window - self._taken + self._confirmed)
+            room = min(room, self._pace.window - self._taken + self.confirmed)
         return room
 
     def _room(self, now_ns: int) -> int:
@@ -200,7 +200,7 @@ class Sender:
 
     def _count_confirms(self, now_ns: int) -> None:
         confirms = self.scanner.confirms
-        self._confirmed = confirms.count
+        self.confirmed = confirms.count
         waiting = self._waiting
         while waiting:
             last, due_ns = waiting[0]

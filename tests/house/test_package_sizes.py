@@ -7,13 +7,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 MOST = {
-    "broker": (643, 110_150),
+    "broker": (642, 109_300),
     "broker/administration": (10, 1_900),
     "broker/amqp": (20, 3_950),
     "broker/cli": (39, 4_500),
     "broker/client": (4, 600),
     "broker/cluster": (40, 9_400),
-    "broker/core": (125, 20_350),
+    "broker/core": (125, 20_250),
     "broker/delivery": (17, 3_550),
     "broker/doctor": (6, 550),
     "broker/figures": (5, 600),
@@ -22,10 +22,10 @@ MOST = {
     "broker/mqtt": (10, 1_350),
     "broker/net": (15, 2_400),
     "broker/operations": (24, 3_950),
-    "broker/overlay": (23, 5_500),
+    "broker/overlay": (23, 5_050),
     "broker/overlay_node": (11, 2_600),
     "broker/parts": (11, 1_100),
-    "broker/perf": (29, 5_650),
+    "broker/perf": (28, 5_400),
     "broker/pipeline": (65, 12_350),
     "broker/routing": (30, 5_450),
     "broker/settings": (11, 1_250),
@@ -36,7 +36,7 @@ MOST = {
     "broker/testing": (6, 700),
     "broker/vhosts": (4, 600),
     "broker/zeromq": (7, 1_200),
-    "bench": (59, 8_800),
+    "bench": (58, 8_650),
     "demo": (15, 2_100),
     "tools": (25, 2_900),
 }
