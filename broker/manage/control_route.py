@@ -39,7 +39,7 @@ _log = get_logger()
 
 
 async def converse(call: Call) -> Response:
-    """Carry out a command, in the conversation that the command line has with the control socket."""
+    """Run a command, in the same conversation as between the command line and the control socket."""
     conversations = call.broker.conversations
     _make_room(conversations, call.user.name)
     conversation = ControlConversation(call.request)
@@ -109,7 +109,7 @@ def _as_user(call: Call, name: str, operation: Operation[Any]) -> Verb:
 
 
 class ControlConversation:
-    """One request with its answer. It is an `AnswerWriter`: what is written waits until the client takes it."""
+    """One request with its answer. It is an `AnswerWriter`: output waits until the client takes it."""
 
     def __init__(self, request: HttpRequest) -> None:
         self._request = request
@@ -152,7 +152,7 @@ class ControlConversation:
             self._moved.set()
 
     async def end(self) -> None:
-        """Cancel what is still done for the client."""
+        """Cancel unfinished work for the client."""
         self._ended = True
         await self._tasks.stop()
 
@@ -169,11 +169,11 @@ class ControlConversation:
             await self._moved.wait()
 
     def is_closing(self) -> bool:
-        """Return whether the client is gone."""
+        """Return whether the client has disconnected."""
         return self._ended
 
     async def _listen(self) -> None:
-        """Take the body. Only the end of a chunked one says something: that the client has enough."""
+        """Read the body. Only the end of a chunked body has a meaning: the client wants no more."""
         size_bytes, last = 0, b""
         with suppress(ClientDisconnect):
             async for piece in self._request.stream():

@@ -29,8 +29,8 @@ class ManagedBroker(OperatedBroker):
         reasons why the broker takes no work now, `down` names vhosts that are down while the others work; `ports` has
         the numbers of the ports of HTTP, such as http_port, None for one that is not open; `reads` are those of files
         for clients. `streams` has the user of each open stream of /api/live, `conversations` user and client of each
-        command over HTTP, both the oldest first.
-    Invariant: there are at most http.streams_max streams; the user with most of them pays for one more.
+        command over HTTP, both the oldest first. Invariant: there are at most http.streams_max streams; for a new one,
+        the user with most streams loses one.
     """
 
     settings: Callable[[], Settings]

@@ -76,7 +76,7 @@ _log = get_logger()
 
 
 class QueueRows:
-    """Makes the rows of queues."""
+    """Build the rows of queues."""
 
     __slots__ = ("_broker", "_node")
 
@@ -93,7 +93,7 @@ class QueueRows:
         return queue_row(self._node, *listed) | queue_lengths(listed[1])
 
     def whole(self, listed: ListedQueue, counted: QueueBytes | None = None) -> Row:
-        """Return the row of a queue with all that is known. Cost: O(slots), and bounded in the messages.
+        """Return the complete row of a queue. Cost: O(slots), and bounded in the messages.
 
         `counted` are its bytes; without them those of its first messages are counted.
         """
@@ -134,7 +134,7 @@ class QueueRows:
         return row
 
     def add_samples(self, row: Row, vhost: Vhost, queue: Queue, query: Mapping[str, str]) -> None:
-        """Add to the row of a queue the samples that a query asks for; its history begins when somebody asks."""
+        """Add the requested samples to the row of a queue; its history begins with the first request."""
         samples = self._broker.samples
         sampled = Sampled(queue_key(vhost, queue), QUEUE_NUMBERS, QUEUE_COUNTERS, partial(_numbers_of, queue))
         row["message_stats"] = dict(row["message_stats"])
@@ -308,7 +308,7 @@ async def delete(call: Call) -> Response:
 
 
 async def act(call: Call) -> Response:
-    """Accept what RabbitMQ does to mirrored queues: there is nothing to do."""
+    """Accept RabbitMQ's actions on mirrored queues, and do nothing."""
     queue_of(call)
     action = (await call.fields()).text("action")
     if action not in ACTIONS:
