@@ -1,9 +1,9 @@
 """The control socket: a unix socket in the data folder through which the command line talks to the running broker.
 
-One JSON object a line in each direction: `{"verb": "slots", "queue": "q"}` is answered by `{"ok": true, "result": ...}`
-or `{"ok": false, "error": "..."}`; a long-running verb sends `{"progress": {...}}` any number of times
-before that. When the client ends its side of the conversation, such a verb stops and answers. `get` waits for a line
-from the client before it settles the messages that it sent. The file has mode 0600: only the broker's user may connect.
+One JSON object per line in each direction: `{"verb": "slots", "queue": "q"}` is answered by `{"ok": true, "result":
+...}` or `{"ok": false, "error": "..."}`; a long-running verb sends `{"progress": {...}}` any number of times before
+that. When the client ends its side of the conversation, such a verb stops and answers. `get` waits for a line from the
+client before it settles the sent messages. The file has mode 0600: only the broker's user may connect.
 """
 
 from __future__ import annotations
@@ -109,13 +109,13 @@ class AnswerWriter(Protocol):
         """Wait until there is room for more."""
 
     def is_closing(self) -> bool:
-        """Return whether the other end is gone."""
+        """Return whether the other end has disconnected."""
 
 
 async def answer_line(verbs: Mapping[str, Verb], reader: asyncio.StreamReader, writer: AnswerWriter) -> bool:
     """Read a request, answer it, and return whether another one may follow.
 
-    Raises: TimeoutError, ConnectionError when the client is silent or gone.
+    Raises: TimeoutError, ConnectionError if the client is silent or has disconnected.
     """
     try:
         line = await _read_line(reader)
@@ -130,7 +130,7 @@ async def answer_line(verbs: Mapping[str, Verb], reader: asyncio.StreamReader, w
 async def answer_request(
     verbs: Mapping[str, Verb], line: bytes, reader: asyncio.StreamReader, writer: AnswerWriter
 ) -> None:
-    """Answer a request; what the client says later arrives at `reader`. Raises: TimeoutError, ConnectionError."""
+    """Answer a request; later input of the client arrives at `reader`. Raises: TimeoutError, ConnectionError."""
     await _write(writer, await _answer(verbs, line, reader, writer))
 
 
@@ -194,7 +194,7 @@ class _Client(Asker):
         await self._writer.drain()
 
     def enough(self) -> bool:
-        """Return whether the client has ended its side, or is gone."""
+        """Return whether the client has ended its side, or disconnected."""
         return self._reader.at_eof() or self._writer.is_closing()
 
     async def accepted(self) -> bool:
@@ -243,7 +243,7 @@ def _pieces(answer: Any) -> Iterator[bytes]:
 
 
 def _taken(rows: list[Any]) -> Iterator[Any]:
-    """Yield the rows of a list and take them out of it: freeing many at once takes longer than a turn may."""
+    """Yield and remove the rows of a list, because freeing many at once would take longer than a turn may."""
     rows.reverse()
     while rows:
         yield rows.pop()

@@ -25,7 +25,7 @@ class ExchangeWatch:
 
     Shapes: `wanted` gets a topic pattern when the first binding asks for it, `unwanted` when the last one is gone.
         `renewed` is called when the exchange was declared.
-    Cost: some microseconds for each binding that is made or removed; those of a deleted queue are taken in turns.
+    Cost: some microseconds for each binding added or removed; those of a deleted queue are handled over several turns.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ExchangeWatch:
     # -- what the topology tells --------------------------------------------------------------------------------------
 
     def declared(self, exchange: Exchange) -> None:
-        """Tell of the new exchange, which has no bindings yet."""
+        """Report the new exchange, which has no bindings yet."""
         if exchange.name == self._space.exchange:
             self._renewed()
 

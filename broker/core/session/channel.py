@@ -299,7 +299,7 @@ class SessionOfChannel:
         self._selected_transactions().commit()
 
     def roll_back(self, _method: commands.Tx.Rollback) -> None:
-        """Drop the kept publishes and acknowledgements. Raises: ChannelError 406 unless the channel is transactional."""
+        """Drop the kept publishes and acknowledgements. Raises: ChannelError 406 on a non-transactional channel."""
         self._selected_transactions().rollback()
 
     def _selected_transactions(self) -> TxSession:
