@@ -101,7 +101,7 @@ class MqttConsumer(Consumer):
 
     A message is delivered at the lower of its own QoS and that of its subscriptions. It is skipped if its key is not a
     topic that a subscription may match, if it is larger than the client accepts, or if a subscription excludes it
-    because its client published it. A copy of a retained message has RETAIN set. At QoS 2 no delivery is sent before its
+    because its client published it. A copy of a retained message has RETAIN set. At QoS 2 none is sent before its
     record is on disk, so others may overtake it.
     Shapes: `_prefix` has the properties of a delivery that depend on its topic: identifiers and alias. `_front` is the
         packet up to its packet id, at QoS 0 up to its body, of messages with one envelope and content header, which has
