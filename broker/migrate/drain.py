@@ -37,7 +37,7 @@ TIMESTAMP_MS: Final = "timestamp_in_ms"  # what RabbitMQ's plugin message_timest
 
 
 class DrainTally:
-    """Counts the messages of a queue.
+    """Count the messages of a queue.
 
     Shapes: `returned` were in flight when an earlier run stopped, and kept their numbers; `doubtful` were published
         with the header x-possibly-duplicate; `in_flight` may be in both brokers now.

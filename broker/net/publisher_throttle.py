@@ -62,13 +62,12 @@ def _nobody(_reason: str) -> None:
 
 
 class PublisherThrottle:
-    """Blocks publishers while an alarm is raised, and pauses those whose records fill the memory of what is unwritten.
-
-    A publisher is paused when it has more unwritten than is left of the limit for all. So one greedy publisher fills
-    about half of it, two a third each, and what is left is for those who publish little. One that publishes transient
-    messages has nothing unwritten. A commit takes all records, and its publishers are resumed.
-    Units: ``backlog_max_bytes`` is how much may wait in memory to be written to the log, ``counted_bytes`` the backlog
-        from which on connections are counted.
+    """Block publishers while an alarm is raised, and pause those whose records fill the memory for unwritten records. A
+    publisher is paused when it has more unwritten bytes than are left of the limit for all. So one greedy publisher
+    fills about half of it, two a third each, and the rest is for others. Publishers of transient messages have nothing
+    unwritten. A commit takes all records, and its publishers are resumed.
+    Units: ``backlog_max_bytes`` is the number of bytes that may wait in memory to be written to the log,
+        ``counted_bytes`` the backlog from which on connections are counted.
     Invariant: connections that only consume are never stopped here. Beyond the limit each publisher is paused after one
         read that adds a record.
     Source: Choudhury and Hahne, Dynamic queue length thresholds for shared-memory packet switches, 1998.

@@ -51,11 +51,11 @@ class OverlayView(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class OperatedBroker:
-    """The parts of a broker, and what only the server knows.
+    """The parts of a broker, and functions of the server.
 
-    Shapes: `sessions` are the connections of this node, `blocked_sessions` those that an alarm blocks; `facts` is what
-        `slotmq status` shows, with the active alarms; `cluster` is the node that the broker is, None for a broker by
-        itself, and `ask_nodes` asks the other nodes for the rows of their clients; `zmq` returns a row for each ØMQ
+    Shapes: `sessions` are the connections of this node, `blocked_sessions` those that an alarm blocks; `facts` returns
+        the output of `slotmq status`, with the active alarms; `cluster` is the broker's node, None for a standalone
+        broker, and `ask_nodes` asks the other nodes for the rows of their clients; `zmq` returns a row for each ØMQ
         bridge; `reload` reads the settings again, `shown_settings` are those in force without secrets; `ask_to_stop`
         begins the stop and reports the steps that it waits for.
     """

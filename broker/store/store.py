@@ -86,7 +86,7 @@ class VhostStore:
         Shapes: an `expected` store without log and checkpoints is lost, not new.
         The segments of every recovered slot are counted as live, one reference per slot and segment. Findings were
         logged, and a checkpoint written when there were any, so that the next start does not meet them again.
-        `progress` is called for each block of the log; what it raises stops the recovery, as a crash would.
+        `progress` is called for each block of the log; an exception in it stops the recovery, as a crash would.
         Raises: CorruptStore when synced data is damaged or missing; MissingData; StoreFailed.
         """
         new = not _is_one(files, folder)

@@ -21,9 +21,9 @@ AT_ONCE: Final = 2000  # bindings in one callback of the loop, of some microseco
 
 
 class ExchangeWatch:
-    """Watches an exchange of a vhost by its name.
+    """Watch an exchange of a vhost by its name.
 
-    Shapes: `wanted` gets a topic pattern when the first binding asks for it, `unwanted` when the last one is gone.
+    Shapes: `wanted` gets a topic pattern when the first binding asks for it, `unwanted` when the last one has ended.
         `renewed` is called when the exchange was declared.
     Cost: some microseconds for each binding added or removed; those of a deleted queue are handled over several turns.
     """
