@@ -146,7 +146,7 @@ class Checker:
         self.delivered += 1
 
     def _replaced(self, leaf: LeafMember) -> None:
-        """Note that a leaf has only the numbers of its copied data folder."""
+        """Record that a leaf has only the numbers of its copied data folder."""
         self._last = defaultdict(int, {place: last for place, last in self._last.items() if place[0] != leaf.name})
         for stream, numbers in leaf.received_numbers.items():
             self._last[leaf.name, stream] = max(numbers, default=0)
