@@ -412,7 +412,7 @@ class Slot:
         return self.recovered or (self.redeliveries is not None and index in self.redeliveries)
 
     def acquired_count(self, index: int) -> int:
-        """Return how often a message came back."""
+        """Return how often a message was returned."""
         return 0 if self.redeliveries is None else self.redeliveries.acquired(index)
 
     def delivery_count(self, index: int) -> int:
@@ -420,7 +420,7 @@ class Slot:
         return 0 if self.redeliveries is None else self.redeliveries.delivered(index)
 
     def worn(self, indexes: Sequence[int], limit: int) -> list[int]:
-        """List those of some messages that came back `limit` times or more, as far as a delivery limit counts."""
+        """List those of some messages that were returned `limit` times or more, as counted for a delivery limit."""
         if self.redeliveries is None:
             return [] if limit > 0 else list(indexes)
         return self.redeliveries.worn(indexes, limit)

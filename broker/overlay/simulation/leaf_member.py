@@ -57,7 +57,7 @@ class SimulatedBinding:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPublish:
-    """A message that a client published: its number, or None if nobody wanted it, and the vector in force.
+    """A message that a client published: its number, or None if it was not wanted, and the vector in force.
 
     Where publishing leaves forget their vectors it is the latest of all that were in force: leaves demand no less.
     `event` is the event of the simulation that published it. Numbers may be used again after a data folder was replaced
@@ -268,7 +268,7 @@ class LeafMember(SimulatedBroker):
             self._drop_replaced(leaf)
 
     def _drop_replaced(self, leaf: Leaf) -> None:
-        """Record the positions of newer incarnations in the place of those that they go on from."""
+        """Record the positions of newer incarnations in place of those that they continue."""
         replaced = leaf.take_replaced()
         for stream, sink in leaf.sinks.items() if replaced else ():
             if sink.position is not None:
