@@ -114,7 +114,7 @@ class Overlay(SettingsSection):
 
     exchanges: tuple[str, ...] = Field(
         default=(),
-        description="Which exchanges take part, at all leaves alike: names in which * stands for any characters, each "
+        description="The exchanges that take part, the same at all leaves: names in which * matches any characters, each "
         "with a vhost and a colon in front if it is not the default vhost.",
     )
     aggregation: Literal["none", "identical", "covering"] = Field(

@@ -174,7 +174,7 @@ class Amqp(SettingsSection):
 
 
 class Limits(SettingsSection):
-    """How many objects the broker accepts. Beyond a limit clients get RabbitMQ's code and text."""
+    """The limits on objects. Beyond a limit clients get RabbitMQ's code and text."""
 
     vhosts_max: int = number(
         1000, 1, 100_000, "vhosts", "How many vhosts the broker can have.", "RabbitMQ vhost_max", reload=AT_ONCE

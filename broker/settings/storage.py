@@ -89,7 +89,7 @@ class TapSettings(SettingsSection):
         100,
         3_600_000,
         "ms",
-        "While nobody reads a tap, window_ms doubles with each of its files up to this, so that it writes fewer. "
+        "While a tap has no reader, window_ms doubles with each of its files up to this, so that it writes fewer. "
         "A value up to window_ms turns that off.",
         reload=AT_ONCE,
     )
@@ -140,7 +140,7 @@ class TapSettings(SettingsSection):
 
 
 class Memory(SettingsSection):
-    """How much stays in memory."""
+    """The memory for messages, and the memory alarm."""
 
     resident_max_bytes: Size = number(
         128 * MiB,

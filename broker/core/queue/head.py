@@ -167,7 +167,7 @@ class QueueHead:
         """Deliver from the lane first, because messages may become due."""
         self._laned = True
 
-    # -- returned messages -------------------------------------------------------------------------------------------
+    # -- returned messages --------------------------------------------------------------------------------------------
 
     def put_last(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
         """Queue returned messages after all others in the lane."""
