@@ -114,8 +114,8 @@ class Overlay(SettingsSection):
 
     exchanges: tuple[str, ...] = Field(
         default=(),
-        description="The exchanges that take part, the same at all leaves: names in which * matches any characters, each "
-        "with a vhost and a colon in front if it is not the default vhost.",
+        description="The exchanges that take part, the same at all leaves: names in which * matches any characters, "
+        "each with a vhost and a colon in front if it is not the default vhost.",
     )
     aggregation: Literal["none", "identical", "covering"] = Field(
         default="covering",
