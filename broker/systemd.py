@@ -62,7 +62,7 @@ class Systemd:
             self._tell("STOPPING=1", "STATUS=Stopping")
 
     def waiting(self, step: Mapping[str, Any]) -> None:
-        """Report what the stop waits for. Shapes: those of `Stopping`."""
+        """Report the progress of the stop. Shapes: those of `Stopping`."""
         if "waits_for" in step:
             self._tell(f"STATUS=Stopping: waits for {step['waits_for']}")
 

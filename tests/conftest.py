@@ -125,7 +125,7 @@ _replace: Final = pytest.MonkeyPatch.setattr
 
 
 def _replace_what_can_be(patch: pytest.MonkeyPatch, target: Any, name: Any, *rest: Any, **options: Any) -> None:
-    """Replace an attribute. Raises: Failed for a function or method that compiled code would go on calling."""
+    """Replace an attribute. Raises: Failed for a function or method that compiled code would continue calling."""
     path, _, last = target.rpartition(".") if isinstance(target, str) else ("", "", name)
     owner = pkgutil.resolve_name(path) if path else target
     old = inspect.getattr_static(owner, last, None)

@@ -27,7 +27,7 @@ COPIES = count()
 
 
 def overlay_of(broker: Broker, pattern: str = "*", vhost: str = "/") -> VhostOverlay:
-    """Return the overlay of a vhost, whose exchanges with matching names take part; nobody schedules its turns."""
+    """Return the overlay of a vhost, whose exchanges with matching names take part; no one schedules its turns."""
     names = lambda name: bool(name) and not name.startswith("amq.") and fnmatchcase(name, pattern)  # noqa: E731
     overlay = VhostOverlay(broker.server.vhosts[vhost], names, lambda: None)
     overlay.begin()

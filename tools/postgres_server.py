@@ -2,8 +2,8 @@
 
 `POSTGRES_PREFIX` names another installation, such as /usr/lib/postgresql/15.
 
-PostgreSQL refuses to run as root. There it runs as the user nobody, with its folder directly below the system's
-folder for temporary files, because nobody may not enter folders of root.
+PostgreSQL refuses to run as root. There it runs as the user nobody, with its folder directly below the system's folder
+for temporary files, because nobody may not enter folders of root.
 """
 
 from __future__ import annotations
@@ -150,11 +150,11 @@ class PostgresServer:
         os.kill(pid, signal.SIGKILL)
 
     def freeze(self) -> None:
-        """Stop the main process by SIGSTOP: open sessions go on, but nobody can connect."""
+        """Stop the main process by SIGSTOP: open sessions continue, but no one can connect."""
         self._running.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let a frozen server go on."""
+        """Let a frozen server continue."""
         self._running.send_signal(signal.SIGCONT)
 
     def promote(self) -> None:

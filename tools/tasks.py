@@ -1,6 +1,6 @@
 """Refuse tasks without an owner: `python -m tools.tasks`, part of `make lint`.
 
-A task that nobody owns dies unheard, and what waits for it waits for ever. `broker/tasks.py` starts all tasks; those of
+A task that no one owns dies unheard, and what waits for it waits for ever. `broker/tasks.py` starts all tasks; those of
 an `asyncio.TaskGroup` belong to their group.
 """
 

@@ -33,7 +33,7 @@ Origin = tuple[Refusable, int]  # the publisher that waits for a confirm, and th
 class Share:
     """The messages of one level in a batch.
 
-    Shapes: one bit per message: ``mine`` are leased to this node from the start, ``free`` to nobody; ``refused`` are
+    Shapes: one bit per message: ``mine`` are leased to this node from the start, ``free`` to no node; ``refused`` are
         left out, because PostgreSQL refused them in an earlier attempt. ``sent_mine`` and ``sent_free`` are the bits
         sent with the call. ``brief`` has the indexes of messages with a time to live of 0, ``queue`` is the number of
         the queue, ``records`` are indexes of records in the chunk. With ``sized`` the call has the size of each body.

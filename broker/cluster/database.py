@@ -92,7 +92,7 @@ class Database:
         self._sent: int | None = None  # the sequence of the call whose result is unknown
         self._beats = 0  # of this epoch, as the newest answered one told on these connections
         self._unsafe = ""  # the settings that were told of
-        self._is_older = False  # the database was found to lack something, and the connections were not renewed since
+        self._is_older = False  # committed data was found missing, and the connections were not renewed since
         self.failing = FailingCalls(time.monotonic)
         self.link = Link(ServerAddress(url, node, schema), self._recover, self._fail)
 

@@ -26,7 +26,7 @@ _log = get_logger()
 BOOT_TIME: Final[Callable[[], float]] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
-ANSWER_LEASES: Final = 2  # a beat that is not answered for so many leases, and at least so long, ends the connections
+ANSWER_LEASES: Final = 2  # a heartbeat unanswered for this many leases, and at least this long, ends the connections
 ANSWER_MIN_S: Final = 2.0
 LEAVE_S: Final = 5.0
 TEND_INTERVAL_S: Final = 1.0

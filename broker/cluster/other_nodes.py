@@ -30,8 +30,9 @@ GAP_SHARE: Final = 1 / 2  # of the lease: a longer time between two polls does n
 class Observer:
     """The heartbeats of the other nodes, as observed by this node.
 
-    Invariant: a node is dead only if its last beat, as seen, was sent longer ago than its lease. A node that declares
-        it dead compares the number of its heartbeats again under a lock, so a node that came back meanwhile stays.
+    Invariant: a node is dead only if its last observed heartbeat was sent longer ago than its lease. A node that
+        declares it dead compares the number of its heartbeats again under a lock, so a node that came back meanwhile
+        stays.
     """
 
     __slots__ = ("_lease_s", "_looked_s", "_nodes")

@@ -19,26 +19,25 @@ from broker.cluster.server_address import ServerAddress
 if TYPE_CHECKING:
     import asyncpg
 
-LEASE_MS: Final = 3000  # of a member that has not reported its own
-PATIENCE: Final = 4 / 3  # leases without a beat until a member is dead; other nodes wait 7/6
+LEASE_MS: Final = 3000  # of a member that has not reported its lease
+PATIENCE: Final = 4 / 3  # leases without a heartbeat until a member is dead; other nodes wait 7/6
 LOOK_S: Final = 0.05
 GAPS: Final = {"number_of_call": 1_000_000, "level_number": 1024 * 1024, "arrival_of_consumer": 1}
-# After a restore these belong to former nodes, or start over.
+# After a restore these rows belong to former nodes, or start over.
 _FINISH: Final = """
 DELETE FROM batch;
 DELETE FROM definitions_follower;
 UPDATE queue_use SET used_ms = now_ms();
 """
 
-Beats = dict[str, tuple[int, int]]  # epoch and beats by node
+Beats = dict[str, tuple[int, int]]  # epoch and heartbeats by node
 Told = Callable[[int], None]
 
 
 async def restore(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[str, int]:
-    """Replace the schema by a backup, as a whole or not at all; return how many tables and rows there were.
-
-    Shapes: `told` is called with the number of bytes that were read.
-    Raises: BackupRefused, while a node lives too; Unreachable; DatabaseRefused.
+    """Replace the schema by a backup, as a whole or not at all; return the numbers of tables and rows. Shapes: `told`
+    is called with the number of bytes read. Raises: BackupRefused, also while a node is alive; Unreachable;
+    DatabaseRefused.
     """
     reader = BackupReader(stream)
     head = reader.fields(HEAD)
@@ -65,9 +64,8 @@ async def restore(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[s
 
 
 async def _wait_for_death(connection: asyncpg.Connection, schema: str) -> Beats:
-    """Return the beats of all members, after waiting for longer than their leases to see that none of them beats.
-
-    Raises: BackupRefused when a member beats.
+    """Wait for longer than the leases of all members to ensure that none of them is alive, and return their heartbeats.
+    Raises: BackupRefused if one is alive.
     """
     if not any(table.name == "beat" for table in await tables_of(connection, schema)):
         return {}
@@ -155,7 +153,7 @@ async def _begin_history(
 ) -> None:
     """Remove all members of the backup, and leave a gap in the numbers.
 
-    Shapes: `rings` are the tables for blocks that there are, `numbers` the newest numbers here and in the backup.
+    Shapes: `rings` are the existing chunk tables, `numbers` the newest numbers here and in the backup.
     """
     await connection.execute(
         "INSERT INTO ring (ring, used) SELECT r.ring, false FROM unnest($1::int[]) r(ring) ON CONFLICT DO NOTHING",

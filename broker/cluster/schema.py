@@ -13,7 +13,7 @@ FUNCTION_VERSION: Final = 1
 
 SESSION_SETTINGS: Final = {
     "jit": "off",
-    "enable_seqscan": "off",  # every look-up has an index, and statistics may be old
+    "enable_seqscan": "off",  # every look-up has an index, and statistics may be outdated
     "enable_bitmapscan": "off",  # an index scan stops at the limit of a lease
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
@@ -22,7 +22,8 @@ SESSION_SETTINGS: Final = {
 """Settings of every connection that calls the functions, besides `search_path`."""
 
 _FIRST: Final = ("tables.sql", "bits.sql", "limits.sql")
-# What a function takes or returns may have changed, and CREATE OR REPLACE would make a second one of its name.
+# The arguments or results of a function may have changed, and CREATE OR REPLACE would create a second one with its
+# name.
 _DROP_FUNCTIONS: Final = """
 DO $$ DECLARE v_function regprocedure; BEGIN
     FOR v_function IN SELECT p.oid FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
@@ -49,10 +50,9 @@ class SchemaMissing(Exception):
 
 
 async def install(connection: asyncpg.Connection, schema: str) -> int:
-    """Make the schema, its tables and functions, or bring them up to date; return the version of its functions.
-
-    Several nodes may do so at a time. A schema of the same version with other functions is replaced while no node is a
-    member; an older one stays until the last of its nodes has left. Sets the connection's `search_path`.
+    """Create or upgrade the schema, its tables and functions; return the version of its functions. Several nodes may do
+    so at the same time. A schema of the same version with other functions is replaced while no node is a member; an
+    older one stays until the last of its nodes has left. Sets the connection's `search_path`.
 
     Raises: SchemaTooNew, SchemaMissing.
     """
@@ -79,7 +79,7 @@ async def install(connection: asyncpg.Connection, schema: str) -> int:
 
 
 async def _make_schema(connection: asyncpg.Connection, schema: str, quoted: str) -> None:
-    """Create the schema unless it exists; IF NOT EXISTS would need the right to create one in any case."""
+    """Create the schema unless it exists; even with IF NOT EXISTS the right to create it would be needed."""
     exists, may_create, user = await connection.fetchrow(
         """SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1),
                has_database_privilege(current_database(), 'CREATE'), quote_ident(current_user)""",

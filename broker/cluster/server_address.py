@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 
 APPLICATION_NAME_BYTES_MAX: Final = 63  # PostgreSQL cuts longer names
 
-# A password may have characters that should have been quoted, such as @ and /: the login ends at the last @.
+# A password may contain characters that should have been quoted, such as @ and /: the login ends at the last @.
 _LOGIN: Final = re.compile(r"(//[^:]*):(.*)@")
 _OPTION: Final = re.compile(r"((?:^|&)(?:ssl)?password=)([^&]*)")
 
 
 class ServerAddress(NamedTuple):
-    """The URL to connect to, and the node that does. `first` is the URL of the server that is tried first."""
+    """The URL of the database, and the name of the node. `first` is the URL of the server that is tried first."""
 
     url: str
     node: str
@@ -58,7 +58,7 @@ class ServerAddress(NamedTuple):
         return re.sub(_LOGIN, r"\1@", head) + question + re.sub(_OPTION, r"\1***", options)
 
     def reason(self, error: BaseException) -> str:
-        """Return what went wrong in one line, without the password."""
+        """Return the reason of an error in one line, without the password."""
         text = one_line(error)
         for secret in self._secrets():
             text = text.replace(secret, "***")

@@ -1,7 +1,7 @@
 """The MQTT clients of a cluster: one connection for each client id, on whichever node.
 
 A connection claims its client id in PostgreSQL before it touches its session. The node that has an older connection
-ends it, and gives the client id up when the exclusive queues of its session are deleted on all nodes.
+ends it, and releases the client id once the exclusive queues of its session are deleted on all nodes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from broker.tasks import Tasks, WakeUp
 if TYPE_CHECKING:
     from broker.amqp.connection import Connection
 
-ASK_S: Final = 0.05  # between two claims of a client id that an older connection has
+ASK_S: Final = 0.05  # between two claims of a client id held by an older connection
 
 
 class Claim(Awaited):
-    """A connection that needs its client id. Units: ``number`` is 0 until it is claimed."""
+    """A connection that needs its client id. Units: ``number`` is 0 until the id is claimed."""
 
     def __init__(self, clients: SharedClients, key: tuple[str, str], connection: Connection) -> None:
         super().__init__(clients.claim)
@@ -36,7 +36,7 @@ class Claim(Awaited):
         self.number = 0
 
     def take_number(self, number: int) -> None:
-        """Take the number of the claim."""
+        """Set the number of the claim."""
         self.number = number
 
 
@@ -63,7 +63,7 @@ class SharedClients(MqttClients):
         self._tasks.start(self._run())
 
     async def stop(self) -> None:
-        """Forget everything: the epoch has ended, or the node leaves."""
+        """Discard all state, because the epoch has ended or the node leaves."""
         await self._tasks.stop()
         self._asking.clear()
         self._held.clear()
@@ -71,7 +71,7 @@ class SharedClients(MqttClients):
         self.clear()
 
     def enter(self, vhost: str, client_id: str, connection: Connection) -> None:
-        """Add a connection; an older one on this node ends. Raises: Postponed until it has the client id."""
+        """Add a connection, ending an older one on this node. Raises: Postponed until it has the client id."""
         key = (vhost, client_id)
         for postponed in cast("SessionClient", connection.session).postponed:
             if isinstance(postponed, Claim):
@@ -85,7 +85,7 @@ class SharedClients(MqttClients):
         raise Claim(self, key, connection)
 
     def leave(self, vhost: str, client_id: str, connection: Connection) -> None:
-        """Remove a connection, and let others have its client id."""
+        """Remove a connection, and release its client id."""
         key = (vhost, client_id)
         if self.get(key) is not connection:
             return
@@ -95,14 +95,14 @@ class SharedClients(MqttClients):
         self._end(number)
 
     def claim(self, claim: Claim) -> None:
-        """Claim a client id, also while an older connection has it."""
+        """Claim a client id, even while an older connection has it."""
         self._last += 1
         claim.take_number(self._last)
         self._asking[self._last] = claim
         self._work.set()
 
     def heard(self, hint: Hint) -> None:
-        """Look which client ids newer connections on other nodes need."""
+        """Find the client ids that newer connections on other nodes need."""
         if hint.kind == LOOK or (hint.kind == CLIENTS and self._held):
             self._work.set()
 
@@ -126,7 +126,7 @@ class SharedClients(MqttClients):
                 await self._database.notify(Hint(CLIENTS))
 
     async def _ask(self, ended: list[int], asking: dict[tuple[str, str], int]) -> None:
-        """Give up client ids and claim others. Raises: StatementRefused."""
+        """Release client ids and claim others. Raises: StatementRefused."""
         arguments = ended, [as_text(key) for key in asking], list(asking.values())
         rows = await patiently(lambda: self._database.acting("upkeep", "claim_clients", *arguments), gives_up=True)
         for row in rows:

@@ -1,6 +1,6 @@
 """The definitions of a cluster: one document in PostgreSQL, which every node follows.
 
-A node that changes it waits until all members follow: what a client was answered holds on every node.
+A node that changes it waits until all members follow, so that an answered change is in force on every node.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from broker.tasks import WakeUp
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
 
-LOOK_INTERVAL_S: Final = 1.0  # between looks for a change whose hint was lost
+LOOK_INTERVAL_S: Final = 1.0  # between checks for a change whose hint was lost
 WAIT_S: Final = 0.005  # the first pause while other nodes do not follow yet; each is twice as long
 WAIT_MAX_S: Final = 0.1
 
@@ -33,14 +33,14 @@ class Follower(Protocol):
     version: int
 
     async def follow(self, *, anew: bool) -> None:
-        """Apply what another node stored; with `anew` also when the version is the known one."""
+        """Apply definitions that another node stored; with `anew`, even if the version is already known."""
 
     async def swept(self) -> None:
-        """Return when policies are applied to all queues."""
+        """Wait until policies are applied to all queues."""
 
 
 async def _limits_nothing(_vhost: str) -> None:
-    """Do nothing: no queue has a limit yet."""
+    """Do nothing, because no queue has a limit yet."""
 
 
 async def _nothing_under_way() -> None:
@@ -50,9 +50,9 @@ async def _nothing_under_way() -> None:
 class SharedDefinitions:
     """The DefinitionsStore of a node.
 
-    A change that was stored, and whose answer was lost, is followed as another node's change would be.
-    Invariant: this node reports a version after it applied the definitions, and after `flushed` returned: policies are
-        applied to all queues then, and what was routed before is committed.
+    A stored change whose answer was lost is followed like another node's change. Invariant: this node reports a version
+    after it has applied the definitions and `flushed` has returned: by then policies are applied to all queues, and
+    messages routed before are committed.
     """
 
     def __init__(self, database: Database) -> None:
@@ -60,7 +60,7 @@ class SharedDefinitions:
         self.flushed: Callable[[], Awaitable[None]] = _nothing_under_way
         self.limits_changed: Callable[[str], Awaitable[None]] = _limits_nothing
         self._vhosts: set[str] = set()
-        self._rules: list[Any] = []  # what may hold policies
+        self._rules: list[Any] = []  # the vhosts that may have policies
         self._unlimited = (0, 0.0)  # a version whose limits are still to be replaced, and when that was seen first
         self._dropped: dict[str, list[int]] = {}
         self._epoch = 0  # in which the definitions were read
@@ -70,7 +70,7 @@ class SharedDefinitions:
         self._look = WakeUp()
 
     def attach(self, flushed: Callable[[], Awaitable[None]], limits_changed: Callable[[str], Awaitable[None]]) -> None:
-        """Take the functions of the node: one that commits what was routed, one that replaces the limits of a vhost."""
+        """Set the functions of the node: one that commits routed messages, one that replaces the limits of a vhost."""
         self.flushed, self.limits_changed = flushed, limits_changed
 
     # -- the store ----------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class SharedDefinitions:
     async def write(self, definitions: Mapping[str, Any], expected: int) -> int | None:
         """Replace the definitions if no other node has done so.
 
-        Raises: ValueError when nothing was changed, or it is not known whether something was.
+        Raises: ValueError if nothing was changed, or the outcome is unknown.
         """
         body = json.dumps(definitions, ensure_ascii=False, allow_nan=False).encode()
         vhosts, rules = _vhosts_of(definitions), _rules_of(definitions)
@@ -113,7 +113,7 @@ class SharedDefinitions:
         return version
 
     def dropped(self, vhost: Vhost) -> None:
-        """Note what the queues of a deleted vhost have stored."""
+        """Record the vhost of deleted queues, whose stored messages are dropped."""
         levels = [number for queue in vhost.queues.values() for number in queue.numbers]
         self._dropped.setdefault(vhost.name, []).extend(levels)
 
@@ -137,7 +137,9 @@ class SharedDefinitions:
                 raise ValueError(f"it is not known whether the limits of queues hold: {error}") from error
 
     async def _replace_limits(self, vhosts: Iterable[str]) -> None:
-        """Give the database limits by the policies of the version that this node has reported. Raises: ClusterError."""
+        """Store limits in the database by the policies of the version that this node has reported. Raises:
+        ClusterError.
+        """
         version = self._reported[1]
         for vhost in vhosts:
             await self.limits_changed(vhost)
@@ -146,13 +148,13 @@ class SharedDefinitions:
     # -- following ----------------------------------------------------------------------------------------------------
 
     def hint(self) -> None:
-        """Look soon: another node has changed the definitions."""
+        """Check soon, because another node has changed the definitions."""
         self._look.set()
 
     async def run(self, follower: Follower) -> None:
         """Follow the changes of other nodes until cancelled."""
         while True:
-            with suppress(ClusterError, ValueError):  # the link tells of a database that cannot be reached
+            with suppress(ClusterError, ValueError):  # the link reports an unreachable database
                 await self._follow(follower)
             await self._look.wait(LOOK_INTERVAL_S)
 
@@ -172,7 +174,7 @@ class SharedDefinitions:
         await self._finish_limits(rows[0]["version"] if rows[0]["unlimited"] else 0)
 
     async def _finish_limits(self, version: int) -> None:
-        """Replace limits that the writer of a version, which all nodes follow, has not replaced for a while."""
+        """Replace limits that the writer of a version, which all nodes follow, has not replaced in time."""
         now_s = asyncio.get_running_loop().time()
         if version != self._unlimited[0]:
             self._unlimited = version, now_s
@@ -182,11 +184,11 @@ class SharedDefinitions:
             await self._replace_limits(sorted(self._vhosts))
 
     async def _behind(self, version: int) -> list[Any]:
-        """Return the members that do not follow a version yet. Raises: ClusterError."""
+        """Return the members that do not yet follow a version. Raises: ClusterError."""
         return await self._database.function("read", "definitions_behind", version)
 
     async def _report(self) -> None:
-        """Report what this node follows."""
+        """Report the version that this node follows."""
         async with self._reporting:
             now = (self._database.epoch, self._applied)
             if now == self._reported or not self._applied:
@@ -204,7 +206,7 @@ class SharedDefinitions:
 
 
 def _rules_of(definitions: Mapping[str, Any]) -> list[Any]:
-    """Return the policies, and those of operators."""
+    """Return the policies and operator policies."""
     operators = [row for row in definitions.get("parameters", ()) if row["component"] == OPERATOR_POLICY]
     return [*definitions.get("policies", ()), *operators]
 

@@ -1,7 +1,7 @@
 """Shared levels: this node's part of the levels that several brokers share.
 
-The slot manager of a shared level holds what is leased to this node and nothing else. Each of its slots belongs to one
-slot of the database.
+The slot manager of a shared level holds only messages leased to this node. Each of its slots belongs to one slot of the
+database.
 """
 
 from __future__ import annotations
@@ -24,20 +24,19 @@ from broker.slots.slot import Slot, single
 from broker.slots.states import Tenure
 from broker.store.record import QUEUE_NUMBERS
 
-BRIEF_MS: Final = 1000  # for so long a message with a time to live of 0 waits for consumers of another node
+BRIEF_MS: Final = 1000  # how long a message with a time to live of 0 waits for consumers of another node
 
 
 class SharedLevels:
-    """The shared levels of a node by number, the batch that gathers, and the levels that changed.
-
-    Shapes: ``ahead`` is set unless what is accepted now must not be delivered before its commit.
-    Invariant: ``has_work`` is set while a look at the batch and at the touched levels is scheduled.
+    """The shared levels of a node by number, the current batch, and the changed levels. Shapes: ``ahead`` is cleared
+    while accepted messages must not be delivered before their commit. Invariant: ``has_work`` is set while a check of
+    the batch and the touched levels is scheduled.
     """
 
     __slots__ = ("_wake", "ahead", "batch", "by_number", "has_work", "running", "touched", "unsaved")
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        """`wake` schedules a look in a later step of the loop."""
+        """`wake` schedules a check in a later step of the loop."""
         self._wake = wake
         self.ahead = True
         self.batch = GatheringBatch()
@@ -49,7 +48,7 @@ class SharedLevels:
 
     @contextmanager
     def not_ahead(self) -> Iterator[None]:
-        """Return a context in which nothing that is accepted is delivered before its commit."""
+        """Return a context in which accepted messages are not delivered before their commit."""
         before, self.ahead = self.ahead, False
         try:
             yield
@@ -57,7 +56,7 @@ class SharedLevels:
             self.ahead = before
 
     def find(self, number: int) -> SharedLevel | None:
-        """Return a level by its number; that of a level which another node was the first to use is made now."""
+        """Return a level by its number, creating it if another node was the first to use it."""
         level = self.by_number.get(number)
         if level is None and (lowest := self.by_number.get(number & QUEUE_NUMBERS)) is not None:
             lowest.queue.use_level(number)
@@ -65,26 +64,26 @@ class SharedLevels:
         return level
 
     def schedule(self) -> None:
-        """Schedule a look: something was gathered."""
+        """Schedule a check, because work was collected."""
         if not self.has_work:
             self.has_work = True
             self._wake()
 
     def touch(self, level: SharedLevel) -> None:
-        """Note that a level may have to ask for messages, or to return some."""
+        """Record that a level may have to ask for messages, or to return some."""
         if level not in self.touched:
             self.touched[level] = None
             if not self.has_work:
                 self.schedule()
 
     def take_touched(self) -> list[SharedLevel]:
-        """Return the levels that were touched since the last call; the look begins."""
+        """Return the levels touched since the last call, as the check begins."""
         self.has_work = False
         touched, self.touched = self.touched, {}
         return list(touched)
 
     def gathers(self, number: int) -> bool:
-        """Return whether free messages of a level gather, or are in the call that runs."""
+        """Return whether free messages of a level are in the current batch or the running call."""
         for batch in (self.batch, self.running):
             if batch is not None:
                 share = batch.shares.get(number)
@@ -93,7 +92,7 @@ class SharedLevels:
         return False
 
     def next_batch(self) -> GatheringBatch:
-        """Begin another batch and return the one that gathered. The local slots of its messages are sealed."""
+        """Begin a new batch and return the collected one. The local slots of its messages are sealed."""
         batch, self.batch = self.batch, GatheringBatch()
         self.running = batch
         for number in batch.shares:
@@ -103,20 +102,20 @@ class SharedLevels:
         return batch
 
     def drop_batch(self) -> None:
-        """Drop the gathered batch."""
+        """Drop the collected batch."""
         self.batch = GatheringBatch()
 
     def call_ended(self) -> None:
-        """Note that no call runs."""
+        """Record that no call is running."""
         self.running = None
 
 
 class SharedLevel(Level):
     """One level of a queue that several brokers share.
 
-    Shapes: ``demand`` is what this node asks for. ``lasting`` messages survive a restart of the database. ``elsewhere``
-        is set while only a consumer of another node may have messages. ``damaged`` are messages that are leased and
-        cannot be read, by the number of their slot. ``dated`` is set once a message came that is due at some time.
+    Shapes: ``demand`` is this node's demand. ``lasting`` messages survive a restart of the database. ``elsewhere`` is
+        set while only a consumer of another node may have messages. ``damaged`` are leased but unreadable messages, by
+        the number of their slot. ``dated`` is set once a delayed message has arrived.
     """
 
     __slots__ = (
@@ -139,7 +138,7 @@ class SharedLevel(Level):
     ) -> None:
         super().__init__(queue, level, number, ports)
         self.lasting = self.durable
-        self.durable = False  # the database has its messages; the log of this node has nothing of them
+        self.durable = False  # its messages are in the database; this node's log has none of them
         self.persists_all = False
         self._counter = number & QUEUE_NUMBERS if queue.strict else number - level
         self._levels = levels
@@ -156,11 +155,11 @@ class SharedLevel(Level):
 
     @property
     def published(self) -> int:
-        """How many messages have entered the level through this node since it started."""
+        """The number of messages that have entered the level through this node since it started."""
         return self._accepted
 
     def message_id(self, slot: Slot, index: int) -> int:
-        """Return the id of a message on all nodes, which is final once its call was answered."""
+        """Return the id of a message on all nodes, which is final once its call is answered."""
         place = self._places.get(slot.first)
         if place is None:
             return 0
@@ -173,15 +172,15 @@ class SharedLevel(Level):
     ) -> None:
         """Add messages, which are in the chunk of a batch from record `first` on, to the share of the level. HOT.
 
-        With `ahead` as many as the node's own consumers have room for are leased to it from the start and delivered at
-        once, if no other message of the level can be ahead of them.
+        With `ahead`, those for which the node's own consumers have room are leased to it from the start and delivered
+        at once, if no other message of the level can precede them.
         """
         share = batch.share(self.number, self._counter)
         count = len(messages)
         self._accepted += count
         mine = 0
         if self.queue.rules.limited:
-            share.tell_sizes()  # PostgreSQL decides what it takes
+            share.tell_sizes()  # PostgreSQL decides which messages it accepts
         elif (
             ahead
             and self._levels.ahead
@@ -204,7 +203,7 @@ class SharedLevel(Level):
             self._levels.schedule()
 
     def _note_due(self, share: Share, messages: list[Message], due_ms: int) -> None:
-        """Note when the keeper must look at the share: the first of its messages is due, or expires."""
+        """Record when the keeper must check the share, because the first of its messages is due or expires."""
         self.dated = True
         rules = self.queue.rules
         for place, message in enumerate(messages):
@@ -229,7 +228,7 @@ class SharedLevel(Level):
         counts: Mapping[int, Sequence[int]],
         seen: bitarray | None,
     ) -> None:
-        """Take messages that were leased to this node, at least one.
+        """Add messages leased to this node, at least one.
 
         Shapes: `messages` are those of the `indexes`, which ascend. `counts` are `Counts` by index, `seen` marks
             the messages of the slot that may have been delivered before.
@@ -258,11 +257,11 @@ class SharedLevel(Level):
             queue.wake_worker()
 
     def set_elsewhere(self, elsewhere: bool) -> None:
-        """Note whether only a consumer of another node may have messages."""
+        """Set whether only a consumer of another node may have messages."""
         self.elsewhere = elsewhere
 
     def keep_damaged(self, number: int, bits: bitarray) -> None:
-        """Keep messages that cannot be read leased, so that none is lost."""
+        """Keep unreadable messages leased, so that none is lost."""
         known = self.damaged.get(number)
         self.damaged[number] = bits if known is None else known | bits
 
@@ -275,7 +274,7 @@ class SharedLevel(Level):
     # -- messages go --------------------------------------------------------------------------------------------------
 
     def settle(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settle messages that were handed out; the next call tells the database. HOT."""
+        """Settle delivered messages; the next call tells the database. HOT."""
         if self.deleted or slot.tenure is Tenure.DELETED:
             return
         self._mark(slot, indexes)
@@ -288,7 +287,7 @@ class SharedLevel(Level):
         self.settle(slot, single(index))
 
     def dead_letter(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
-        """Settle messages that were handed out, and dead-letter them in the same call."""
+        """Settle delivered messages, and dead-letter them in the same call."""
         if slot.tenure is not Tenure.DELETED:
             super().dead_letter(slot, indexes, reason)
 
@@ -297,7 +296,7 @@ class SharedLevel(Level):
         self._ports.dead_letter(self.queue, message, reason)
 
     def requeue(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
-        """Put messages back in their place; they go to another node if this one has no room for them."""
+        """Requeue messages in their place; they go to another node if this one has no room for them."""
         if self.deleted or slot.tenure is Tenure.DELETED:
             return
         if slot.first not in self._places:  # it is no longer leased to this node
@@ -312,20 +311,18 @@ class SharedLevel(Level):
         self.manager.lose(slot, indexes)
 
     def delete(self) -> None:
-        """Drop everything; the rows are swept once no node uses the queue any more."""
+        """Drop everything; the rows are swept once no node uses the queue."""
         super().delete()
         self._places.clear()
         self._levels.by_number.pop(self.number, None)
 
     def disown(self, ended: LevelOwner) -> None:
-        """Belong to another deleted queue from now on, so that no reference leads back to the level's own."""
+        """Move the level to another deleted queue, so that no reference leads back to its own."""
         self.queue = ended
 
     def surrender(self, count: int) -> list[Returned]:
-        """Give up the last `count` ready messages, and return them.
-
-        Messages that wait for the next call become free with it; those in the running call stay, with those ahead of
-        them.
+        """Release and return the last `count` ready messages. Messages that wait for the next call become free with it;
+        those in the running call stay, with those before them.
         """
         returned: list[Returned] = []
         for slot in reversed(list(self.manager.slots.values())):
@@ -358,7 +355,7 @@ class SharedLevel(Level):
         return returned
 
     def forget(self) -> None:
-        """Drop everything that was leased: the lease has ended, and others have it now."""
+        """Drop all leased messages, because the lease has ended and others have them now."""
         self._release_all()
         self._places.clear()
         self.damaged.clear()
@@ -381,7 +378,7 @@ class SharedLevel(Level):
         return found
 
     def drop(self, number: int, bits: bitarray) -> int:
-        """Forget messages of a slot that are no longer leased to this node, and return how many were ready."""
+        """Drop messages of a slot that are no longer leased to this node, and return the number of ready ones."""
         dropped = 0
         for slot in list(self.manager.slots.values()):
             place = self._places.get(slot.first)
@@ -394,14 +391,14 @@ class SharedLevel(Level):
         return dropped
 
     def refuse(self, shared: SharedSlot) -> None:
-        """Forget the ready messages of a slot that the database refused."""
+        """Drop the ready messages of a slot that the database refused."""
         for slot in list(self.manager.slots.values()):
             place = self._places.get(slot.first)
             if place is not None and place.slot is shared:
                 self.manager.lose(slot, slot.ready_indexes())
 
     def _mark(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Mark messages of a local slot as settled in the batch that gathers. HOT."""
+        """Mark messages of a local slot as settled in the current batch. HOT."""
         place = self._places.get(slot.first)
         if place is None:
             return

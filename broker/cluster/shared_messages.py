@@ -1,7 +1,7 @@
 """The ready messages of a queue that several brokers share, as an operator sees them.
 
 Peeking leases nothing, so it disturbs no consumer. A move peeks too, and leases only the messages to move. Each message
-enters its new queues and is settled in the old one as a transaction.
+is added to its new queues and settled in the old one in one transaction.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from broker.delivery.reader import SlotReader
 
 LOOK_MESSAGES: Final = 256  # at most in one peek
-LOOK_BYTES: Final = 4 << 20  # a peek ends with the slot that reaches this
-MOVE_COPIES: Final = 256  # copies for queues in one call; each takes a few microseconds of the loop
+LOOK_BYTES: Final = 4 << 20  # a peek ends with the slot that reaches this limit
+MOVE_COPIES: Final = 256  # copies for queues in one call; each takes a few microseconds on the loop
 
 
 class Seen(NamedTuple):
-    """A free message that a peek has found."""
+    """A free message found by a peek."""
 
     row: LeasedRow
     bit: int
@@ -51,10 +51,9 @@ class Seen(NamedTuple):
 
 
 class SharedMessages(LocalMessages):
-    """The messages of one queue that no node has, and those that this node has.
-
-    A walk visits those that no node had when it began, the highest priority first. Messages that a node holds for its
-    consumers are skipped, as a standalone broker skips those that consumers hold.
+    """The free messages of one queue, and those held by this node. A walk visits messages that were free when it began,
+    the highest priority first. Messages that a node holds for its consumers are skipped, as a standalone broker skips
+    unacked ones.
     """
 
     def __init__(
@@ -66,11 +65,11 @@ class SharedMessages(LocalMessages):
         self._loader = ChunkLoader()
         self._levels: list[SharedLevel] = []
         self._next = (0, 0)  # number and index of the next message of the first level
-        self._last: int | None = None  # the number up to which the walk goes; None before it begins
+        self._last: int | None = None  # the number at which the walk ends; None before it begins
         self._epoch = 0
 
     async def peek(self, count: int) -> list[Peeked]:
-        """Return the next ready messages, by priority: first those that this node has. Raises: BrokerError."""
+        """Return the next ready messages, by priority, beginning with those held by this node. Raises: BrokerError."""
         async with _refusing():
             await self._begin()
             found: list[Peeked] = []
@@ -84,7 +83,7 @@ class SharedMessages(LocalMessages):
             return found
 
     async def move(self, move: Move) -> None:
-        """Carry out the next part of a move. A caller that is cancelled waits for the running call.
+        """Perform the next part of a move. A cancelled caller still waits for the running call.
 
         Raises: BrokerError.
         """
@@ -93,7 +92,7 @@ class SharedMessages(LocalMessages):
     # -- the walk -----------------------------------------------------------------------------------------------------
 
     async def _begin(self) -> None:
-        """Begin the walk, once what was published, settled or returned on this node is committed."""
+        """Begin the walk, once publishes, settlements and returns on this node are committed."""
         await self._data.drain()
         await self._data.leases.returned()
         await self._data.find_levels(self.queue)
@@ -102,7 +101,7 @@ class SharedMessages(LocalMessages):
         self._epoch = self._database.epoch
 
     async def _look(self, messages_max: int) -> list[Seen]:
-        """Return the next messages of the first level; without any, that level has no more of them."""
+        """Return the next messages of the first level; an empty result means that the level has no more."""
         assert self._last is not None
         while self._levels and messages_max > 0 and not self.queue.deleted:
             level, (number, index) = self._levels[0], self._next
@@ -117,14 +116,14 @@ class SharedMessages(LocalMessages):
                 seen += self._load(row, chunks)
             if seen:
                 return seen
-            self._next = ((rows[-1].number or 0) + 1, 0)  # all of it was settled since, or cannot be read
+            self._next = ((rows[-1].number or 0) + 1, 0)  # all of it was settled since, or is unreadable
         if self._levels and messages_max > 0:
             self._levels.pop(0)
             self._next = (0, 0)
         return []
 
     def _load(self, row: LeasedRow, chunks: dict[int, Chunk | DamagedChunk]) -> list[Seen]:
-        """Return the messages of a row; none when they cannot be read, which a node with consumers reports."""
+        """Return the messages of a row; none if they are unreadable, which a node with consumers reports."""
         indexes = list(row.bits.search(1))
         try:
             messages = self._loader.load(chunks[row.number or 0], row.level, indexes, row.count)
@@ -154,7 +153,7 @@ class SharedMessages(LocalMessages):
                 await self._carry(move, level, chosen)
 
     def _choose(self, move: Move, seen: Sequence[Seen]) -> list[Seen]:
-        """Return the messages to move now, and count the others that the walk skips."""
+        """Return the messages to move now, and count those that the walk skips."""
         chosen: list[Seen] = []
         copies = 0
         now_ms = self.vhost.ports.clock.now_ms
@@ -171,7 +170,7 @@ class SharedMessages(LocalMessages):
         return chosen
 
     async def _carry(self, move: Move, level: SharedLevel, chosen: Sequence[Seen]) -> None:
-        """Lease messages, move them in one call, and return those that were not moved."""
+        """Lease messages, move them in one call, and return those not moved."""
         rows = {one.row.number: one.row for one in chosen}
         wanted = {number: bitarray(row.count, "big") for number, row in rows.items()}
         for one in chosen:
@@ -189,21 +188,21 @@ class SharedMessages(LocalMessages):
             try:
                 for one in held:
                     landed.land(one, move.landing_of(one.message))
-            finally:  # a message in its new queues leaves this one, whatever the next message raised
+            finally:  # a message added to its new queues leaves this one, even if the next message raised an error
                 self._give_back(level, [one for one in held if one.place not in landed.numbers])
             await self._data.drain()
         await self._data.leases.returned()
         for one in held:
-            if move.left or not move.alone:  # else the only target refuses every further one
+            if move.left or not move.alone:  # otherwise the only target refuses every further one
                 move.count(landed.outcome_of(one))
 
     def _check_epoch(self) -> None:
-        """Refuse to continue in another epoch than that of the walk. Raises: Fenced."""
+        """Refuse to continue in a later epoch than that of the walk. Raises: Fenced."""
         if self._database.epoch != self._epoch:
             raise Fenced("the epoch in which the command began has ended")
 
     def _give_back(self, level: SharedLevel, left: Sequence[Seen]) -> None:
-        """Return what was not moved: it is as free as before."""
+        """Return the messages that were not moved, which are free again."""
         returned: dict[int, Returned] = {}
         for one in left:
             number, bit = one.place
@@ -214,11 +213,10 @@ class SharedMessages(LocalMessages):
 
 
 class _Landed:
-    """Messages of a move that entered their new queues, each with its settlement in the old one as a transaction.
-
+    """Messages of a move that were added to their new queues, each in a transaction with its settlement in the old one.
     It is the Refusable of these transactions: PostgreSQL accepts each completely, or refuses it because a queue is
-    full, and then its settlement is returned.
-    Shapes: ``numbers`` are the numbers of the transactions, by the place of their message.
+    full; then its settlement is returned. Shapes: ``numbers`` are the numbers of the transactions, by the place of
+    their message.
     """
 
     def __init__(self, vhost: Vhost, levels: SharedLevels, source: SharedLevel) -> None:
@@ -259,10 +257,10 @@ class _Landed:
         return Outcome.REFUSED if refused else self._outcomes[seen.place]
 
     def confirm(self, _upto: int) -> None:
-        """Do nothing: nobody waits."""
+        """Do nothing, because nothing waits."""
 
     def refuse(self, number: int) -> None:
-        """Note that a full queue refused a message, whose transaction had no effect."""
+        """Record that a full queue refused a message, whose transaction had no effect."""
         self._refused.add(number)
 
 

@@ -1,4 +1,4 @@
-"""Numbered producers of a cluster: one node at a time has a producer with its numbers, and gives it up when asked.
+"""Numbered producers of a cluster: one node at a time has a producer with its numbers, and releases it on request.
 
 The numbers that a producer uses are committed with its messages. The next node reads them when it claims the producer.
 """
@@ -19,7 +19,7 @@ from broker.core.postponed import Awaited
 from broker.core.publishing.producers import Producer, Producers
 from broker.tasks import Tasks
 
-ASK_S: Final = 0.05  # between two claims of a producer that another node has
+ASK_S: Final = 0.05  # between two claims of a producer held by another node
 
 
 class Claim(Awaited):
@@ -43,7 +43,7 @@ class SharedProducers(Producers):
         claims.vhosts[self._vhost_name] = self
 
     def require(self, name: str, user_name: str) -> None:
-        """Let the caller use a producer that this node has. Raises: Postponed while it must be claimed."""
+        """Check that this node has a producer. Raises: Postponed while it must be claimed."""
         if name not in self._by_name:
             raise Claim(self, name, user_name)
 
@@ -51,14 +51,14 @@ class SharedProducers(Producers):
         raise Claim(self, name, user_name)
 
     def take(self, name: str, owner: str, runs: list[tuple[int, int]]) -> None:
-        """Take a producer that was claimed, with the first and last of each range of its used numbers."""
+        """Add a claimed producer, with the first and last of each range of its used numbers."""
         now_ms = self._clock.now_ms
         producer = self._add(name, owner, self._next_number, now_ms)
         for first, last in runs:
             producer.sequences.add_range(first, last + 1, now_ms)
 
     def release(self, producer: Producer) -> None:
-        """Forget a producer that another node needs; the next publish for it here claims it again."""
+        """Remove a producer that another node needs; the next publish for it here claims it again."""
         producer.forget()
         self._by_name.pop(producer.name, None)
 
@@ -71,7 +71,7 @@ class ProducerClaims:
     """Claims and releases the producers of all vhosts of a node."""
 
     def __init__(self, database: Database, drain: Callable[[], Any], fail: Callable[[BaseException], None]) -> None:
-        """`drain` returns when what was gathered is committed; `fail` ends the broker."""
+        """`drain` waits until collected work is committed; `fail` ends the broker."""
         self._database = database
         self._drain = drain
         self._waiting: dict[str, list[Claim]] = {}
@@ -79,7 +79,7 @@ class ProducerClaims:
         self.vhosts: dict[str, SharedProducers] = {}
 
     def claim(self, claim: Claim) -> None:
-        """Claim a producer, and answer when this node has it, or with the reason why PostgreSQL refuses it."""
+        """Claim a producer, and answer once this node has it, or with PostgreSQL's reason for a refusal."""
         key = producer_key(claim.producers.vhost_name, claim.name)
         if key in self._waiting:
             self._waiting[key].append(claim)
@@ -99,7 +99,7 @@ class ProducerClaims:
                     self._tasks.start(self._release(key))
 
     def reread(self, keys: set[str]) -> None:
-        """Read the numbers of producers again before their next publish: PostgreSQL did not take some of them."""
+        """Read the numbers of producers again before their next publish, because PostgreSQL refused some of them."""
         for vhost, producers in self.vhosts.items():
             for producer in producers.named():
                 if producer_key(vhost, producer.name) in keys:
@@ -126,7 +126,7 @@ class ProducerClaims:
 
     async def _take(self, key: str, claim: Claim) -> None:
         database = self._database
-        await self._drain()  # the numbers that this node used before it last gave the producer up
+        await self._drain()  # the numbers that this node used before it last released the producer
         while True:
             rows = await patiently(lambda: database.acting("lease", "producer_claim", key), gives_up=True)
             if rows[0][0] == database.node:
@@ -138,7 +138,7 @@ class ProducerClaims:
         claim.producers.take(claim.name, owner, [(row["first"], row["last"]) for row in runs])
 
     async def _release(self, key: str) -> None:
-        """Let another node claim a producer, once all numbers that it used here are committed."""
+        """Release a producer to another node, once all its numbers used here are committed."""
         await self._drain()
         await patiently(lambda: self._database.acting("lease", "producer_release", key))
 
@@ -149,5 +149,5 @@ def producer_key(vhost: str, name: str) -> str:
 
 
 def mark_of(key: str) -> int:
-    """Return the number by which hints name a producer; others may have the same."""
+    """Return the number by which hints identify a producer; it may not be unique."""
     return zlib.crc32(key.encode())

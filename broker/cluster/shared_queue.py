@@ -1,7 +1,7 @@
 """Queues that several brokers share.
 
-Each node has a queue object with the messages that are leased to it and with its own consumers. What a client asks of
-the whole queue, such as its counts, is asked of PostgreSQL before the method runs.
+Each node has a queue object with the messages leased to it and its own consumers. Facts about the whole queue that a
+client requests, such as its counts, are read from PostgreSQL before the method runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from broker.core.session.client import SessionClient
 
 HOLDING_KEYS: Final = ("delayed-retry-type", "hold-until-header")
 NO_HOLDING: Final = "is not available in a cluster: its queues hold no messages until they are due"
-FRESH_MS: Final = 1000  # for so long a method that was looked ahead at may use what was asked for it
+FRESH_MS: Final = 1000  # how long a method looked ahead at may use the answer obtained for it
 
 Ask: TypeAlias = "Callable[[Callable[..., None]], None]"
 
@@ -42,7 +42,7 @@ class Asked(Postponed):
     """A question about a queue that PostgreSQL answers."""
 
     def __init__(self, queue: SharedQueue, verb: str, session: object, ask: Ask, answer: Any = None) -> None:
-        """`ask` sends the question, and calls the function that it is given with the answer; one may be known."""
+        """`ask` sends the question, and calls back with the answer; one may already be known."""
         super().__init__()
         self.queue = queue
         self.verb = verb
@@ -52,7 +52,7 @@ class Asked(Postponed):
         self._along: list[Asked] = []
 
     def begin(self, then: Callable[[], None]) -> None:
-        """Ask, and for the methods that come next too."""
+        """Ask for this method, and for the methods that follow."""
         for other in self._along:
             other.begin(lambda: None)
         self._ask(partial(self._answered, then))
@@ -72,21 +72,21 @@ class Asked(Postponed):
             return
         if not isinstance(self._session, SessionClient):  # a command
             self.queue.note_answer(self)
-        elif self not in self._session.postponed:  # a method that comes next
+        elif self not in self._session.postponed:  # one of the next methods
             self.queue.note_answer(self, FRESH_MS)
         then()
 
 
 def postponed_of(session: object) -> Sequence[Postponed]:
-    """Return the postponements of the method that a connection runs."""
+    """Return the postponements of a connection's running method."""
     return session.postponed if isinstance(session, SessionClient) else ()
 
 
 class QueueParts:
     """The parts of a node that its queues use.
 
-    ``data`` moves messages, ``inquiries`` answers what clients ask of whole queues, ``consumers`` knows who consumes
-    from which queue, ``unused`` knows when queues that expire were used.
+    ``data`` moves messages, ``inquiries`` answers questions about whole queues, ``consumers`` is the registry of
+    consumers, ``unused`` has the last uses of queues that expire.
     """
 
     __slots__ = ("consumers", "data", "inquiries", "unused")
@@ -104,8 +104,8 @@ class SharedQueue(Queue):
     """One queue, as this node sees it.
 
     Units: ``ready`` and ``unacked`` are the messages that are leased to this node.
-    Invariant: PostgreSQL decides which messages a queue with limits takes, and the queue's keeper drops what expires or
-        is too much; so limits have no effect here.
+    Invariant: PostgreSQL decides which messages a queue with limits accepts, and the queue's keeper drops expired and
+        excess messages; so limits have no effect here.
     """
 
     __slots__ = ("_by_priority", "_counted", "_noted", "_noted_until_ms", "_parts", "_purged", "_vhost_name")
@@ -115,7 +115,7 @@ class SharedQueue(Queue):
     ) -> None:
         self._parts = parts
         self._vhost_name = vhost_name
-        self._counted: tuple[int, int, int] | None = None  # ready, consumers and unacked, for the method that runs
+        self._counted: tuple[int, int, int] | None = None  # ready, consumers and unacked, for the running method
         self._by_priority: dict[int, int] | None = None
         self._purged = 0
         self._noted: Asked | None = None
@@ -124,17 +124,17 @@ class SharedQueue(Queue):
         self.timed = True  # a message that is leased may expire
 
     def _take_rules(self, rules: QueueRules) -> None:
-        """Take rules without those by which messages would be held here: no policy or declare may ask for them."""
+        """Set the rules, except those for held messages, which no policy or declare may request."""
         super()._take_rules(replace(rules, retry=None, due_headers=()))
 
     # -- what a method asks first -------------------------------------------------------------------------------------
 
     def before(self, verb: str, session: object, *, exclusive: bool = False, room: int = 0) -> None:
-        """Ask for what a method needs. Raises: Postponed until it is here; ChannelError 403 for a consumer."""
+        """Request the data that a method needs. Raises: Postponed until it is here; ChannelError 403 for a consumer."""
         asked = self._find_answer(verb, session)
         match verb:
             case "get":
-                # The message with the highest priority may be free. What came back to a full queue is too much.
+                # The message with the highest priority may be free. Messages returned to a full queue exceed the limit.
                 returned = self.rules.limited and not self.consumers
                 ranks = self.strict or self.prioritized
                 if asked is None and not self.paused and (not self.ready or ranks or returned):
@@ -154,7 +154,7 @@ class SharedQueue(Queue):
                 self._counted = asked.answer
 
     def _find_answer(self, verb: str, session: object) -> Asked | None:
-        """Return the answer that is there for the method or command that runs."""
+        """Return the answer for the running method or command, if it is here."""
         for postponed in postponed_of(session):
             if isinstance(postponed, Asked) and postponed.queue is self and postponed.verb == verb:
                 return postponed
@@ -164,29 +164,29 @@ class SharedQueue(Queue):
         return asked
 
     def note_answer(self, asked: Asked, fresh_ms: float = math.inf) -> None:
-        """Keep an answer for a command, which runs again, or for a method that comes within a while."""
+        """Store an answer for a command, which runs again, or for a method that follows soon."""
         self._noted = asked
         self._noted_until_ms = self._ports.clock.now_ms + fresh_ms
 
     def note_made(self) -> None:
-        """Note that this node has just made the queue: its declaration need not ask what it has."""
+        """Record that this node has just created the queue, so that its declaration need not ask for counts."""
         count = partial(self._parts.inquiries.count, self)
         self.note_answer(Asked(self, "declare", None, count, (0, 0, 0)), FRESH_MS)
 
     def counts(self) -> tuple[int, int]:
-        """Return how many messages are ready and how many consumers there are on all nodes, as `before` asked."""
+        """Return the numbers of ready messages and of consumers on all nodes, as requested by `before`."""
         return super().counts() if self._counted is None else self._counted[:2]
 
     def ready_by_priority(self) -> dict[int, int]:
-        """Return how many messages each level has ready on all nodes, as `before` asked."""
+        """Return the number of ready messages of each level on all nodes, as requested by `before`."""
         return super().ready_by_priority() if self._by_priority is None else self._by_priority
 
     def note_ready(self, by_priority: dict[int, int]) -> None:
-        """Note how many messages each level has ready on all nodes."""
+        """Record the number of ready messages of each level on all nodes."""
         self._by_priority = {priority: count for priority, count in by_priority.items() if count}
 
     def level_at(self, priority: int) -> Level:
-        """Return the level of a priority, made now or before; other nodes may have messages of it already."""
+        """Return the level of a priority, creating it if necessary; other nodes may already have messages of it."""
         known = len(self.levels)
         level = super().level_at(priority)
         if len(self.levels) > known and isinstance(level, SharedLevel) and isinstance(self.level, SharedLevel):
@@ -195,20 +195,19 @@ class SharedQueue(Queue):
         return level
 
     def held(self) -> int:
-        """Return how many messages are unacked on all nodes, as `before` asked."""
+        """Return the number of unacked messages on all nodes, as requested by `before`."""
         return super().held() if self._counted is None else self._counted[2]
 
     def remaining(self) -> int:
-        """Return how many messages are ready on all nodes, as far as is known here.
-
-        Those that no node has are counted when one of them is fetched, others when their node beats.
+        """Return the number of ready messages on all nodes known here. Free messages are counted when one of them is
+        fetched, others with the heartbeat of their node.
         """
         elsewhere = self._parts.inquiries.elsewhere
         shared = [level for level in self.levels if isinstance(level, SharedLevel)]
         return self.ready + sum([level.demand.remaining + elsewhere.get(level.number, 0) for level in shared])
 
     def purge(self, done: Callable[[int], None]) -> None:
-        """Drop the ready messages that this node has, and tell how many were dropped in all."""
+        """Drop the ready messages on all nodes, and report their number."""
         purged, self._purged = self._purged, 0
         super().purge(lambda count: done(count + purged))
 
@@ -226,7 +225,7 @@ class SharedQueue(Queue):
         self._parts.consumers.left(self)
 
     def pause(self) -> None:
-        """Deliver nothing until `resume`; what this node has leased goes back."""
+        """Deliver nothing until `resume`, and return the messages leased to this node."""
         super().pause()
         self._parts.data.touch(self)
 
@@ -236,16 +235,15 @@ class SharedQueue(Queue):
         self._parts.data.touch(self)
 
     def delete(self) -> int:
-        """Drop what this node has of the queue, and return how many messages were ready."""
+        """Drop this node's part of the queue, and return the number of ready messages."""
         count = super().delete()
         self._parts.consumers.left(self)
         self._parts.unused.forget(self.number)
         return count
 
     def _let_go(self) -> None:
-        """Give up the references that lead back to the queue, and keep its levels: calls that run may ask for them.
-
-        The first deleted queue of a vhost owns the levels of all others.
+        """Clear the references that lead back to the queue, but keep its levels, because running calls may ask for
+        them. The first deleted queue of a vhost owns the levels of all others.
         """
         ended = self._ports.ended_level(self.level)
         if ended is self.level:
@@ -257,7 +255,7 @@ class SharedQueue(Queue):
         self._noted = None
 
     def abandoned(self) -> None:
-        """Delete an auto-delete queue, because the last consumer of all nodes has left and was one of this node."""
+        """Delete an auto-delete queue, because the last consumer of all nodes has left, which was one of this node."""
         if self.auto_delete and not self.deleted:
             self._ports.unused(self)
 
@@ -271,7 +269,7 @@ class SharedQueue(Queue):
     # -- rules --------------------------------------------------------------------------------------------------------
 
     def used(self) -> None:
-        """Postpone the end of a queue that expires unused, on all nodes."""
+        """Postpone the expiry of an unused queue, on all nodes."""
         super().used()
         if self.rules.expires_ms is not None and not self.deleted:
             self._parts.unused.note(self.number)
@@ -282,7 +280,7 @@ class SharedQueue(Queue):
             self._parts.unused.ask(self.number, expires_ms, self.expire)
 
     def expire(self, left_ms: int) -> None:
-        """Delete the queue, which no node has used for its time, or look again after as long as is left."""
+        """Delete the queue if no node has used it for its time, or check again after the rest of the time."""
         if self.deleted or self.consumers or self.rules.expires_ms is None:
             return
         if left_ms:
@@ -291,35 +289,35 @@ class SharedQueue(Queue):
             self._ports.unused(self)
 
     def fits(self, sizes: Sequence[int]) -> bool:
-        """Return True: PostgreSQL decides when a transaction is committed."""
+        """Return True, because PostgreSQL decides when a transaction is committed."""
         return True
 
     def admits(self, message: Message, *, dead_letter: bool = True) -> bool:
-        """Return True: PostgreSQL decides when the message is committed."""
+        """Return True, because PostgreSQL decides when the message is committed."""
         return True
 
     def accepted(self, message: Message) -> None:
-        """Drop what has expired at the head of what this node has."""
+        """Drop expired messages at the head of this node's messages."""
         self.look()
 
     def expires_ms(self, message: Message) -> int | None:
-        """Return the moment at which a message expires; one with a time to live of 0 has time to reach a consumer."""
+        """Return the moment at which a message expires; a time to live of 0 still leaves time to reach a consumer."""
         at_ms = super().expires_ms(message)
         return at_ms + BRIEF_MS if at_ms == message.timestamp_ms else at_ms
 
     def due_ms(self, message: Message) -> int | None:
-        """Return when the keeper has to look at a message, None when it need not."""
+        """Return when the keeper has to check a message, None if it need not."""
         return self.expires_ms(message)
 
     def enforce(self) -> None:
-        """Do nothing: the keeper drops what is too much."""
+        """Do nothing, because the keeper drops excess messages."""
 
     def _drop_over(self) -> bool:
         return False
 
 
 class SharedHoldingQueue(SharedQueue):
-    """The queue in which the delayed messages of one exchange wait."""
+    """The queue that holds the delayed messages of one exchange."""
 
     __slots__ = ("_send",)
 
@@ -327,15 +325,15 @@ class SharedHoldingQueue(SharedQueue):
     persists_all = True
 
     def release_by(self, send: Callable[[Message], None]) -> None:
-        """Take the function that routes a message which is due."""
+        """Set the function that routes a due message."""
         self._send = send
 
     def release(self, message: Message) -> None:
-        """Route a message that is due; the keeper settles it."""
+        """Route a due message; the keeper settles it."""
         self._send(message)
 
     def expires_ms(self, message: Message) -> None:
-        """Return None: nothing expires here."""
+        """Return None, because nothing expires here."""
 
     def due_ms(self, message: Message) -> int:
         """Return when a message is due."""

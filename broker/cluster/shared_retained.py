@@ -1,7 +1,7 @@
 """The retained messages that all nodes share: rows in PostgreSQL, and an index over their keys on each node.
 
-A message is retained before it is published, so that its PUBACK follows both. A node brings its index up to date before
-it looks for what a new subscription gets; the messages themselves are read from PostgreSQL.
+A message is retained before it is published, so that its PUBACK follows both. A node updates its index before it
+searches for the messages of a new subscription; the messages themselves are read from PostgreSQL.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from broker.tasks import Tasks
 ROWS_MAX: Final = 5000  # keys that one statement returns
 BATCH_MAX: Final = 256  # messages that one statement retains
 BATCH_BYTES: Final = 1 << 20  # ... unless the first is larger
-ABSENT_MAX_MS: Final = 1_800_000  # half as long as deleted keys are there
+ABSENT_MAX_MS: Final = 1_800_000  # half as long as deleted keys are kept
 
 
 class Retaining(Awaited):
@@ -41,16 +41,16 @@ class Retaining(Awaited):
         self.counts: tuple[int, int] | None = None  # messages and bytes, if there is no room for it
 
     def take_counts(self, counts: tuple[int, int] | None) -> None:
-        """Take what is retained, because there is no room for it; None if it is committed."""
+        """Set the counts of retained messages, because there is no room for it; None if it is committed."""
         self.counts = counts
 
 
 class Reading(Awaited):
-    """A look-up that needs an index which is up to date."""
+    """A look-up that needs a current index."""
 
 
 class SharedRetained(RetainedMessages):
-    """The retained messages of one vhost. Expired ones are among the keys until another message is retained."""
+    """The retained messages of one vhost. Expired ones stay among the keys until another message is retained."""
 
     __slots__ = (
         "_database",
@@ -91,14 +91,14 @@ class SharedRetained(RetainedMessages):
 
     @property
     def by_header(self) -> bool:
-        """False: only MQTT clients wait until PostgreSQL has a message."""
+        """False, because only MQTT clients wait until PostgreSQL has a message."""
         return False
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def load(self, done: Callable[[], None]) -> None:
-        """Do nothing: the first look-up makes the index."""
+        """Do nothing, because the first look-up builds the index."""
         self.loaded = True
         done()
 
@@ -107,7 +107,7 @@ class SharedRetained(RetainedMessages):
     def check_room(self, session: SessionClient | None, key: str, header: bytes, body: bytes) -> None:
         """Retain a message that the client may publish.
 
-        Raises: Postponed until it is committed; PacketError 0x97 for one over a limit; ChannelError 403.
+        Raises: Postponed until it is committed; PacketError 0x97 for a message over a limit; ChannelError 403.
         """
         assert session is not None, "a cluster holds no wills"
         for postponed in session.postponed:
@@ -124,10 +124,10 @@ class SharedRetained(RetainedMessages):
         raise Retaining(self, key, header, body)
 
     def keep(self, key: str, header: bytes, body: bytes) -> None:
-        """Do nothing: it is committed."""
+        """Do nothing, because it is committed."""
 
     def write(self, retaining: Retaining) -> None:
-        """Retain a message, together with those that come while others are committed."""
+        """Retain a message, together with those that arrive while others are being committed."""
         self._writing.append(retaining)
         if not self._writes:
             self._writes = True
@@ -139,7 +139,7 @@ class SharedRetained(RetainedMessages):
                 await self._write_batch()
         finally:
             self._writes = False
-            self._writing.clear()  # the epoch has ended, and with it the connections that wait
+            self._writing.clear()  # the epoch has ended, and so have the waiting connections
 
     async def _write_batch(self) -> None:
         batch = self._take_batch()
@@ -165,7 +165,7 @@ class SharedRetained(RetainedMessages):
         return batch
 
     async def _retain(self, batch: Sequence[Retaining]) -> dict[int, tuple[int, int]]:
-        """Retain messages, and return what is retained for the places of those that had no room, counted from 1."""
+        """Retain messages, and return the counts for the places, from 1 on, of those without room."""
         now_ms = self.vhost.ports.clock.now_ms
         left_ms = [facts_of(one.header).expiration_ms for one in batch]
         arguments = (
@@ -184,12 +184,12 @@ class SharedRetained(RetainedMessages):
     # -- look-up ------------------------------------------------------------------------------------------------------
 
     def prepare(self, session: SessionClient) -> None:
-        """Bring the index up to date. Raises: Postponed until it is."""
+        """Update the index. Raises: Postponed until it is current."""
         if not any(isinstance(postponed, Reading) for postponed in session.postponed):
             raise Reading(self.catch_up)
 
     def catch_up(self, reading: Reading) -> None:
-        """Bring the index up to date with all that is committed now."""
+        """Update the index with everything committed now."""
         self._waiting.append(reading)
         if not self._reading:
             self._reading = True
@@ -233,7 +233,7 @@ class SharedRetained(RetainedMessages):
             self._trie.add(key)
 
     def read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:
-        """Call `take` with the message that each key has when it is read, and `done` at the end."""
+        """Call `take` with the message of each key at the time of the read, and `done` at the end."""
         self._tasks.start(self._read(keys, take, done))
 
     async def _read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:

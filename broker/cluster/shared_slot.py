@@ -1,4 +1,4 @@
-"""Slots of the database as a node sees them: the places of its messages, and those that it returned or settled."""
+"""Slots of the database as a node sees them: the places of its messages, and of those that it returned or settled."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from bitarray import bitarray
 
 from broker.slots.slot import Slot
 
-INDEX_BITS: Final = 20  # a browser knows integers of 53 bits
+INDEX_BITS: Final = 20  # browsers handle integers of 53 bits
 NEVER: Final = (0, 0)
 KEPT_S: Final = 2.0  # PostgreSQL writes an asynchronous commit within three times wal_writer_delay, 0.6 s by default
 
 Counts = tuple[int, int]
-"""How often a message came back, and how many of these returns count towards the delivery limit."""
+"""The number of returns of a message, and of those that count towards the delivery limit."""
 
 
 class SharedSlot:
-    """A slot of the database, of which this node has messages.
-
-    Shapes: ``number`` is 0 until the call that has the slot was answered. ``delivered`` says whether messages of it may
-        have been delivered; a move settles messages that were not.
+    """A slot of the database with messages of this node. Shapes: ``number`` is 0 until the call with the slot is
+    answered. ``delivered`` is set if its messages may have been delivered; a move settles undelivered ones.
     """
 
     __slots__ = ("count", "delivered", "level", "number")
@@ -34,15 +32,15 @@ class SharedSlot:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Its level and number, by which rows are locked in order."""
+        """Its level and number, the order in which rows are locked."""
         return self.level, self.number
 
     def grow(self, count: int) -> None:
-        """Add messages to a slot whose call is not under way yet."""
+        """Add messages to a slot whose call is not yet under way."""
         self.count += count
 
     def numbered(self, number: int) -> None:
-        """Take the number that the commit gave."""
+        """Set the number assigned by the commit."""
         self.number = number
 
 
@@ -61,7 +59,7 @@ class SlotPlace:
         self.indexes = indexes
 
     def indexes_of(self, slot: Slot, local: Sequence[int]) -> list[int]:
-        """Return the indexes that messages of the local slot have in the shared one."""
+        """Return the indexes in the shared slot of messages of the local one."""
         known = self.indexes
         if known is not None:
             return [known[index] for index in local]
@@ -70,14 +68,13 @@ class SlotPlace:
 
 
 def message_id(number: int, index: int) -> int:
-    """Return the number by which an operator knows the message at an index of a shared slot."""
+    """Return the id for operators of the message at an index of a shared slot."""
     return (number << INDEX_BITS) + index
 
 
 class Returned:
-    """Messages of one shared slot that go back to the free ones.
-
-    Shapes: ``seen`` marks those that may have been delivered; ``counts`` are `Counts` by index.
+    """Messages of one shared slot that become free again. Shapes: ``seen`` marks those that may have been delivered;
+    ``counts`` are `Counts` by index.
     """
 
     __slots__ = ("bits", "counts", "seen", "slot")
@@ -89,13 +86,13 @@ class Returned:
         self.counts: dict[int, Counts] = {}
 
     def add(self, bits: bitarray, *, seen: bool) -> None:
-        """Add messages, all of which may have been delivered or none."""
+        """Add messages, of which either all or none may have been delivered."""
         self.bits[: len(bits)] |= bits
         if seen:
             self.seen[: len(bits)] |= bits
 
     def keep(self, bits: bitarray | None) -> None:
-        """Leave out all messages but these; None stands for none."""
+        """Leave out all messages except these; None means none."""
         if bits is None:
             self.bits.setall(0)
         else:
@@ -106,9 +103,8 @@ Settlement = tuple[SharedSlot, bitarray]
 
 
 class UnsavedSettlements:
-    """Keeps what a node settled until the database has it on disk, so that the node can settle it again after a crash.
-
-    A synchronous call writes every call that was answered before it, because PostgreSQL writes its log in order.
+    """Keep a node's settlements until the database has them on disk, so that the node can repeat them after a crash. A
+    synchronous call writes every call answered before it, because PostgreSQL writes its log in order.
     """
 
     __slots__ = ("_newer", "_older", "_since_s")
@@ -129,6 +125,6 @@ class UnsavedSettlements:
         self._newer += settlements
 
     def clear(self) -> None:
-        """Forget all: they are on disk, or the epoch of this node has ended."""
+        """Discard all, because they are on disk, or the epoch of this node has ended."""
         self._older.clear()
         self._newer.clear()

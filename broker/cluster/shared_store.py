@@ -1,4 +1,4 @@
-"""The store of a node of a cluster: what is published joins the batch of the next call."""
+"""The store of a cluster node: published messages are added to the batch of the next call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ unpack_target: Final = TARGET.unpack_from
 
 
 class SharedStore(MessageStore):
-    """Accepts runs of messages for the levels of one vhost, shared and local ones."""
+    """Accept runs of messages for the levels of one vhost, shared and local ones."""
 
     __slots__ = ("_levels", "_producer_of")
 
@@ -25,30 +25,29 @@ class SharedStore(MessageStore):
     refuses_later: bool = True
 
     def __init__(self, levels: SharedLevels, producer_of: Callable[[int], str]) -> None:
-        """`producer_of` returns the name of a producer by its mark, with that of its vhost."""
+        """`producer_of` returns the name of a producer by its mark, with its vhost."""
         super().__init__()
         self._levels = levels
         self._producer_of = producer_of
 
     @property
     def progress(self) -> int:
-        """A number that grows with each message, settlement and number that is used."""
+        """A number that grows with each message, settlement and used producer number."""
         return self._levels.batch.size_bytes
 
     @property
     def unwritten_bytes(self) -> int:
-        """How many bytes no call of the database has taken."""
+        """The number of bytes not yet taken by a call of the database."""
         return self._levels.batch.size_bytes
 
     @property
     def needs_sync(self) -> bool:
-        """Whether something was accepted that no confirm may follow yet."""
+        """Whether accepted work still waits for a commit before it can be confirmed."""
         return True
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Return a context in which all that is accepted and settled is taken by PostgreSQL completely or not at all.
-
-        Nothing of it is delivered before the commit.
+        """Return a context whose accepted and settled messages PostgreSQL commits completely or not at all. None of
+        them is delivered before the commit.
         """
         return _atomic(self._levels, self.origin)
 
@@ -62,7 +61,8 @@ class SharedStore(MessageStore):
     ) -> None:
         """Add messages to the batch, once each, and to the shares of their levels. HOT.
 
-        Cost: one append per message whatever its fan-out; shares are found and workers woken once per level and run.
+        Cost: one append per message, whatever its fan-out; shares are looked up and workers woken once per level and
+            run.
         """
         batch = self._levels.batch
         persistent = messages[0].facts.persistent
@@ -94,7 +94,7 @@ class SharedStore(MessageStore):
             batch.use(producer, sequence, first)
 
     def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:
-        """Note who published a message again whose number is in a batch that PostgreSQL has not taken yet."""
+        """Record the publisher that repeated a message whose number is in a batch not yet committed."""
         producer = self._producer_of(mark)
         for batch in (self._levels.batch, self._levels.running):
             if batch is not None:

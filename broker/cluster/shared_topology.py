@@ -38,15 +38,14 @@ _log = get_logger()
 
 DELAYED: Final = "x-delayed-message"
 LEVEL_NUMBERS: Final = 1024  # in one range, as sql/topology.sql has it
-CALLS_S: Final = 0.005  # between checks whether earlier calls have ended
+CALLS_S: Final = 0.005  # between checks for the end of earlier calls
 Limits = dict[str, Any]  # the arguments of set_level by name
 
 
 class SharedTopology:
-    """Applies the changes of the topology log to the live vhosts, and completes those that this node proposes.
-
-    Invariant: the changes of a vhost that is not open here are kept, and are applied when it is opened.
-        ``is_applying`` while a change is applied: what follows from it happens on every node, and is not proposed.
+    """Apply the changes of the topology log to the live vhosts, and complete those that this node proposes. Invariant:
+    the changes of a vhost that is not open here are kept, and applied when it is opened. ``is_applying`` is set while a
+    change is applied: its consequences happen on every node, and are not proposed.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class SharedTopology:
     # -- the node -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Take part, because the node has joined; its vhosts may be opened later. Raises: Unreachable; Fenced."""
+        """Start, because the node has joined; its vhosts may be opened later. Raises: Unreachable; Fenced."""
         await self.log.start()
         if set(await self.log.applied_by_member()) == {self._database.epoch}:
             self._delete_transient()
@@ -77,7 +76,7 @@ class SharedTopology:
     # -- vhosts -------------------------------------------------------------------------------------------------------
 
     def opened(self, vhost: Vhost) -> None:
-        """Apply the log's changes to a new vhost, and keep it up to date from now on."""
+        """Apply the log's changes to a new vhost, and keep it current from now on."""
         self._vhosts[vhost.name] = vhost
         for changes in self._unopened.pop(vhost.name, ()):
             self._apply_to(vhost, changes)
@@ -104,7 +103,7 @@ class SharedTopology:
             self.log.propose(changes, done, unused=unused, refused=refused)
 
     def named(self, vhost: str, change: Change, *, durable: bool, owner: Any) -> TopologyChange:
-        """Return a change of a vhost in the form of the log: with its owner, and with the limit that applies here."""
+        """Return a change of a vhost in the form of the log, with its owner and the limit that applies here."""
         named = change_of(change, vhost=vhost, durable=durable)
         if isinstance(named, QueueDeclared) and vhost in self._vhosts and named.name in self._vhosts[vhost].queues:
             return QueueChanged(vhost=vhost, name=named.name, number=named.number, arguments=named.arguments)
@@ -114,7 +113,7 @@ class SharedTopology:
         return named
 
     async def prepare(self, changes: Sequence[TopologyChange]) -> Extra:
-        """Give new queues their numbers. Raises: Unreachable."""
+        """Assign numbers to new queues. Raises: Unreachable."""
         dropped: list[int] = []
         limits: list[Limits] = []
         for change in changes:
@@ -136,7 +135,7 @@ class SharedTopology:
         return Extra(dropped, limits)
 
     async def replace_limits(self, name: str) -> None:
-        """Store the limits of all queues of a vhost in PostgreSQL; call it when every node has applied its policies.
+        """Store the limits of all queues of a vhost in PostgreSQL; called once every node has applied its policies.
 
         Raises: Unreachable; Fenced.
         """
@@ -160,7 +159,7 @@ class SharedTopology:
     # -- applying -----------------------------------------------------------------------------------------------------
 
     def apply(self, changes: list[TopologyChange]) -> None:
-        """Apply the next changes to their vhost, if that is open here; the first without effect is the last."""
+        """Apply the next changes to their vhost, if it is open here, up to the first without effect."""
         name = changes[0].vhost
         vhost = self._vhosts.get(name)
         if vhost is not None:
@@ -186,7 +185,7 @@ class SharedTopology:
                 vhost.queues.owner_gone(vhost.queues[change.name].exclusive_owner)
 
     def note_made(self, changes: Iterable[TopologyChange]) -> None:
-        """Note the queues that changes of this node have just made."""
+        """Record the queues that changes of this node have just created."""
         for change in changes:
             vhost = self._vhosts.get(change.vhost)
             if vhost is not None and isinstance(change, QueueDeclared):
@@ -199,11 +198,11 @@ class SharedTopology:
         return self._owners.find(name, self._database.epoch)
 
     def note_dropped(self, vhost: str, name: str) -> None:
-        """Note the levels of a queue that the current change deletes."""
+        """Record the levels of a queue that the current change deletes."""
         self._dropped += self._levels(self._vhosts[vhost], name)
 
     def _levels(self, vhost: Vhost, name: str, number: int | None = None) -> Sequence[int]:
-        """Return the numbers of the levels of a queue, if it is the queue with that number."""
+        """Return the numbers of a queue's levels, if it is the queue with this number."""
         queue = vhost.queues.get(name)
         if queue is None or number not in (None, queue.number):
             return []
@@ -218,15 +217,15 @@ class SharedTopology:
         return ()
 
     def take_dropped(self) -> Sequence[int]:
-        """Return levels of queues that are deleted, and forget them."""
+        """Return and clear the levels of deleted queues."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
     def clear(self) -> None:
-        """Delete everything in memory: the log is read from its beginning, as its node is not a member."""
+        """Delete everything in memory, because the node is no member, and the log will be read from its beginning."""
         self._unopened.clear()
         self._owners.clear()
-        self._numbers = range(0)  # a database that went back in time may assign them again
+        self._numbers = range(0)  # a database restored to an earlier state may assign them again
         for vhost in self._vhosts.values():
             self._apply_to(vhost, [VhostForgotten(vhost=vhost.name)])
         self._dropped.clear()
@@ -234,20 +233,20 @@ class SharedTopology:
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Iterable[list[TopologyChange]]:
-        """Return an iterator of the changes that make the whole topology; a thread may iterate it."""
+        """Return an iterator of the changes that create the whole topology; a thread may iterate it."""
         pieces = [self._all_changes(vhost) for vhost in self._vhosts.values()]
         kept = [changes for unopened in self._unopened.values() for changes in unopened]
         return chain(kept, ([change] for piece in pieces for change in piece))
 
     def _all_changes(self, vhost: Vhost) -> Iterator[TopologyChange]:
-        """Copy what may change, and return an iterator of the changes that make a vhost."""
+        """Copy mutable state, and return an iterator of the changes that create a vhost."""
         node, epoch = self._database.node, self._database.epoch
         return all_changes(vhost, {owner: self._owners.name(owner, node, epoch) for owner in vhost.queues.owners})
 
     # -- cleaning up --------------------------------------------------------------------------------------------------
 
     async def look(self, alive: Callable[[], Awaitable[Iterable[int]]]) -> None:
-        """Delete the exclusive queues of connections whose node is not a member any more. Raises: Unreachable."""
+        """Delete the exclusive queues of connections whose node is no longer a member. Raises: Unreachable."""
         self._owners.forget_ended()
         found = [
             (vhost, owner)
@@ -266,7 +265,7 @@ class SharedTopology:
                 vhost.queues.owner_gone(owner)
 
     def _delete_transient(self) -> None:
-        """Delete what is not durable, because this node is the first member: no node has kept it."""
+        """Delete non-durable objects, because this node is the first member: no node has kept them."""
         kept = [change for unopened in self._unopened.values() for changes in unopened for change in changes]
         live = [change for vhost in self._vhosts.values() for change in self._all_changes(vhost)]
         for change in (*kept, *live):
@@ -282,7 +281,7 @@ class SharedTopology:
 
 
 class Proposed(Postponed):
-    """A change that every node has to apply before the method runs again and finds it applied."""
+    """A change that every node has to apply before the method runs again."""
 
     def __init__(self, topology: SharedTopology, change: TopologyChange) -> None:
         super().__init__()
@@ -296,7 +295,7 @@ class Proposed(Postponed):
             if len(self._changes) == 1:
                 self.refusal = reason
                 then()
-            else:  # another change may have postponed it; its own method proposes that one
+            else:  # another change may have postponed it; that one is proposed by its own method
                 del self._changes[1:]
                 self.begin(then)
 
@@ -311,7 +310,7 @@ class Proposed(Postponed):
 
 
 class SharedJournal:
-    """Proposes the changes of one vhost, except those that are being applied."""
+    """Propose the changes of one vhost, except those being applied."""
 
     __slots__ = ("_topology", "_vhost")
 
@@ -320,7 +319,7 @@ class SharedJournal:
         self._vhost = vhost
 
     def decide(self, change: Change, *, durable: bool = True, owner: Any = None) -> None:
-        """Allow a change that is being applied, and propose others. Raises: Postponed for those; ChannelError 406."""
+        """Allow a change that is being applied, and propose others. Raises: Postponed for these; ChannelError 406."""
         if self._topology.is_applying:
             if change["change"] == QueueDeleted.kind:
                 self._topology.note_dropped(self._vhost, change["name"])
@@ -330,16 +329,15 @@ class SharedJournal:
             raise Proposed(self._topology, self._topology.named(self._vhost, change, durable=durable, owner=owner))
 
     def retire(self, change: Change, *, durable: bool) -> bool:
-        """Propose to delete a queue unless it has consumers elsewhere; it stays until then."""
+        """Propose to delete a queue unless it has consumers elsewhere; it stays until the change is applied."""
         named = self._topology.named(self._vhost, change, durable=durable, owner=None)
         self._topology.propose([named], lambda: None, unused=change["number"])
         return False
 
 
 async def replace_limits(database: Database, vhost: str, limits: Sequence[Limits]) -> None:
-    """Replace the limits of all queues of a vhost, and count their messages afresh. Raises: Unreachable; Fenced.
-
-    A running call does not count the messages that it adds, so they are counted again when such calls have ended.
+    """Replace the limits of all queues of a vhost, and recount their messages. Raises: Unreachable; Fenced. A running
+    call does not count the messages that it adds, so they are recounted once such calls have ended.
     """
     await database.acting("upkeep", "replace_limits", as_text(vhost), limits)
     if not limits:
@@ -351,7 +349,7 @@ async def replace_limits(database: Database, vhost: str, limits: Sequence[Limits
 
 
 def _limits(vhost: str, levels: Sequence[int], rules: QueueRules) -> list[Limits]:
-    """Return what PostgreSQL must know about the levels of a queue with limits or a single active consumer."""
+    """Return PostgreSQL's settings for the levels of a queue with limits or a single active consumer."""
     if not (rules.limited or rules.single_active):
         return []
     return [

@@ -1,7 +1,6 @@
-"""The tenure of a node: how long it may act on what it has leased, and which state it is in.
-
-A node counts its lease from when it *sent* the last beat that was answered. An observer sees a beat at the earliest
-when it was sent, and waits for the lease and a margin; so the node stops before anybody takes over.
+"""The tenure of a node: its state, and how long it may act on its leases. A node counts its lease from the moment at
+which it *sent* the last answered heartbeat. An observer sees a heartbeat no earlier than that, and waits for the lease
+and a margin; so the node stops before another takes over.
 
 Units: seconds of a clock that is never set and counts while the machine sleeps (CLOCK_BOOTTIME), from the caller.
 """
@@ -26,7 +25,7 @@ class Event(Enum):
     """An event that changes the state."""
 
     JOIN = "join"
-    BEAT = "beat"  # a beat was answered, and its lease has not ended
+    BEAT = "beat"  # a heartbeat was answered, and its lease has not ended
     EXPIRE = "expire"
     FENCE = "fence"
     REJOIN = "rejoin"
@@ -40,7 +39,7 @@ NEXT: Final[dict[tuple[TenureState, Event], TenureState]] = {
     (TenureState.JOINED, Event.FENCE): TenureState.LOST,
     (TenureState.PAUSED, Event.BEAT): TenureState.JOINED,
     (TenureState.PAUSED, Event.FENCE): TenureState.LOST,
-    (TenureState.LOST, Event.FENCE): TenureState.LOST,  # several calls find it out
+    (TenureState.LOST, Event.FENCE): TenureState.LOST,  # several calls detect it
     (TenureState.LOST, Event.REJOIN): TenureState.JOINING,
     (TenureState.JOINING, Event.LEAVE): TenureState.LEFT,
     (TenureState.JOINED, Event.LEAVE): TenureState.LEFT,
@@ -72,10 +71,9 @@ class NodeTenure:
         self.ends_s = sent_s + self.lease_s
 
     def answered(self, epoch: int, sent_s: float, now_s: float) -> bool:
-        """Prolong the lease by an answered beat, and return whether the node goes on after a pause.
-
-        The answer to a beat of an earlier epoch counts for nothing, nor does one that arrived after the lease that it
-        would have given.
+        """Extend the lease by an answered heartbeat, and return whether the node resumes after a pause. The answer to a
+        heartbeat of an earlier epoch is ignored, as is one that arrives after the end of the lease that it would have
+        granted.
         """
         ends_s = sent_s + self.lease_s
         if epoch != self.epoch or self.state not in {TenureState.JOINED, TenureState.PAUSED} or ends_s <= now_s:
@@ -86,18 +84,18 @@ class NodeTenure:
         return was is TenureState.PAUSED
 
     def may_act(self, now_s: float) -> bool:
-        """Return whether the node may act on what it has leased. Cost: two comparisons."""
+        """Return whether the node may act on its leases. Cost: two comparisons."""
         return now_s < self.ends_s and self.state is TenureState.JOINED
 
     def expired(self, now_s: float) -> bool:
-        """Pause a node whose lease has ended, and return whether it was not paused before."""
+        """Pause a node whose lease has ended, and return whether it was running before."""
         if self.state is not TenureState.JOINED or now_s < self.ends_s:
             return False
         self._move(Event.EXPIRE)
         return True
 
     def fence(self, epoch: int) -> bool:
-        """Note that an epoch has ended, and return whether it was the current one and not known to have ended."""
+        """Record that an epoch has ended, and return whether it was the current one and this is news."""
         if epoch != self.epoch or self.state not in {TenureState.JOINED, TenureState.PAUSED}:
             return False
         self._move(Event.FENCE)

@@ -1,10 +1,8 @@
 """Changes of the topology that every node of a cluster applies in the same order, with the same effect.
 
-To apply a change decides whether it has an effect: a queue is declared if its name is free and the vhost has room, a
-binding is made if its exchange and the queue of that number exist.
-
-Format in the topology log: JSON with the keys that a change has in the log of a single broker, and the vhost. Fields
-that have their default are left out.
+Whether a change has an effect is decided when it is applied: a queue is declared if its name is free and the vhost has
+room, a binding is added if its exchange and the queue with its number exist. Format in the topology log: JSON with the
+keys of a change in the log of a standalone broker, and the vhost. Fields that have their default are left out.
 """
 
 from __future__ import annotations
@@ -29,9 +27,8 @@ if TYPE_CHECKING:
 
 
 class ForeignOwner(NamedTuple):
-    """The owner of an exclusive queue, as the log names it: a connection of another node, or one that has ended.
-
-    No session is equal to it, so its queues are locked.
+    """The owner of an exclusive queue in the log: a connection of another node, or one that has ended. No session
+    equals it, so its queues are locked.
     """
 
     node: str
@@ -46,7 +43,7 @@ FindOwner = Callable[[ForeignOwner], object]
 class TopologyChange:
     """A change of one vhost.
 
-    Shapes: fields are named by their keys in JSON. ``limit`` is the most queues, exchanges or bindings of the vhost.
+    Shapes: fields are named by their keys in JSON. ``limit`` is the vhost's limit of queues, exchanges or bindings.
     """
 
     kind: ClassVar[str]
@@ -61,15 +58,15 @@ class TopologyChange:
         return ()
 
     def limit_by(self, limits: VhostLimits) -> None:
-        """Take the limit that holds on the node that proposes the change."""
+        """Set the limit that applies on the node that proposes the change."""
         if self.limited_by is not None:
             self.limit = getattr(limits, self.limited_by)
 
     def apply(self, vhost: Vhost, find_owner: FindOwner) -> bool:
         """Apply the change, and return whether it had an effect.
 
-        The vhost's journal must let the change pass, with what follows from it. `find_owner` returns the session of an
-        owner that is a connection of this node, and any other owner as it is.
+        The vhost's journal must permit the change and its consequences. `find_owner` returns the session of an owner
+        that is a connection of this node, and any other owner unchanged.
         """
         raise NotImplementedError
 
@@ -78,14 +75,14 @@ class TopologyChange:
         return self.limit is None or count < self.limit
 
     def to_json(self) -> dict[str, Any]:
-        """Return the change as the log has it."""
+        """Return the change in the form of the log."""
         values = {field.name: value for field in fields(self) if (value := getattr(self, field.name)) != field.default}
         return {"change": self.kind, **values}
 
 
 @dataclass(slots=True, kw_only=True)
 class ExchangeDeclared(TopologyChange):
-    """An exchange is made. ``holding`` is the number of the queue in which its delayed messages wait."""
+    """An exchange is created. ``holding`` is the number of the queue of its delayed messages."""
 
     kind = "exchange_declared"
     limited_by = "exchanges_max"
@@ -97,7 +94,7 @@ class ExchangeDeclared(TopologyChange):
     holding: int | None = None
 
     def take_number(self, number: int) -> None:
-        """Take the number of its holding queue."""
+        """Set the number of its holding queue."""
         self.holding = number
 
     @property
@@ -106,7 +103,7 @@ class ExchangeDeclared(TopologyChange):
         return () if self.holding is None else (self.holding,)
 
     def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
-        """Make the exchange, unless its name is taken."""
+        """Create the exchange, unless its name is taken."""
         if self.name in vhost.exchanges or not self.has_room(vhost.exchanges.declared_count):
             return False
         if self.holding is not None:
@@ -140,7 +137,7 @@ class ExchangeDeleted(TopologyChange):
 
 @dataclass(slots=True, kw_only=True)
 class QueueDeclared(TopologyChange):
-    """A queue is made. ``number`` is that of its first level, ``owner`` that of an exclusive queue."""
+    """A queue is created. ``number`` is that of its first level, ``owner`` the owner of an exclusive queue."""
 
     kind = "queue_declared"
     limited_by = "queue_limit"
@@ -155,27 +152,27 @@ class QueueDeclared(TopologyChange):
             self.owner = ForeignOwner(*self.owner)
 
     def own(self, owner: ForeignOwner) -> None:
-        """Take the connection whose exclusive queue it is."""
+        """Set the connection whose exclusive queue it is."""
         self.owner = owner
 
     def take_number(self, number: int) -> None:
-        """Take the number of its first level."""
+        """Set the number of its first level."""
         self.number = number
 
     @property
     def levels(self) -> int:
-        """How many numbers in a row its levels take."""
+        """The number of consecutive numbers that its levels take."""
         return queue_rules(arguments_from_json(self.arguments)).max_priority + 1
 
     @property
     def level_numbers(self) -> Sequence[int]:
-        """The numbers of its levels, also of those that it may get."""
+        """The numbers of its levels, including those that it may get later."""
         if queue_type(arguments_from_json(self.arguments)) == QUORUM:
             return numbers_of(self.number)
         return range(self.number, self.number + self.levels)
 
     def apply(self, vhost: Vhost, find_owner: FindOwner) -> bool:
-        """Make the queue, unless its name is taken."""
+        """Create the queue, unless its name is taken."""
         if self.name in vhost.queues or not self.has_room(vhost.queues.declared_count):
             return False
         vhost.queues.add(
@@ -193,7 +190,7 @@ class QueueDeclared(TopologyChange):
 
 @dataclass(slots=True, kw_only=True)
 class QueueChanged(TopologyChange):
-    """A queue gets other arguments, unless its name belongs to a later one."""
+    """The arguments of a queue change, unless its name belongs to a later one."""
 
     kind = "queue_changed"
     name: str
@@ -201,7 +198,7 @@ class QueueChanged(TopologyChange):
     arguments: dict[str, Any]
 
     def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
-        """Give the queue its arguments."""
+        """Set the arguments of the queue."""
         queue = vhost.queues.get(self.name)
         if queue is None or queue.number != self.number:
             return False
@@ -228,7 +225,7 @@ class QueueDeleted(TopologyChange):
 
 @dataclass(slots=True, kw_only=True)
 class Bound(TopologyChange):
-    """A binding to the queue of that number, or to an exchange, is made."""
+    """A binding to the queue with a number, or to an exchange, is added."""
 
     kind = "bound"
     limited_by: ClassVar[str | None] = "bindings_max"
@@ -247,11 +244,11 @@ class Bound(TopologyChange):
             return False
         try:
             return live.add(source, destination, self.key, arguments_from_json(self.arguments))
-        except ValueError:  # an exchange of another type by now, which cannot take this key
+        except ValueError:  # by now an exchange of another type, which does not accept this key
             return False
 
     def ends(self, vhost: Vhost) -> tuple[Exchange | None, Queue | Exchange | None]:
-        """Return the source and the destination, as far as they exist."""
+        """Return the source and the destination, None if they do not exist."""
         source = vhost.exchanges.get(self.exchange)
         if self.destination is not None:
             return source, vhost.exchanges.get(self.destination)
@@ -309,15 +306,14 @@ _KINDS: Final[dict[str, type[TopologyChange]]] = {
 
 
 def change_of(change: Mapping[str, Any], **more: Any) -> TopologyChange:
-    """Return a change of the topology log, or one of a vhost's own log with what that lacks, such as the vhost."""
+    """Return a change of the topology log, or one of a vhost's own log with the missing fields, such as the vhost."""
     known = {**change, **more}
     return _KINDS[known.pop("change")](**known)
 
 
 def all_changes(vhost: Vhost, owners: Mapping[Any, ForeignOwner]) -> Iterator[TopologyChange]:
-    """Return the changes that make everything in a vhost, transient and exclusive things too.
-
-    Whatever may change is copied at once; the changes are made lazily. `owners` names the owners of exclusive queues.
+    """Return the changes that create everything in a vhost, including transient and exclusive objects. Mutable state is
+    copied at once; the changes are created lazily. `owners` has the names of the owners of exclusive queues.
     Cost: O(n) references at once.
     """
     exchanges = [exchange for exchange in vhost.exchanges.values() if not is_predeclared(exchange.name)]
@@ -347,7 +343,7 @@ def all_changes(vhost: Vhost, owners: Mapping[Any, ForeignOwner]) -> Iterator[To
 
 
 class ExclusiveOwners:
-    """Gives the connections of this node tokens, and finds them by these.
+    """Assign tokens to the connections of this node, and find connections by token.
 
     Shapes: an owner is the session of a connection of this node, or a ForeignOwner.
     """
@@ -369,20 +365,20 @@ class ExclusiveOwners:
         return ForeignOwner(node, epoch, token)
 
     def find(self, owner: ForeignOwner, epoch: int) -> object:
-        """Return the connection of that name, or its name if it is not one of this node in its present epoch."""
+        """Return the connection with a name, or the name if it is not one of this node in its current epoch."""
         return self._sessions.get(owner.token, owner) if owner.epoch == epoch else owner
 
     def has_ended(self, owner: ForeignOwner, epoch: int) -> bool:
-        """Return whether that was a connection of this node in its present epoch, which has ended."""
+        """Return whether it was a connection of this node in its current epoch that has ended."""
         session = self._sessions.get(owner.token)
         return owner.epoch == epoch and (session is None or session.connection.finished)
 
     def forget_ended(self) -> None:
-        """Forget connections that have ended: their queues are being deleted."""
+        """Drop ended connections, whose queues are being deleted."""
         for session in [session for session in self._tokens if session.connection.finished]:
             del self._sessions[self._tokens.pop(session)]
 
     def clear(self) -> None:
-        """Forget all connections, because the node is a new member."""
+        """Drop all connections, because the node is a new member."""
         self._tokens.clear()
         self._sessions.clear()

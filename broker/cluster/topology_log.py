@@ -1,8 +1,8 @@
 """The topology log: every node applies the same changes of exchanges, queues and bindings in the same order.
 
 An append is never refused. Whether a change has an effect is decided when it is applied, on every node the same way. So
-two nodes that declare the same queue at a time need no second attempt: one of the changes has an effect, and the method
-that proposed the other one finds the queue as it is.
+two nodes that declare the same queue at the same time need no second attempt: one of the changes has an effect, and the
+method that proposed the other one finds the existing queue.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from broker.cluster.link import patiently
 from broker.cluster.topology_changes import TopologyChange, change_of
 from broker.tasks import Tasks, WakeUp
 
-BATCH_PROPOSALS: Final = 200  # of one append; a node applies them in one step of its loop
+BATCH_PROPOSALS: Final = 200  # of one append, which a node applies in one step of its loop
 SNAPSHOT_VERSIONS: Final = 1000  # versions from one snapshot to the next
-LOOK_S: Final = 1.0  # between two looks at the log without a hint
-WAIT_S: Final = 0.1  # between two looks at the members while an answer waits for them
+LOOK_S: Final = 1.0  # between two checks of the log without a hint
+WAIT_S: Final = 0.1  # between two checks of the members while an answer waits for them
 RETRY_S: Final = 0.1
 
 
@@ -40,9 +40,8 @@ class Extra(NamedTuple):
 
 
 class Barrier:
-    """Calls back when every member that a version concerns has applied it or has left.
-
-    Members are named by their epochs, which no other member ever has.
+    """Call back when every member concerned by a version has applied it or left. Members are identified by their
+    epochs, which are unique.
     Invariant: versions pass in order.
     """
 
@@ -52,33 +51,33 @@ class Barrier:
         self._waiting: deque[tuple[int, Collection[int], Callable[[], None]]] = deque()
 
     def __len__(self) -> int:
-        """Return how many versions wait."""
+        """Return the number of waiting versions."""
         return len(self._waiting)
 
     def wait(self, version: int, epochs: Collection[int], passed: Callable[[], None]) -> None:
-        """Call `passed` when these members have applied a version, which is newer than all that wait."""
+        """Call `passed` once these members have applied a version, which is newer than all waiting ones."""
         self._waiting.append((version, epochs, passed))
         self._pass()
 
     def applied(self, epoch: int, version: int) -> None:
-        """Note that a member has applied all changes up to a version."""
+        """Record that a member has applied all changes up to a version."""
         if version > self._applied.get(epoch, -1):
             self._applied[epoch] = version
             self._pass()
 
     def awaited(self) -> set[int]:
-        """Return the members that some version waits for."""
+        """Return the members for which any version waits."""
         return {epoch for _, epochs, _ in self._waiting for epoch in epochs} - self._departed
 
     def departed(self, epochs: Collection[int]) -> None:
-        """Stop waiting for members that were counted out or have left."""
+        """Stop waiting for members that are dead or have left."""
         self._departed.update(epochs)
         for epoch in epochs:
             self._applied.pop(epoch, None)
         self._pass()
 
     def clear(self) -> None:
-        """Forget everything; nothing is called."""
+        """Discard everything, without calling back."""
         self._applied.clear()
         self._departed.clear()
         self._waiting.clear()
@@ -96,25 +95,25 @@ class FollowedTopology(Protocol):
     """The exchanges, queues and bindings of this node."""
 
     async def prepare(self, changes: Sequence[TopologyChange]) -> Extra:
-        """Complete changes that are about to be appended. Raises: Unreachable."""
+        """Complete changes before they are appended. Raises: Unreachable."""
 
     def apply(self, changes: list[TopologyChange]) -> None:
-        """Apply the next changes, the same way as every node; the first without effect ends them."""
+        """Apply the next changes, the same way as every node, up to the first without effect."""
 
     def note_made(self, changes: Iterable[TopologyChange]) -> None:
-        """Note the queues that changes of this node have just made."""
+        """Record the queues that changes of this node have just created."""
 
     def take_dropped(self) -> Sequence[int]:
-        """Return levels of deleted queues that no append named, and forget them."""
+        """Return and clear levels of deleted queues that no append contained."""
 
     def clear(self) -> None:
-        """Forget everything: changes follow from the first one on."""
+        """Discard everything; changes follow from the first one on."""
 
     def snapshot(self) -> Iterable[list[TopologyChange]]:
-        """Return the changes that make the topology of this moment; they are encoded lazily, in a thread."""
+        """Return the changes that create the current topology; they are encoded lazily, in a thread."""
 
     async def look(self, alive: Callable[[], Awaitable[Iterable[int]]]) -> None:
-        """Clean up what departed members left; `alive` finds out which epochs are members now."""
+        """Clean up after departed members; `alive` returns the epochs of current members."""
 
 
 class _Proposal(NamedTuple):
@@ -133,10 +132,9 @@ class _Sent(NamedTuple):
 
 
 class TopologyLog:
-    """Proposes changes, applies those of all nodes, and answers when every member has applied them.
-
-    Invariant: ``applied`` is the version up to which all changes are applied here. ``reported`` follows when every
-        batch that was routed before is committed; no answer is given before every member has reported.
+    """Propose changes, apply those of all nodes, and answer when every member has applied them. Invariant: ``applied``
+    is the version up to which all changes are applied here. ``reported`` follows once every batch routed before is
+    committed; no answer is given before every member has reported.
     """
 
     def __init__(
@@ -147,7 +145,7 @@ class TopologyLog:
         flushed: Callable[[], Awaitable[None]],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`flushed` returns when every batch that was routed before the call is committed; `fail` ends the broker."""
+        """`flushed` waits until every batch routed before the call is committed; `fail` ends the broker."""
         self._database = database
         self._topology = topology
         self._flushed = flushed
@@ -157,7 +155,7 @@ class TopologyLog:
         self._proposals: list[_Proposal] = []
         self._sent: _Sent | None = None
         self._sequence = 0
-        self._alone = 0  # how many of the next proposals are appended singly, because PostgreSQL refused one of them
+        self._alone = 0  # the number of next proposals to append singly, because PostgreSQL refused one of them
         self._is_behind = False
         self._work = WakeUp()
         self._to_report = WakeUp()
@@ -168,7 +166,7 @@ class TopologyLog:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Build the topology from the beginning of the log; call it before the node joins. Raises: Unreachable."""
+        """Build the topology from the beginning of the log, before the node joins. Raises: Unreachable."""
         self._topology.clear()
         self.applied = self.reported = 0
         await self._catch_up()
@@ -185,7 +183,7 @@ class TopologyLog:
             self._tasks.start(work())
 
     async def stop(self) -> None:
-        """Stop, because the node leaves or is lost; proposals that wait are not answered."""
+        """Stop, because the node leaves or is lost; waiting proposals are not answered."""
         self._takes_part = False
         await self._tasks.stop()
         self._proposals.clear()
@@ -203,19 +201,16 @@ class TopologyLog:
         unused: int | None = None,
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Append changes and call `done` when every member has applied them; never while the node is not a member.
-
-        If PostgreSQL refuses what they contain, `refused` is called with the reason.
-
-        They are all of one vhost, and the first of them that has no effect ends them.
-        With `unused` they are only appended if that level has no consumers.
+        """Append changes and call `done` once every member has applied them; never while the node is not a member. If
+        PostgreSQL refuses their contents, `refused` is called with the reason. They all belong to one vhost, and are
+        applied up to the first without effect. With `unused` they are appended only if that level has no consumers.
         """
         if self._takes_part:
             self._proposals.append(_Proposal(changes, done, unused, refused))
             self._work.set()
 
     def heard(self, hint: Hint) -> None:
-        """Take a hint of another node about the topology, or the news that hints may have been lost."""
+        """Handle a hint of another node about the topology, or the notice that hints may have been lost."""
         if hint.kind == APPLIED:
             self.heard_applied(hint.number, hint.levels[0])
         if hint.kind == LOOK or (hint.kind in {APPLIED, TOPOLOGY} and hint.number > self.applied):
@@ -226,7 +221,7 @@ class TopologyLog:
         self._work.set()
 
     def heard_applied(self, version: int, epoch: int) -> None:
-        """Note that a member has applied a version."""
+        """Record that a member has applied a version."""
         self._barrier.applied(epoch, version)
 
     # -- appending and catching up ------------------------------------------------------------------------------------
@@ -246,7 +241,7 @@ class TopologyLog:
                 await asyncio.sleep(RETRY_S)
 
     async def _append(self) -> None:
-        """Append what was proposed so far, or again what was sent and not answered."""
+        """Append the proposals so far, or repeat an append without an answer."""
         if self._sent is None:
             proposals = self._proposals[: 1 if self._alone else BATCH_PROPOSALS]
             certain = [change for one in proposals if one.unused is None for change in one.changes]
@@ -279,7 +274,7 @@ class TopologyLog:
             self._take_snapshot()
 
     def _refuse(self, proposals: list[_Proposal], reason: str) -> None:
-        """Append the proposals of an append that was refused one by one; refuse the one that stands alone."""
+        """Append the proposals of a refused append one by one; refuse a single one."""
         self._sent = None
         if len(proposals) > 1:
             self._proposals[:0] = proposals
@@ -289,7 +284,7 @@ class TopologyLog:
         self._work.set()
 
     async def _drop(self, version: int, dropped: Sequence[int]) -> None:
-        """Let the rows of deleted queues be swept once every member has applied a version."""
+        """Sweep the rows of deleted queues once every member has applied a version."""
         await patiently(lambda: self._database.acting("upkeep", "drop_levels", version, dropped))
 
     async def _catch_up(self) -> None:
@@ -314,7 +309,7 @@ class TopologyLog:
     # -- other changes ------------------------------------------------------------------------------------------------
 
     async def _report(self) -> None:
-        """Report what is applied, once every batch that was routed before is committed."""
+        """Report the applied version, once every batch routed before is committed."""
         while True:
             await self._to_report.wait()
             version = self.applied
@@ -325,11 +320,11 @@ class TopologyLog:
             self._barrier.applied(self._database.epoch, version)
             try:
                 await self._database.acting("listen", "report", version)
-            except Unreachable:  # the next beat tells it
+            except Unreachable:  # the next heartbeat reports it
                 await asyncio.sleep(RETRY_S)
 
     async def _look(self) -> None:
-        """Look at the log without a hint, and find out whether the members that answers wait for are still there."""
+        """Check the log without a hint, and check whether the members for which answers wait still exist."""
         loop = asyncio.get_running_loop()
         look_s = loop.time()
         while True:
@@ -352,11 +347,11 @@ class TopologyLog:
         self._barrier.departed(awaited.difference(applied))
 
     async def applied_by_member(self) -> dict[int, int]:
-        """Return which version each member has applied, by its epoch. Raises: Unreachable."""
+        """Return the version that each member has applied, by its epoch. Raises: Unreachable."""
         return {row["epoch"]: row["applied"] for row in await self._database.function("listen", "applied")}
 
     async def sweep(self) -> bool:
-        """Remove rows of deleted queues whose deletion every member has applied; return whether there may be more."""
+        """Remove rows of deleted queues whose deletion every member has applied; return whether more may be left."""
         return bool((await self._database.acting("upkeep", "sweep_dropped"))[0][0])
 
     async def _sweep(self) -> None:

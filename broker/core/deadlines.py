@@ -26,7 +26,7 @@ def _nothing() -> None:
 
 
 class Deadlines:
-    """Holds one moment and one action per key.
+    """Hold one moment and one action per key.
 
     Units: moments are in milliseconds of the broker's clock. ``left`` is the rest of the turn's share: dropping a
         message takes one unit, dead-lettering it takes more. Work beyond the share is done in the next turn, so that

@@ -46,7 +46,7 @@ _turns: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Turns]] = WeakKeyDict
 
 
 async def pause() -> None:
-    """Let the loop do other work, and continue when it is this caller's turn."""
+    """Let the loop do other work, and continue at this caller's turn."""
     loop = asyncio.get_running_loop()
     turns = _turns.get(loop)
     if turns is None:

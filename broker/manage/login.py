@@ -151,7 +151,7 @@ class LoginSessions:
     """Holds the sessions, by the digest of their token.
 
     Invariant: a session ends with the password and the tags that it began with, after http.session_ms, and after
-        http.session_idle_ms without a request. The session that was used the longest time ago makes room for a new one.
+        http.session_idle_ms without a request. The least recently used session makes room for a new one.
     """
 
     def __init__(self, users: Users, limits: Callable[[], Http], clock: Callable[[], float] = time.monotonic) -> None:
@@ -161,7 +161,7 @@ class LoginSessions:
         self._sessions: dict[bytes, LoginSession] = {}  # in the order of their last use
 
     def __len__(self) -> int:
-        """Return how many sessions are kept, some of which may have ended."""
+        """Return the number of kept sessions, some of which may have ended."""
         return len(self._sessions)
 
     def begin(self, user: User) -> str:

@@ -63,7 +63,7 @@ class WebSocket(LingeringTransport):
         self.data_received(data)
 
     def data_received(self, data: bytes) -> None:
-        """Take received octets."""
+        """Process received octets."""
         if self.is_closing():
             self.discard(len(data))
         else:
@@ -136,7 +136,7 @@ class WebSocket(LingeringTransport):
     # -- what the broker's transport calls ----------------------------------------------------------------------------
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what is known about the connection, and the origin of another site's page."""
+        """Return facts about the connection, and the origin of another site's page."""
         if name == "web":
             return True
         return self._origin if name == "origin" else super().get_extra_info(name, default)
@@ -146,7 +146,7 @@ class WebSocket(LingeringTransport):
         self._transport.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
-        """Return how many octets wait to be sent."""
+        """Return the number of octets that wait to be sent."""
         return self._transport.get_write_buffer_size()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:

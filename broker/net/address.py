@@ -63,9 +63,10 @@ class Bound:
 def bind(host: str, port: int, another: str = "", setting: str = "server.host") -> list[socket.socket]:
     """Return a bound socket for each address of the host; clients cannot connect yet.
 
-    Shapes: port 0 takes one free port for all; `another` says how to choose another port, and `setting` where the host
-        comes from. The host :: is every address, including those of IPv4.
-    Raises: AddressTaken; CannotListen for an unknown address or one of another machine, or a port without permission.
+    Shapes: port 0 takes one free port for all; `another` is the hint for choosing another port, and `setting` the name
+        of the host's setting. The host :: is every address, including those of IPv4.
+    Raises: AddressTaken; CannotListen for an unknown address or one of another machine, or a port that needs more
+        permissions.
     """
     try:
         # Python encodes a text with the codec idna, which takes 0.4 MB; few hosts have letters that need it.

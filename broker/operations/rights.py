@@ -93,7 +93,8 @@ def check_publish(broker: OperatedBroker, user: User, vhost: Vhost, exchange: Ex
 
 
 def check_destination(broker: OperatedBroker, user: User, vhost: Vhost, to: str) -> None:
-    """Let the user publish to the queue, or to the exchange with or without a key, that QUEUE or EXCHANGE:KEY names.
+    """Check that the user may publish to the queue, or to the exchange with an optional key, that QUEUE or EXCHANGE:KEY
+    names.
 
     Raises: ChannelError (403); OperationRefused if there is none.
     """

@@ -26,7 +26,7 @@ class Inner(LogicalBroker):
         self._forget_ms = 0
 
     def tick(self, now_ms: int) -> None:
-        """Announce unwanted numbers that have waited long enough, and repeat what is due."""
+        """Announce unwanted numbers that have waited long enough, and send due repeats."""
         self._untold = True
         for stream in list(self._silent):
             forwarding = self.forwardings[stream]
@@ -48,7 +48,7 @@ class Inner(LogicalBroker):
         return output
 
     def _review(self, now_ms: int) -> None:
-        """Do nothing: each run looks up the interest when it is forwarded."""
+        """Do nothing, because each run looks up the interest when it is forwarded."""
 
     def _receive_run(self, node: str, run: StreamRun, now_ms: int) -> None:
         forwarding = self._forwarding(run.stream)
@@ -134,7 +134,7 @@ class Inner(LogicalBroker):
         self._dirty.clear()
 
     def _forget_streams(self) -> None:
-        """Forget streams that were idle since the last call and that nobody publishes, or that nobody wants.
+        """Drop streams that were idle since the last call and have no publisher or no interested leaf.
 
         The idle incarnations of a stream have ended. A stream that resumes later begins with a vector, as after a
         start. Cost: the streams.

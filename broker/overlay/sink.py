@@ -86,14 +86,14 @@ class ByteBudget:
         self.used_bytes = 0
 
     def take(self, size_bytes: int) -> bool:
-        """Take bytes, or return False if they exceed the limit."""
+        """Reserve bytes, or return False if they exceed the limit."""
         if self.used_bytes + size_bytes > self.limit_bytes:
             return False
         self.used_bytes += size_bytes
         return True
 
     def give(self, size_bytes: int) -> None:
-        """Give bytes back."""
+        """Release bytes."""
         self.used_bytes -= size_bytes
 
 
@@ -208,7 +208,7 @@ class Sink:
         self.committed_upto = max(self.committed_upto, number)
 
     def ack(self) -> int | None:
-        """Return the number up to which nothing of the stream is needed any more, None without a base."""
+        """Return the number up to which the stream is no longer needed, None without a base."""
         if self._coverage is None:
             return None
         return self._coverage.upto if self.committed_upto >= self._handed else self.committed_upto
@@ -228,9 +228,8 @@ class Sink:
         return gaps
 
     def nack(self, floor: int | None, now_ms: int, limit_bytes: int) -> Nack | None:
-        """Return the question for what is missing, if it is time to ask.
-
-        While answers come, each one says how far they have arrived, so that the next ones are on their way already.
+        """Return the question for missing numbers, if it is time to ask. While answers arrive, each question reports
+        the position reached, so that the next answers are already on their way.
         """
         hole = self._hole(floor)
         if hole is None:
@@ -292,7 +291,7 @@ class Sink:
             del self._known[min(self._known)]
 
     def close(self) -> None:
-        """Give back what the sink keeps: nothing more of the stream is wanted."""
+        """Release the memory of the sink, because the stream is no longer wanted."""
         if self._coverage is not None:
             self._drop_waiting(self._coverage)
 
@@ -324,7 +323,7 @@ class Sink:
         return self._coverage
 
     def _keep(self, coverage: Coverage, run: StreamRun) -> None:
-        """Keep a run until those before it have arrived, as far as there is room."""
+        """Keep a run until those before it have arrived, if there is room."""
         if run.lost or len(coverage) >= MOST_RANGES:
             return
         fresh: list[tuple[Element, int | None]] = []
@@ -342,7 +341,7 @@ class Sink:
         coverage.add(run.first, run.last)
 
     def _pass(self, coverage: Coverage, run: StreamRun, floor: int | None) -> list[Delivery]:
-        """Pass the numbers of a run that continues what has arrived, and those that waited for it."""
+        """Pass the numbers of the next run, and those that waited for it."""
         if run.lost:
             return self._pass_lost(coverage, run, floor)
         expected = coverage.upto + 1
@@ -359,9 +358,8 @@ class Sink:
     def _advance(
         self, coverage: Coverage, first: int, last: int, floor: int | None, deliveries: list[Delivery]
     ) -> None:
-        """Pass numbers that continue what has arrived, and then those that waited for them.
-
-        What waits where the vector in force is not known is asked for again, and comes with it.
+        """Pass the next numbers, and then those that waited for them. Waiting numbers with an unknown vector are
+        requested again, and arrive with it.
         """
         if self._value is None and self._numbers and self._waiting[self._numbers[0]][1] is None:
             self._drop_waiting(coverage)
@@ -372,7 +370,7 @@ class Sink:
             self._hand_out(self._drain(last, coverage.upto), floor, deliveries)
 
     def _pass_lost(self, coverage: Coverage, run: StreamRun, floor: int | None) -> list[Delivery]:
-        """Pass numbers that are gone for good, but for those that had arrived."""
+        """Pass lost numbers, except for those that had arrived."""
         deliveries: list[Delivery] = []
         while coverage.upto < run.last:
             first, last = coverage.hole(run.last) or (coverage.upto + 1, run.last)
@@ -383,7 +381,7 @@ class Sink:
         return deliveries
 
     def _drop_waiting(self, coverage: Coverage) -> None:
-        """Forget what arrived out of order: it is asked for again, and comes with its vector."""
+        """Drop runs that arrived out of order; they are requested again, and arrive with their vector."""
         coverage.forget_later()
         self._budget.give(sum(size_bytes(element) for element, _ in self._waiting.values()))
         self._waiting.clear()

@@ -82,7 +82,7 @@ class Publishers(Crowd):
         return now_ns - self.stop_ns > (_FLUSH_NS if flushing else _CONFIRM_NS)
 
     def settle(self, fault: str) -> dict[str, Any]:
-        """Return the figures after the broker has read everything and has returned what it will."""
+        """Return the figures after the broker has read everything and sent all returns."""
         figures: dict[str, Any] = {}
         try:
             if not fault and self._unsettled():

@@ -34,7 +34,7 @@ _VIEW: Final = memoryview(_ROOM)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a broker listens, and the credentials to use there."""
+    """A broker's address and credentials."""
 
     host: str
     port: int
@@ -283,7 +283,7 @@ class PeerConnection(Peer):
         return _message_count(self.call(request, wire.QUEUE_DECLARE_OK))
 
     def queue_counts(self, names: Sequence[str]) -> list[int]:
-        """Return how many messages are ready in each of these queues. Raises: Refusal."""
+        """Return the number of ready messages in each of these queues. Raises: Refusal."""
         requests = (wire.queue_declare(self.channel, name, durable=False, passive=True) for name in names)
         return [_message_count(answer) for answer in self.call_all(requests, wire.QUEUE_DECLARE_OK)]
 

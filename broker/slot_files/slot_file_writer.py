@@ -1,4 +1,4 @@
-"""The writer of one slot file, and its draft, which nobody reads yet."""
+"""The writer of one slot file, and its draft, which has no readers yet."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class SlotFileWriter:
 
     @property
     def rows(self) -> int:
-        """How many rows were added."""
+        """The number of rows added."""
         return len(self._index) // INDEX_ROW.size
 
     @property
     def size_bytes(self) -> int:
-        """How long the file is so far, with its index and without meta and tail."""
+        """The length of the file so far, with its index and without meta and tail."""
         return self._at + len(self._index)
 
     def add(self, message_id: int, timestamp_ms: int, flags: int, route: bytes, header: bytes, body: bytes) -> None:

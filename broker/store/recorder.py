@@ -1,4 +1,4 @@
-"""The recorder: writes the records of one vhost into its log."""
+"""The recorder: appends the records of one vhost to its log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from broker.store.record import (
 from broker.store.segment import OFFSET_BITS
 
 ID_BYTES: Final = 8
-LARGE_BYTES: Final = 32 << 10  # a body of this size is not copied into its record: the copy would be held until written
+LARGE_BYTES: Final = 32 << 10  # a body of this size is not copied into its record: a copy would be held until written
 _OCTETS: Final = [bytes((octet,)) for octet in range(256)]
 pack_front: Final = FRONT.pack
 
@@ -37,14 +37,14 @@ class Recorder:
 
     def __init__(self, log: MessageLog) -> None:
         self.log = log
-        self._checksum_of = crc32c  # compiled code looks up a function of another package at each call
+        self._checksum_of = crc32c  # compiled code looks up a function of another package at every call
         self._synced = self._timestamp_ms = -1
         self._flags = self._header_bytes = 0
         self._targets = b""
         self._fronts: dict[int, bytes] = {}  # a record between its prefix and its targets, by the length of the route
         self._route_bytes = -1
         self._front = b""
-        self._block = -1  # of 256 message ids
+        self._block = -1  # for 256 message ids
         self._head = b""  # the front, the targets, and the last message id without its last octet
 
     def record(self, message: Recorded, flags: int, route: bytes, targets: bytes, message_id: int) -> None:
@@ -52,8 +52,8 @@ class Recorder:
 
         Shapes: targets is ``TARGET.pack(stream number, message id)`` of each stream, joined, without the last message
             id, which is `message_id`.
-        Cost: one copy of the message's bytes, but not of a large body, and a checksum. What stands in front of the last
-            octet of the id is made once for neighbours of a stream that share moment and lengths.
+        Cost: one copy of the message's bytes, but not of a large body, and a checksum. The bytes before the last octet
+            of the id are built once for neighbours of a stream that share their moment and lengths.
         """
         log = self.log
         header = message.header
@@ -125,7 +125,7 @@ class Recorder:
         self.log.append(encode_requeued(self.log.synced, timestamp_ms, number, first_id, runs))
 
     def record_deleted(self, timestamp_ms: int, number: int) -> None:
-        """Record that a stream is gone for good."""
+        """Record the deletion of a stream."""
         self.log.append(encode_queue_deleted(self.log.synced, timestamp_ms, number))
 
     def record_topology(self, timestamp_ms: int, change: Mapping[str, Any]) -> None:

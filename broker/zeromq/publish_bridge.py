@@ -212,14 +212,14 @@ class PublishBridge(Bridge):
         if queue is not None:
             goal = self._stream.manager.next_id
             while self._first + self._handled + self._count_dropped() < goal and self._queue is queue:  # noqa: ASYNC110
-                await asyncio.sleep(DRAIN_S)  # the queue tells nobody of acks
+                await asyncio.sleep(DRAIN_S)  # the queue does not report acks
 
     # -- what it tells ------------------------------------------------------------------------------------------------
 
     def _count_dropped(self) -> int:
         """Count the messages that the queue has dropped since it was declared.
 
-        A message that it took was acknowledged, is unacked or ready, or was dropped.
+        A message that it accepted was acknowledged, is unacked or ready, or was dropped.
         """
         queue = self._queue
         if queue is not None:

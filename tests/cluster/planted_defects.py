@@ -1,4 +1,4 @@
-"""Defects that somebody might make in the cluster, and the tests that must catch each of them.
+"""Defects that someone might make in the cluster, and the tests that must catch each of them.
 
 Each is one replacement in one file, in a copy of the project.
 """

@@ -42,7 +42,7 @@ class Point(Enum):
 
 
 class Then(Enum):
-    """What happens to the connection after the action of a trap."""
+    """The fate of the connection after the action of a trap."""
 
     CUT = "cut"
     FORWARD = "go on as if nothing had happened"

@@ -1,4 +1,4 @@
-"""Defects that somebody might make in the functions in PostgreSQL, and the tests that must catch them."""
+"""Defects that someone might make in the functions in PostgreSQL, and the tests that must catch them."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def bits(text: str | None) -> asyncpg.BitString | None:
 
 @dataclass
 class Share:
-    """What one call publishes to one level."""
+    """The messages that one call publishes to one level."""
 
     level: int
     free: str = ""
@@ -38,7 +38,7 @@ class Share:
 
     @property
     def count(self) -> int:
-        """How many messages the share has."""
+        """The number of messages in the share."""
         return max(len(self.free), len(self.mine))
 
 
@@ -154,7 +154,7 @@ class Session:
     async def lease(
         self, *asked: tuple[int, int], after: int = 0, able: Sequence[int] | None = None
     ) -> list[dict[str, Any]]:
-        """Lease up to so many messages (level, room); return the rows with a number."""
+        """Lease up to this many messages (level, room); return the rows with a number."""
         found = await self.rows(
             "SELECT * FROM lease($1, $2, $3, $4, $5, false, $6)",
             self.node,

@@ -73,7 +73,7 @@ def odd_vhost(nodes: Nodes) -> Iterator[str]:
 
 
 def test_a_name_may_have_a_nul_character(nodes: Nodes, odd_vhost: str) -> None:
-    """Of a vhost, of a queue in it and of a producer; limits and policies hold there too."""
+    """This holds for a vhost, a queue in it and a producer; limits and policies apply there too."""
 
     def channel(node: str) -> BlockingChannel:
         address = nodes.by_name[node].address

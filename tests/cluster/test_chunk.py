@@ -93,7 +93,7 @@ def test_messages_with_equal_properties_share_them() -> None:
 
 
 def test_a_settled_message_leaves_no_body() -> None:
-    """The body of a message that nobody will read is left out; the others stay."""
+    """The body of a message that no one will read is left out; the others stay."""
     whole = encoded([(1, 0, 0, b"r", b"h", b"gone"), (1, 0, 0, b"r", b"h", b"kept")], {5: [0, 1]}, bytearray((0, 1)))
     chunk = Chunk(whole)
     chunk.check()

@@ -149,7 +149,7 @@ def test_a_dead_node_is_counted_out_by_command(nodes: Nodes, capsys: pytest.Capt
 def test_what_a_node_says_of_the_others_is_what_it_sees(
     postgres: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A frozen node is silent before it is counted out. Without the database nobody knows of the others."""
+    """A frozen node is silent before it is counted out. Without the database no one knows of the others."""
     nodes = Nodes(tmp_path, postgres.url, "slotmq", "a", "b", lease_ms=2000)
     folder = tmp_path / "a"
 
@@ -219,7 +219,7 @@ def test_a_broker_that_waits_for_its_database_can_be_stopped(tmp_path: Path) -> 
 
 
 def test_a_name_that_another_node_has_is_refused(tmp_path: Path, shared_postgres: PostgresServer, schema: str) -> None:
-    """The second broker of a name does not start, and the first goes on."""
+    """The second broker of a name does not start, and the first continues."""
     with Nodes(tmp_path, shared_postgres.url, schema, "a") as nodes:
         second = BrokerProcess(tmp_path / "second", *nodes.by_name["a"].options)
         second.environment = nodes.by_name["a"].environment

@@ -38,7 +38,7 @@ async def test_a_message_goes_from_one_node_to_the_other_and_is_settled(pair: Mo
 
 
 async def test_own_consumers_get_a_message_before_the_call_returns(pair: ModelPair) -> None:
-    """A message that own consumers have room for is born leased: delivered while its call runs, read by nobody."""
+    """A message that own consumers have room for is born leased: delivered while its call runs, read by no one."""
     gate = asyncio.get_running_loop().create_future()
     consumer, publisher = pair.queue_a.add(2), TestPublisher()
     await calm(pair.queue_a)
@@ -57,7 +57,7 @@ async def test_own_consumers_get_a_message_before_the_call_returns(pair: ModelPa
 
 
 async def test_what_was_acked_before_the_call_left_is_not_inserted(pair: ModelPair) -> None:
-    """Of five messages of which four were acked, one is left in the call, and its body alone."""
+    """After acks of four of five messages, one is left in the call, with only its body."""
     consumer = pair.queue_a.add(10)
     await calm(pair.queue_a)
     pair.node_a.publish([pair.queue_a], bodies(5))
@@ -102,7 +102,7 @@ async def test_a_purge_is_answered_after_the_call_that_settles_what_this_node_ha
 
 
 async def test_calls_do_not_grow_with_messages(pair: ModelPair) -> None:
-    """What gathers while a call runs is one call, whatever it is; so are its lease, its chunk and its settlement."""
+    """All work collected while a call runs becomes one call, with one lease, one chunk and one settlement."""
     gate = asyncio.get_running_loop().create_future()
     consumer, publisher = pair.queue_b.add(10_000), TestPublisher()
     await calm(pair.queue_b)
@@ -148,7 +148,7 @@ async def test_a_slow_consumer_holds_one_message_of_a_batch(pair: ModelPair) -> 
 
 
 async def test_the_last_consumer_leaves_and_its_messages_go_elsewhere(pair: ModelPair) -> None:
-    """What was not handed out goes back at once and unmarked; what was unacked is redelivered, and counted."""
+    """Undelivered messages are returned at once and unmarked; unacked ones are redelivered, and counted."""
     consumer = pair.queue_a.add(3)
     await calm(pair.queue_a)
     pair.node_a.publish([pair.queue_a], bodies(6))
@@ -165,7 +165,7 @@ async def test_the_last_consumer_leaves_and_its_messages_go_elsewhere(pair: Mode
 
 
 async def test_messages_without_room_go_back_in_a_tick(pair: ModelPair) -> None:
-    """A consumer that stops to have room keeps what it was handed out; the rest goes to the other node."""
+    """A consumer without further room keeps its deliveries; the rest goes to the other node."""
     consumer = pair.queue_a.add(10)
     await calm(pair.queue_a)
     pair.queue_a.serve = lambda: None  # type: ignore[method-assign] # its worker is busy
@@ -328,7 +328,7 @@ async def test_damaged_chunks_keep_their_messages(pair: ModelPair) -> None:
 
 
 async def test_basic_get_leases_one_message_and_returns_the_rest(pair: ModelPair) -> None:
-    """A fetch leases one message though nobody consumes; what is not taken goes back."""
+    """A fetch leases one message though no one consumes; what is not taken goes back."""
     pair.node_b.publish([pair.queue_b], bodies(3))
     await until(lambda: pair.tables.left() == 3)
     ready: list[int] = []
@@ -376,7 +376,7 @@ async def test_a_node_that_finds_nothing_says_so_once(pair: ModelPair) -> None:
 
 
 async def test_a_message_does_not_overtake_one_that_became_free_while_a_lease_was_under_way(pair: ModelPair) -> None:
-    """A commit that the answer of a lease does not show keeps later messages behind it, until they were leased."""
+    """A commit that the answer of a lease does not show keeps later messages after it, until they were leased."""
     consumer = pair.queue_a.add(10)
     await calm(pair.queue_a)
     gate = asyncio.get_running_loop().create_future()

@@ -57,7 +57,7 @@ async def test_a_node_reconciles_what_it_holds(pair: ModelPair) -> None:
 
 
 async def test_reconciliation_leaves_rows_that_another_part_of_the_node_works_on(pair: ModelPair) -> None:
-    """What the keeper has leased is not returned as unknown before it is done."""
+    """Rows leased by the keeper are not returned as unknown before it is done."""
     pair.node_b.publish([pair.queue_b], bodies(2))
     await until(lambda: pair.tables.free(LEVEL) == 2)
     key = next(key for key in pair.tables.rows if not key[2])
@@ -73,7 +73,7 @@ async def test_reconciliation_leaves_rows_that_another_part_of_the_node_works_on
 
 
 async def test_reconciliation_leaves_what_a_call_that_waits_will_settle(pair: ModelPair) -> None:
-    """What was settled while the database was away is not returned as unknown before the call has left."""
+    """Messages settled while the database was unreachable are not returned as unknown before the call is sent."""
     consumer = pair.queue_b.add(5)
     pair.node_a.publish([pair.queue_a], bodies(2))
     await until(lambda: len(consumer.got) == 2)

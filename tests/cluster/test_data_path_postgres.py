@@ -27,7 +27,7 @@ class Pair:
 
 @pytest.fixture
 async def pair(postgres_url: str, schema: str) -> AsyncIterator[Pair]:
-    """Provide two nodes that have joined; nobody counts them out."""
+    """Provide two nodes that have joined; no one counts them out."""
     databases = [Database(postgres_url, name, schema=schema) for name in "ab"]
     for database in databases:
         await database.open()
@@ -51,7 +51,7 @@ async def rows_left(postgres_url: str, schema: str) -> int:
 
 
 async def consume(queue: PathQueue, consumer: TestConsumer, count: int) -> None:
-    """Ack everything until a consumer got so many messages."""
+    """Ack everything until a consumer got this many messages."""
 
     def acked() -> bool:
         if consumer.held:

@@ -46,7 +46,7 @@ def hold(database: ModelDatabase, call: str) -> asyncio.Future[None]:
 
 
 async def test_nothing_is_returned_while_a_lease_is_under_way(pair: ModelPair) -> None:
-    """What arrives with it would be ahead of what was returned."""
+    """Messages arriving with it would be ahead of the returned ones."""
     go_on = stop(pair.queue_a)
     consumer = pair.queue_a.add(2)
     await calm(pair.queue_a)
@@ -111,7 +111,7 @@ async def test_nothing_is_returned_from_ahead_of_what_must_stay(pair: ModelPair)
 
 
 async def test_a_message_does_not_overtake_one_that_was_released(pair: ModelPair) -> None:
-    """A message that gathers for the next call and is not kept here is free with it: later ones are behind it."""
+    """A message that gathers for the next call and is not kept here is free with it: later ones come after it."""
     go_on = stop(pair.queue_a)
     consumer = pair.queue_a.add(10)
     await calm(pair.queue_a)

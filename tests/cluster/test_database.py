@@ -46,7 +46,7 @@ async def found(query: Callable[[], Any]) -> None:
 
 
 async def test_messages_go_from_one_node_to_another(postgres_url: str, schema: str) -> None:
-    """What one node commits, another one leases, reads, returns in part and settles in part."""
+    """Another node leases and reads the messages that one node commits, and returns some and settles some."""
     async with joined(postgres_url, schema, "a") as a, joined(postgres_url, schema, "b") as b:
         number, ring, refused, _ = await a.database.commit(publish(), synchronous=True)
         assert refused == []
@@ -126,7 +126,7 @@ async def test_held_rows_are_compared_after_the_result_of_the_call_in_flight(
 async def test_new_calls_and_leases_wait_until_held_rows_were_compared(
     postgres_url: str, proxy: Proxy, schema: str
 ) -> None:
-    """Only beats and reads go on before, so that the lease of the node lives."""
+    """Only heartbeats and reads continue before, so that the lease of the node lives."""
     async with joined(proxy.url, schema) as a:
         may_go_on = threading.Event()
 
@@ -195,7 +195,7 @@ async def waits(url: str, schema: str, call: str) -> bool:
 
 
 async def test_a_call_goes_on_when_its_caller_is_cancelled(postgres_url: str, schema: str) -> None:
-    """A commit is never cancelled, as nobody would know its result."""
+    """A commit is never cancelled, as no one would know its result."""
     async with joined(postgres_url, schema) as a:
         other = await asyncpg.connect(postgres_url, server_settings={"search_path": f'"{schema}"'})
         async with other.transaction():
@@ -300,7 +300,7 @@ async def test_a_database_that_went_back_in_time_makes_every_node_join_again(pos
 
 
 async def test_an_asynchronous_call_may_be_lost(postgres_url: str, schema: str) -> None:
-    """A crash of PostgreSQL loses calls that did not wait for the disk; nobody was promised anything."""
+    """A crash of PostgreSQL loses calls that did not wait for the disk; no one was promised anything."""
     async with joined(postgres_url, schema) as a:
         await a.database.commit(publish(), synchronous=True)
         await a.database.commit(publish(), synchronous=False)
@@ -311,7 +311,7 @@ async def test_an_asynchronous_call_may_be_lost(postgres_url: str, schema: str) 
 
 
 async def test_a_topology_that_went_back_makes_the_node_join_again(postgres_url: str, schema: str) -> None:
-    """What this node has applied is not in the database any more."""
+    """A version that this node has applied is no longer in the database."""
     versions = [0]
     async with joined(postgres_url, schema, applied_version=lambda: versions[0]) as a:
         versions[0] = 5

@@ -20,7 +20,7 @@ CREATE OR REPLACE FUNCTION server_ms() RETURNS bigint LANGUAGE sql VOLATILE AS
 async def test_the_time_goes_on_when_the_clock_of_the_server_is_behind(
     shared_postgres: PostgresServer, schema: str
 ) -> None:
-    """All nodes go on together: the first that notices corrects the time, and only once."""
+    """All nodes continue together: the first that notices corrects the time, and only once."""
 
     def ahead_ms() -> int:
         return int(shared_postgres.sql(f'SELECT clock_ahead_ms FROM "{schema}".cluster'))

@@ -1,4 +1,4 @@
-"""A defect in a part of a node: the node gives its epoch up and joins again, and nobody waits for ever."""
+"""A defect in a part of a node: the node gives its epoch up and joins again, and no one waits for ever."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ async def test_a_listener_of_connections_that_ended_is_unreachable(postgres_url:
 async def test_an_opening_between_two_steps_is_unreachable(
     postgres_url: str, schema: str, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Whatever the step, another attempt may succeed: the start goes on trying, and a node that runs does not end."""
+    """Whatever the step, another attempt may succeed: the start continues trying, and a node that runs does not end."""
     ends_after(monkeypatch, step, lambda driver: driver.terminate())
     with pytest.raises(Unreachable):
         await Connections.open(ServerAddress(postgres_url, "a", schema))

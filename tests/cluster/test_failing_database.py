@@ -1,4 +1,4 @@
-"""A PostgreSQL that answers, and what it answers is an error: no node ends, and all goes on when it works again."""
+"""A PostgreSQL that answers, and what it answers is an error: no node ends, and all continues when it works again."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ANSWERS = 60  # of each node between two changes of the policy
 
 @dataclass
 class Answers:
-    """What publishers were told of their messages."""
+    """The answers to publishers."""
 
     confirmed: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
@@ -53,7 +53,7 @@ async def publish(nodes: Nodes, name: str, queue: str, answers: Answers, stop: a
 
 
 async def flip(nodes: Nodes, queue: str, limit: dict[str, object], each: Iterable[Answers]) -> None:
-    """Set and delete a policy with a limit again and again; every node goes on to answer after each change."""
+    """Set and delete a policy with a limit again and again; every node continues to answer after each change."""
 
     async def goes_on(name: str, what: str) -> None:
         await asyncio.to_thread(wait_until, lambda: all(len(one) >= upto for one, upto in marks), f"{what} on {name}")

@@ -35,7 +35,7 @@ STATUS, SESSIONS = 17, 4  # columns of `show stat`
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a port that no one listens on."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port

@@ -35,7 +35,7 @@ def web(tmp_path: Path, postgres_url: str, schema: str) -> Iterator[Web]:
 
 
 def test_a_node_shows_the_cluster_and_changes_it(web: Web) -> None:
-    """The node names itself, counts out nobody who lives, and carries out what the API is asked for."""
+    """The node names itself, declares no living node dead, and carries out what the API is asked for."""
     told = web.get("/api/slotmq").json
     assert (told["cluster"], told["overlay"], told["zmq"]) == (True, False, False)
     facts = web.get("/api/slotmq/cluster").json

@@ -1,4 +1,4 @@
-"""Nodes join, see each other, leave, and are counted out when they are dead. An outage of PostgreSQL ends nobody."""
+"""Nodes join, see each other, leave, and are counted out when they are dead. An outage of PostgreSQL ends no one."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ async def test_a_node_needs_no_superuser(postgres: PostgresServer, schema: str) 
 
 
 async def test_a_frozen_node_is_counted_out_and_joins_again_as_a_new_epoch(postgres_url: str, schema: str) -> None:
-    """What it held goes to another node; when it goes on it may not act before it has dropped everything."""
+    """Its messages go to another node; when it wakes, it may not act before it has dropped everything."""
     async with joined(postgres_url, schema, "b", lease_ms=LEASE_MS) as b:
         with NodeInThread(postgres_url, "a", schema) as frozen:
             a = frozen.made
@@ -308,7 +308,7 @@ async def test_a_dead_node_whose_session_hangs_is_counted_out(postgres_url: str,
 
 
 async def test_an_outage_of_postgresql_ends_nobody(postgres: PostgresServer, schema: str) -> None:
-    """Nodes pause when their leases end, and go on as the same epochs when it is back, with what they held."""
+    """Nodes pause when their leases end, and continue as the same epochs when it is back, with what they held."""
     async with (
         joined(postgres.url, schema, "a", lease_ms=2 * LEASE_MS) as a,
         joined(postgres.url, schema, "b", lease_ms=2 * LEASE_MS) as b,
@@ -365,7 +365,7 @@ async def test_cut_connections_end_nobody(postgres_url: str, schema: str) -> Non
 
 
 async def test_a_network_that_loses_everything_pauses_the_node(postgres_url: str, schema: str) -> None:
-    """Its connections stay open, so that only its lease tells; when packets arrive again it goes on."""
+    """Its connections stay open, so that only its lease tells; when packets arrive again it continues."""
     with Proxy(postgres_url) as proxy:
         async with joined(proxy.url, schema, "a", lease_ms=LEASE_MS) as a:
             proxy.hold()

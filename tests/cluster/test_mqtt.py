@@ -122,7 +122,7 @@ def test_a_newer_connection_takes_over(enter: Callable[..., RawMqtt], name: str,
 
 
 def test_a_client_that_waits_for_its_id_may_leave(nodes: Nodes, enter: Callable[..., RawMqtt], name: str) -> None:
-    """A connection that ends before it has its client id keeps it from nobody."""
+    """A connection that ends before it has its client id keeps it from no one."""
     held = enter("a", name)
     for _ in range(3):
         with RawMqtt(mqtt_port(nodes.by_name["b"])) as hasty:
@@ -200,7 +200,7 @@ def retain(client: RawMqtt, topic: str, body: bytes, properties: bytes = b"") ->
 
 
 def test_retained_messages_are_the_same_on_both_nodes(nodes: Nodes, enter: Callable[..., RawMqtt], name: str) -> None:
-    """What one node acknowledges the other finds by wildcard at once: replaced, deleted, and after both are killed."""
+    """The other node finds by wildcard at once what one acknowledges: replaced, deleted, and after both are killed."""
     one, other = enter("a", f"{name}-1"), enter("b", f"{name}-2")
     for number in range(150):
         retain(one, f"{name}/{number}/state", b"%d" % number)

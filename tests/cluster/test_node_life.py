@@ -51,7 +51,7 @@ def received(nodes: Nodes, name: str, queue: str, count: int) -> list[tuple[byte
 
 
 def test_an_orderly_stop_returns_everything(nodes: Nodes, shared_postgres: PostgresServer) -> None:
-    """What a node holds when it stops is delivered elsewhere; what was handed out is marked."""
+    """Messages that a stopped node held are delivered elsewhere; those it had delivered are marked."""
     channel = nodes.channel("a", confirms=True)
     channel.queue_declare("q", durable=True)
     for number in range(10):
@@ -67,7 +67,7 @@ def test_an_orderly_stop_returns_everything(nodes: Nodes, shared_postgres: Postg
 
 
 def test_the_messages_of_a_killed_node_are_delivered_elsewhere(nodes: Nodes) -> None:
-    """kill -9: what was confirmed is not lost, what was handed out is marked as redelivered."""
+    """kill -9: confirmed messages are not lost, delivered ones are marked as redelivered."""
     channel = nodes.channel("a", confirms=True)
     channel.queue_declare("q", durable=True)
     for number in range(10):
@@ -103,7 +103,7 @@ def test_a_frozen_node_wakes_up_as_another_member(nodes: Nodes, shared_postgres:
 
 
 def test_publishers_are_blocked_while_the_database_is_away(own_nodes: Nodes, postgres: PostgresServer) -> None:
-    """connection.blocked has a reason; connections stay, and go on when the database is back."""
+    """connection.blocked has a reason; connections stay, and continue when the database is back."""
     connection = own_nodes.connect("a")
     reasons: list[str] = []
     connection.add_on_connection_blocked_callback(lambda _, method: reasons.append(method.method.reason))

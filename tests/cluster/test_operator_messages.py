@@ -47,7 +47,7 @@ def counts(nodes: Nodes, name: str, queue: str) -> tuple[int, int]:
 
 
 def numbered(count: int) -> list[str]:
-    """Return so many different bodies."""
+    """Return this many different bodies."""
     return [f"{number}" for number in range(count)]
 
 
@@ -66,7 +66,7 @@ def test_a_peek_shows_what_another_node_published_and_takes_nothing(nodes: Nodes
 
 
 def test_a_peek_passes_over_what_consumers_have(nodes: Nodes) -> None:
-    """What a consumer of another node has unacked is not shown; when it comes back it is marked."""
+    """Unacked messages of another node's consumer are not shown; once returned, they are marked."""
     fill(nodes, "a", "q", *numbered(5))
     holder = nodes.channel("b")
     assert [holder.basic_get("q")[2] for _ in range(2)] == [b"0", b"1"]
@@ -88,7 +88,7 @@ def test_a_peek_shows_high_priorities_first(nodes: Nodes) -> None:
 
 
 def test_a_look_ends_and_begins_amid_the_messages_of_one_call(nodes: Nodes) -> None:
-    """What a peek or a move reaches first is followed by the rest of the same slot."""
+    """The first message that a peek or a move reaches is followed by the rest of its slot."""
     fill(nodes, "a", "q", *numbered(40))
     fill(nodes, "a", "target")
     assert peeked(nodes, "b", "q", 13) == numbered(13)

@@ -19,7 +19,7 @@ def test_a_planted_defect_fits_the_code(defect: Defect) -> None:
 @pytest.mark.torture
 @pytest.mark.timeout(0)
 def test_the_tests_pass_without_a_defect(tmp_path: Path) -> None:
-    """What fails with a defect fails because of it."""
+    """A test that fails with a defect fails because of it."""
     copy_project(tmp_path)
     assert failures(sorted({test for defect in DEFECTS for test in defect.tests}), tmp_path, ALL_TESTS_S) == ""
 

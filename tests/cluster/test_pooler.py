@@ -37,7 +37,7 @@ def bouncer(tmp_path: Path, postgres_url: str) -> Iterator[Callable[..., Bouncer
 async def test_a_node_goes_on_through_a_pooler_in_session_mode(
     bouncer: Callable[..., Bouncer], postgres_url: str, schema: str
 ) -> None:
-    """It commits and hears; when a session dies, and when the pooler does, it goes on as the epoch that it was."""
+    """It commits and hears; when a session dies, and when the pooler does, it continues as the epoch that it was."""
     pooler = bouncer("pool_mode = session")
     async with joined(pooler.url, schema, "a") as a, joined(postgres_url, schema, "b") as b:
         await a.database.commit(publish(), synchronous=True)

@@ -68,7 +68,7 @@ async def test_a_cut_call(shared_postgres: PostgresServer, proxy: Proxy, table: 
 
 @pytest.mark.parametrize("point", Point)
 async def test_a_call_that_is_late(shared_postgres: PostgresServer, proxy: Proxy, table: str, point: Point) -> None:
-    """The call goes on after the action, and the client gets its answer."""
+    """The call continues after the action, and the client gets its answer."""
     connection = await asyncpg.connect(proxy.url)
     seen: list[int] = []
     action = lambda: seen.append(count(shared_postgres, table))  # noqa: E731
@@ -95,7 +95,7 @@ async def test_an_action_that_ends_the_connection_of_its_call(proxy: Proxy) -> N
 
 
 async def test_cut_and_hold(shared_postgres: PostgresServer, proxy: Proxy) -> None:
-    """Cut connections end; held ones stay, and go on later."""
+    """Cut connections end; held ones stay, and continue later."""
     first = await asyncpg.connect(proxy.url)
     proxy.cut()
     with pytest.raises(LOST):

@@ -55,7 +55,7 @@ async def test_rules_may_change_while_a_batch_gathers(pair: ModelPair) -> None:
 
 
 async def test_publishers_hear_of_their_own_messages(pair: ModelPair) -> None:
-    """Messages of several publishers, and of nobody, share a call."""
+    """Messages of several publishers, and of no one, share a call."""
     one, other = TestPublisher(), TestPublisher()
     pair.tables.limits[LEVEL] = 3
     pair.node_a.publish([pair.queue_a], bodies(2), one)

@@ -24,7 +24,7 @@ class Snapshot:
         postgres.start()
 
     def restore(self) -> None:
-        """Let the server go on from the copy."""
+        """Let the server continue from the copy."""
         self._postgres.stop()
         shutil.rmtree(self._postgres.data)
         self._copy.rename(self._postgres.data)
@@ -68,7 +68,7 @@ async def test_another_node_notices_when_the_publisher_is_gone(postgres: Postgre
 
 
 async def test_a_copy_that_lacks_nothing_is_a_restart(postgres: PostgresServer, schema: str) -> None:
-    """The node goes on with its epoch."""
+    """The node continues with its epoch."""
     async with joined(postgres.url, schema) as a:
         await a.database.commit(publish(), synchronous=True)
         snapshot = Snapshot(postgres)

@@ -24,7 +24,7 @@ LEASE_MS = 1500
 
 
 class Dump:
-    """What pg_dump has of a schema."""
+    """The dump of a schema by pg_dump."""
 
     def __init__(self, postgres: PostgresServer, schema: str, folder: Path) -> None:
         self._postgres = postgres
@@ -73,7 +73,7 @@ async def test_every_node_notices_though_it_misses_nothing(
 async def test_a_call_is_not_confirmed_by_an_older_database(
     shared_postgres: PostgresServer, schema: str, tmp_path: Path
 ) -> None:
-    """Its number was given before: the node knows at once, and gets numbers that nobody had."""
+    """Its number was given before: the node knows at once, and gets numbers that no one had."""
     async with joined(shared_postgres.url, schema, lease_ms=60_000) as a:  # its next beat comes too late
         dump = await asyncio.to_thread(Dump, shared_postgres, schema, tmp_path)
         known = (await a.database.commit(publish(), synchronous=True)).number
@@ -122,7 +122,7 @@ def wait_forever(channel: BlockingChannel) -> None:
 def test_clients_are_closed_and_find_what_the_dump_has(
     nodes: Nodes, shared_postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    """Queues that are no more are declared again, and both nodes go on."""
+    """Queues that are no more are declared again, and both nodes continue."""
     for name in ("a", "b"):
         nodes.errors_expected(name, "node.lost")
         nodes.errors_expected(name, "database.went_back")

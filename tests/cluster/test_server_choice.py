@@ -47,7 +47,7 @@ async def test_a_standby_is_passed_over(postgres: PostgresServer, schema: str) -
 
 
 async def test_each_server_has_its_reason(silent_port: int, postgres_url: str, schema: str) -> None:
-    """What no other attempt would mend is a refusal."""
+    """An error that no retry would fix is a refusal."""
     wrong = postgres_url.replace("//slotmq:", "//nobody:")
     address = ServerAddress(with_first(wrong, silent_port), "a", schema, connect_timeout_s=2.0)
     with pytest.raises(DatabaseRefused, match=r"no answer within 2 s; postgresql://nobody@.*authentication failed"):

@@ -267,7 +267,7 @@ async def test_node_that_joins_again_takes_what_it_missed(start: Start) -> None:
 
 
 async def test_deleted_vhost_forgets_its_topology_once_every_node_has_deleted_it(start: Start) -> None:
-    """What was appended for the vhost is void from then on, and its levels are to be swept; a new one begins empty."""
+    """Changes appended for the vhost are void afterwards, and its levels are swept; a new vhost begins empty."""
     one, two = await start("one"), await start("two")
     await one.ask("add_vhost", name="v")
     await two.ask("declare_queue", vhost="v", queue="q")

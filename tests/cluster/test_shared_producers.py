@@ -78,7 +78,7 @@ def test_a_number_that_a_full_queue_refused_can_be_sent_again(nodes: Nodes) -> N
 
 
 def test_producer_of_a_dead_node_is_claimed(nodes: Nodes) -> None:
-    """What a dead node confirmed is not published again, and its producer can be used."""
+    """Messages confirmed by a dead node are not published again, and its producer can be used."""
     a, b = nodes.channel("a", confirms=True), nodes.channel("b", confirms=True)
     a.queue_declare("q", durable=True)
     publish(a, *range(10), producer="mortal")

@@ -14,7 +14,9 @@ from tests.deadline import wait_until_async
 
 
 async def test_a_call_makes_a_slot_per_level(sessions: Sessions) -> None:
-    """What the node's consumers take is its own, the rest is free, and the records lie under the slot's number."""
+    """Messages for the node's consumers are its own, the rest is free, and the records are stored under the slot's
+    number.
+    """
     a = await sessions("a")
     done = await a.commit(Share(5, mine="1100", free="0011"), Share(6, free="11"), Share(7, mine="0", free="0"))
     assert done["refused"] == {}
@@ -233,7 +235,7 @@ async def test_a_lease_does_not_wait_for_a_commit(sessions: Sessions) -> None:
 
 
 async def test_a_purge_deletes_free_messages_only(sessions: Sessions) -> None:
-    """What a node holds stays; the answer counts what was free, per level."""
+    """Messages that a node holds stay; the answer counts the free ones, per level."""
     a = await sessions("a")
     await a.commit(Share(5, mine="100", free="011"), Share(6, free="1"))
     counted = await a.rows("SELECT * FROM counts('{5,6,7}') ORDER BY level")
@@ -266,7 +268,7 @@ async def test_a_deleted_level_is_swept_in_pieces(sessions: Sessions) -> None:
 
 
 async def test_reject_publish_is_exact(sessions: Sessions) -> None:
-    """A full queue takes what fits; leased messages count as handed out, and a return may exceed the limit."""
+    """A full queue takes what fits; leased messages count as delivered, and a return may exceed the limit."""
     a, b = await sessions("a"), await sessions("b")
     await a.value("SELECT set_level(5, '/', NULL, 3, NULL, 'reject-publish')")
     assert (await a.commit(Share(5, free="11"), Share(6, free="1")))["refused"] == {}

@@ -83,7 +83,7 @@ async def test_one_node_is_active_and_the_longest_waiting_follows(sessions: Sess
 
 
 async def test_a_level_whose_last_consumer_died_is_told_once(sessions: Sessions) -> None:
-    """Queues that delete themselves are found after a death, unless somebody consumes again or the work is done."""
+    """Queues that delete themselves are found after a death, unless someone consumes again or the work is done."""
     a, b = await sessions("a"), await sessions("b")
     await add(a)
     await b.value("SELECT consumer_add($1, $2, 6, false)", b.node, b.epoch)

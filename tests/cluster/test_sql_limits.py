@@ -18,7 +18,7 @@ ROOM = "SELECT consumer_add($1, $2, 5, false)"
 
 
 async def ready(session: Session, level: int = 5) -> list[str]:
-    """Return the bits of the free rows of a level, after a look at the tables."""
+    """Return the bits of the free rows of a level, after a check of the tables."""
     assert await violations(session.connection) == []
     return [row["bits"] for row in await session.free(level)]
 
@@ -109,7 +109,7 @@ async def test_what_is_dead_lettered_waits_for_the_keeper(sessions: Sessions) ->
 
 
 async def test_messages_that_come_back_to_a_full_queue_make_the_head_go(sessions: Sessions) -> None:
-    """What is held does not count; when it is returned the queue is too long, and its head is dropped."""
+    """Held messages do not count; when they are returned, the queue is too long, and its head is dropped."""
     a = await sessions("a")
     await limit(a, "1, NULL", overflow="drop-head")
     await a.commit(Share(5, free="1"))
@@ -133,7 +133,7 @@ async def test_a_node_has_no_room_for_what_it_returns(sessions: Sessions) -> Non
 
 
 async def test_consumers_that_leave_take_their_room_along(sessions: Sessions) -> None:
-    """What waited for them is too much then."""
+    """Messages that waited for them then exceed the limit."""
     a, b = await sessions("a"), await sessions("b")
     await limit(a, "1, NULL", overflow="drop-head")
     await b.value(ROOM, b.node, b.epoch)

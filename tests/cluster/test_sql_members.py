@@ -17,7 +17,7 @@ MANY = 100_000
 
 
 async def test_many_nodes_install_at_once(postgres_url: str, schema: str) -> None:
-    """Whoever comes first makes the schema; the others find it."""
+    """The first node creates the schema; the others find it."""
     opened = await asyncio.gather(*(Session.open(postgres_url, schema) for _ in range(4)))
     joined = await asyncio.gather(*(session.join(name) for session, name in zip(opened, "abcd", strict=True)))
     assert len({session.epoch for session in joined}) == 4
@@ -37,7 +37,7 @@ async def test_a_newer_schema_is_refused(sessions: Sessions, schema: str) -> Non
 
 
 async def test_other_functions_wait_until_the_last_member_has_left(sessions: Sessions, schema: str) -> None:
-    """A schema of the same version is replaced only while nobody uses it."""
+    """A schema of the same version is replaced only while no one uses it."""
     a = await sessions("a")
     await a.value("UPDATE cluster SET digest = 'another'")
     await install(a.connection, schema)
@@ -96,7 +96,7 @@ async def test_what_a_dead_node_held_is_free_and_redelivered(sessions: Sessions)
 
 
 async def test_a_node_that_beat_since_is_not_counted_out(sessions: Sessions) -> None:
-    """An observer that saw an older count of beats counts nobody out, and nobody is counted out twice."""
+    """An observer that saw an older count of beats counts no one out, and no one is counted out twice."""
     a, b = await sessions("a"), await sessions("b")
     await a.beat()
     assert not await b.count_out(a, beats=0)
@@ -223,7 +223,7 @@ async def test_a_node_that_was_counted_out_begins_no_generation(sessions: Sessio
 
 
 async def test_a_number_that_was_not_given_yet_tells_that_the_database_went_back(sessions: Sessions) -> None:
-    """The node knows it of another one, which may be gone; nobody gets that number again."""
+    """The node knows it of another one, which may be gone; no one gets that number again."""
     a, b = await sessions("a"), await sessions("b")
     number = (await a.commit(Share(5, free="1")))["number"]
     assert (await come_back(b, None, number=number))["has_all"]

@@ -1,4 +1,4 @@
-"""An operator's statements in PostgreSQL: a look at free messages, and a lease of certain ones."""
+"""An operator's statements in PostgreSQL: a check of free messages, and a lease of certain ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_a_look_begins_and_ends_at_any_message(sessions: Sessions) -> None
 
 
 async def test_only_what_is_free_can_be_held(sessions: Sessions) -> None:
-    """Whoever comes second gets the rest; what goes back is as it was."""
+    """The second caller gets the rest; returned messages are unchanged."""
     a, b = await sessions("a"), await sessions("b")
     number = (await a.commit(Share(5, free="1111")))["number"]
     assert [row["bits"] for row in await hold(b, (number, "0110"))] == ["0110"]

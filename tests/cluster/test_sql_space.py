@@ -90,7 +90,7 @@ async def test_a_call_that_commits_while_the_table_is_locked_keeps_it(sessions: 
 
 
 async def test_a_backup_delays_only_the_emptying(sessions: Sessions) -> None:
-    """While a backup has locked all tables, calls go on, the ring grows, and nothing waits for the backup."""
+    """While a backup has locked all tables, calls continue, the ring grows, and nothing waits for the backup."""
     a, backup = await sessions("a"), await sessions("backup")
     await filled(a)
     await settle_all(a)

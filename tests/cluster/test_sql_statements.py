@@ -47,7 +47,7 @@ async def test_a_call_leaves_no_dead_row_outside_of_slots(shared_postgres: Postg
 
 
 async def test_plans_made_on_an_empty_table_suit_a_full_one(shared_postgres: PostgresServer, schema: str) -> None:
-    """What the functions read of a level does not grow with the rows of others, though their plans are kept."""
+    """The rows that the functions read for a level do not grow with others', although their plans are cached."""
     a = await (await Session.open(shared_postgres.url, schema)).join("a")
     await a.connection.execute("SET pg_stat_statements.track = 'top'")
     await a.value("SELECT set_level(1, 'v', NULL, 100, NULL, 'drop-head')")

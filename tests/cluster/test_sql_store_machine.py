@@ -79,7 +79,7 @@ class StoreMachine(RuleBasedStateMachine):
         return slots
 
     def freed(self, node: str) -> None:
-        """Note that a node is gone: what it held is free and redelivered."""
+        """Record that a node is gone: what it held is free and redelivered."""
         for message in self.held(node):
             self.holder[message] = FREE
             self.seen.add(message)

@@ -38,7 +38,7 @@ KEEPING = {"due": "lease_due($1, $2, 10)", "excess": "lease_excess($1, $2)", "ke
 
 @dataclass
 class Node:
-    """What the two connections of a node know together."""
+    """The knowledge shared by the two connections of a node."""
 
     name: str
     epoch: int = 0
@@ -63,7 +63,7 @@ class Node:
         return chosen
 
     def got(self, level: int, number: int, text: str) -> None:
-        """Note messages that the node has."""
+        """Record messages that the node has."""
         self.held |= {(level, number, index, len(text)) for index, bit in enumerate(text) if bit == "1"}
 
 
@@ -128,7 +128,7 @@ class Storm:
 
     @staticmethod
     def got(node: Node, epoch: int, row: dict[str, object]) -> None:
-        """Note a leased row, unless the node is another epoch by now."""
+        """Record a leased row, unless the node is another epoch by now."""
         if node.epoch == epoch:
             node.got(row["level"], row["number"], row["bits"])  # type: ignore[arg-type]  # a row of the driver
 
@@ -158,7 +158,7 @@ class Storm:
                 node.got(share.level, done["number"], share.mine)
 
     async def count_out(self, session: Session, node: Node, chooser: random.Random) -> None:
-        """Beat, and now and then count somebody out whose beats are known."""
+        """Beat, and now and then count someone out whose beats are known."""
         found = {row["node"]: row for row in await session.beat()}
         other = found.get(chooser.choice([each.name for each in self.nodes if each is not node]))
         if other is not None and chooser.random() < 0.4:

@@ -104,7 +104,7 @@ class Publishing(threading.Thread):
             self.error = error
 
     def wait_for(self, count: int) -> None:
-        """Return when so many are confirmed."""
+        """Return when this many are confirmed."""
         wait_until(lambda: self.error or self.confirmed >= count, f"{count} confirms")
         if self.error is not None:
             raise self.error
@@ -151,7 +151,7 @@ def declared(nodes: Nodes, queue: str) -> None:
 
 
 def test_a_synchronous_standby_has_everything_that_was_confirmed(nodes: Nodes, pair: Pair) -> None:
-    """Connections stay, the publisher goes on, nothing is lost, and no node joins again."""
+    """Connections stay, the publisher continues, nothing is lost, and no node joins again."""
     declared(nodes, "q")
     pair.synchronize()
     publishing = Publishing(nodes, "q")

@@ -84,7 +84,7 @@ async def test_of_two_declarations_at_a_time_one_is_refused(postgres_url: str, s
 
 
 async def test_declarations_in_one_turn_get_one_version(postgres_url: str, schema: str) -> None:
-    """What many connections ask for in one turn travels in one append."""
+    """Declares of many connections in one turn are sent in one append."""
     async with cluster_of("ab", postgres_url, schema) as (one, other):
         clients = [one.enter() for _ in range(20)]
         before = one.topology.log.applied
@@ -118,7 +118,7 @@ async def test_declares_and_binds_of_one_connection_travel_together(postgres_url
 
 
 async def test_what_follows_a_change_without_effect_is_not_applied(postgres_url: str, schema: str) -> None:
-    """Of the changes of pipelined methods none is applied after one that another node made impossible."""
+    """No change of pipelined methods is applied after one that another node made impossible."""
     async with cluster_of("ab", postgres_url, schema) as (one, other):
         await other.ask(other.enter(), Queue.Declare(queue="taken"))
         proposed = [

@@ -140,7 +140,7 @@ def test_a_consumer_with_prefetch_1_holds_one_message(nodes: Nodes, name: str) -
 
 
 def test_a_requeued_message_goes_to_another_node(nodes: Nodes, name: str) -> None:
-    """What a consumer of a returns is delivered on b, marked as redelivered."""
+    """A message returned by a consumer of a is delivered on b, marked as redelivered."""
     one, other = nodes.channel("a"), nodes.channel("b")
     one.queue_declare(name, durable=True)
     fill(one, name, b"m")
@@ -206,7 +206,7 @@ def test_an_exclusive_consumer_is_alone_on_all_nodes(nodes: Nodes, name: str) ->
 
 
 def test_a_consumer_that_has_left_does_not_count(nodes: Nodes, name: str) -> None:
-    """A queue can be deleted as unused right behind the cancel of its last consumer."""
+    """A queue can be deleted as unused right after the cancel of its last consumer."""
     address = nodes.by_name["a"].address
     with RawClient(address.host, address.port) as client:
         client.open()
@@ -334,7 +334,7 @@ def test_priorities_hold_on_every_node(nodes: Nodes, name: str) -> None:
 def test_declares_of_one_connection_are_counted_together(
     nodes: Nodes, statements: Callable[[str], int], name: str
 ) -> None:
-    """New queues are empty, so nobody asks; the counts of known queues are asked for together, and are right."""
+    """New queues are empty, so no one asks; the counts of known queues are asked for together, and are right."""
     queues = [f"{name}.{number}" for number in range(20)]
     declares = [method_frame(1, commands.Queue.Declare(queue=queue, durable=True)) for queue in queues]
     address = nodes.by_name["a"].address

@@ -102,7 +102,7 @@ class Nodes:
         ]
 
     def errors_expected(self, name: str, event: str) -> None:
-        """Note that a node logs this event as an error."""
+        """Record that a node logs this event as an error."""
         self._expected.add((name, event))
 
     def connect(self, name: str) -> BlockingConnection:

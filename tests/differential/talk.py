@@ -23,10 +23,9 @@ _HANDSHAKE_MS: Final = 8000
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How to decide that a broker has sent all its answers.
-
-    Units: ms. `quiet` is the silence that ends a step. `patience` is how long to wait for a reply or, with a
-    recording, for one of its lines. `probe` requests a round trip in between.
+    """The rules for deciding that a broker has sent all its answers. Units: ms. `quiet` is the silence that ends a
+    step. `patience` is how long to wait for a reply or, with a recording, for one of its lines. `probe` requests a
+    round trip in between.
     """
 
     quiet_ms: int

@@ -42,7 +42,7 @@ TYPES: Final[dict[str, dict[str, Any]]] = {
 
 @dataclass
 class Found:
-    """What the broker lists, and the messages of each queue with their redelivered flags."""
+    """The broker's listings, and the messages of each queue with their redelivered flags."""
 
     queues: dict[str, dict[str, Any]] = field(default_factory=dict)
     exchanges: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -26,7 +26,7 @@ CHANNEL: Final = 1
 
 
 class TapLedger:
-    """What was published: persistent messages have even numbers, transient ones odd numbers."""
+    """The published messages: persistent ones have even numbers, transient ones odd numbers."""
 
     def __init__(self) -> None:
         self.attempted = 0

@@ -22,7 +22,7 @@ BINDINGS: Final = {("source", "bound", "k"), ("source", "doomed", "e")}
 
 
 class Topology(NamedTuple):
-    """What is there, the predeclared exchanges left out, and how many messages are in the queue `full`."""
+    """The existing objects, without the predeclared exchanges, and the number of messages in the queue `full`."""
 
     queues: set[str]
     exchanges: set[str]
@@ -122,7 +122,7 @@ def found(process: BrokerProcess) -> Topology:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_what_was_answered_survives_a_kill(broker_process: BrokerProcess) -> None:
-    """Each method alone, on a broker that has nothing else to do: nobody else's sync writes its record."""
+    """Each method alone, on a broker that has nothing else to do: no one else's sync writes its record."""
     process = broker_process
     process.start()
     lost = []

@@ -333,7 +333,7 @@ class SlowDisk(OtherDisk):
 async def test_a_stop_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A backup that is cancelled, as by a stop of the broker, ends; its target is incomplete, and another can begin.
 
-    The error with which its work ended, and for which nobody waits, is not a traceback in the log.
+    The error with which its work ended, and for which no one waits, is not a traceback in the log.
     """
     complaints: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context["message"]))
@@ -400,7 +400,7 @@ async def found(disk: FaultyFiles, folder: Path) -> list[bytes]:
 
 
 async def die_in_backup(n: int) -> bool:
-    """Kill the broker at the n-th file call of a backup; return whether there are that many calls."""
+    """Kill the broker at the n-th file call of a backup; return whether there are this many calls."""
     disk = new_disk()
     life = Life(disk, new_history(), Random(n))
     assert await life.begin()

@@ -180,7 +180,7 @@ async def errands(life: Life) -> None:
 
 
 async def die_at(n: int, *, fails: bool) -> bool:
-    """Fail or die at the n-th file call of the short scenario; return whether there are that many calls."""
+    """Fail or die at the n-th file call of the short scenario; return whether there are this many calls."""
     history, disk = new_history(), new_disk()
     if fails:
         disk.fail_at, disk.partial = n, n % 2 == 0

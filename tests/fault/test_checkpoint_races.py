@@ -1,4 +1,4 @@
-"""A checkpoint that waits for the disk while other work goes on."""
+"""A checkpoint that waits for the disk while other work continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint that is taken in slices, while other work goes on between the slices."""
+"""A checkpoint that is taken in slices, while other work continues between the slices."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def publish_and_settle(client: RawClient) -> None:
 
 
 async def test_what_happens_between_two_slices_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was published, settled or purged during a checkpoint is present, or gone, after a kill, and at most once."""
+    """Messages published, settled or purged during a checkpoint are present at most once, or gone, after a kill."""
     monkeypatch.setattr(checkpointer, "SLICE", 1)
     with ExitStack() as clients:
         async with mortal_broker(tmp_path, SLOTS, crash=True) as broker:

@@ -297,7 +297,7 @@ def entries_rebuilt(events: Iterable[Mapping[str, Any]]) -> int:
 
 @pytest.mark.fault
 async def test_a_quick_stop_keeps_the_mended_entries(tmp_path: Path) -> None:
-    """What one start has rebuilt the next one finds, however soon the broker stopped."""
+    """The next start finds the rebuilt entries of the last one, however soon the broker stopped."""
     await damage_a_queue_log(tmp_path)
     assert await rebuilt(tmp_path) >= 10
     assert await rebuilt(tmp_path) == 0

@@ -56,7 +56,7 @@ def ready(broker: BrokerProcess, vhost: str, user: str = "ann") -> int:
 
 
 def lost(broker: BrokerProcess) -> list[str]:
-    """Return the paths of what the last start missed and went on without."""
+    """Return the paths of what the last start missed and continued without."""
     events = [event for event in broker.log_events() if event["event"] == "store.missing"]
     assert all(event["level"] == "error" and event["reason"] for event in events)
     return [event["path"] for event in events]

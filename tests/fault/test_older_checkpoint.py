@@ -214,21 +214,21 @@ async def between(channel: Any) -> None:
 
 
 async def roll(channel: Any) -> None:
-    """Let the log go on to another segment, and keep nothing of what fills this one."""
+    """Let the log continue to another segment, and keep nothing of what fills this one."""
     filler = await channel.declare_queue("filler", durable=True)
     await publish(channel, "", "filler", range(1100))
     await filler.purge()
 
 
 async def after(channel: Any) -> None:
-    """Go on behind the newest checkpoint."""
+    """Continue after the newest checkpoint."""
     await ack(channel, "late", 4)
     await channel.declare_queue("last", durable=True)
     await publish(channel, "", "last", range(600, 603))
 
 
 async def content_of(broker: BrokerServer) -> dict[str, Any]:
-    """Return all queues with their arguments, bindings and messages, after all that nobody needs was removed."""
+    """Return all queues with their arguments, bindings and messages, after all that no one needs was removed."""
     for _ in range(2):
         await broker.engines["/"].checkpointer.take()
     vhost = broker.engines["/"].vhost

@@ -39,9 +39,8 @@ def _quiet() -> Iterator[None]:
 
 @dataclass
 class Ledger:
-    """What is known of each number, over all lives.
-
-    Shapes: `arrived` holds, by queue, the attempts at each number that were seen in it.
+    """The facts about each number, over all lives. Shapes: `arrived` holds, by queue, the attempts at each number that
+    were seen in it.
     """
 
     acked: set[Number] = field(default_factory=set)

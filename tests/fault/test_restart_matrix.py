@@ -37,7 +37,7 @@ SURVIVING_EXCHANGES = [name for name, durable, *_ in EXCHANGES if durable]
 
 @dataclass
 class Restarted:
-    """What was found after the first end of the broker, and after a second one of the other kind."""
+    """The state found after the first end of the broker, and after a second one of the other kind."""
 
     killed: bool
     first: Found

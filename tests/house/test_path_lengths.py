@@ -25,7 +25,7 @@ def log_settings() -> Iterator[None]:
 @pytest.mark.interpreted("the functions are traced, which compiled ones cannot be")
 @pytest.mark.parametrize("name", LONGEST)
 def test_a_path_is_no_longer_than_it_was(name: str) -> None:
-    """A path runs at most so many functions, in so many files, and returns so often to one of them."""
+    """A path runs at most this many functions, in this many files, and returns so often to one of them."""
     steps = paths.walk(name)
     counts = (len(tracer.functions(steps)), len(tracer.files(steps)), tracer.reentries(steps))
     assert all(count <= most for count, most in zip(counts, LONGEST[name], strict=True)), (

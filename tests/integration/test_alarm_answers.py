@@ -121,7 +121,7 @@ def count(channel: BlockingChannel) -> int:
 
 
 async def test_a_blocking_client_gets_a_nack(tmp_path: Path) -> None:
-    """One that published before, and one that begins during the alarm; both may go on otherwise."""
+    """One that published before, and one that begins during the alarm; both may continue otherwise."""
 
     def story(world: World) -> None:
         world.limit(0)
@@ -181,7 +181,7 @@ def answered(client: RawClient, kind: type[Any], upto: int) -> None:
 
 
 async def test_without_confirms_the_channel_closes(tmp_path: Path) -> None:
-    """A message that nobody would miss closes its channel with 406; the connection stays, and so do consumers."""
+    """A message that no one would miss closes its channel with 406; the connection stays, and so do consumers."""
 
     def story(world: World) -> None:
         world.limit(0)
@@ -200,7 +200,7 @@ async def test_without_confirms_the_channel_closes(tmp_path: Path) -> None:
 
 
 async def test_transactions_fail_with_406(tmp_path: Path) -> None:
-    """A publish, and the commit of one from before the alarm; a commit of acks alone goes on."""
+    """A publish, and the commit of one from before the alarm; a commit of acks alone continues."""
 
     def story(world: World) -> None:
         world.limit(0)
@@ -366,7 +366,7 @@ class Taken:
         self.bodies: list[bytes] = []
 
     def take(self, body: bytes) -> None:
-        """Note a message of the other broker."""
+        """Record a message of the other broker."""
         self.bodies.append(body)
 
     def lost(self) -> None:
@@ -402,7 +402,7 @@ async def test_a_link_of_the_overlay_waits(tmp_path: Path, seconds: int) -> None
 
 
 async def test_dead_letters_go_on(tmp_path: Path) -> None:
-    """What the broker itself publishes is not refused: it came in before the alarm."""
+    """The broker's own publishes are not refused, because the messages arrived before the alarm."""
 
     def story(world: World) -> None:
         world.limit(0)

@@ -47,7 +47,7 @@ def silent(*clients: RawClient) -> bool:
 
 
 def test_answers_wait_for_the_sync_and_methods_do_not(tmp_path: Path) -> None:
-    """What is declared is used at once, here and by others; answers and the deliveries behind them come in order."""
+    """A declared queue is used at once, here and by others; answers and the deliveries after them arrive in order."""
     files = GatedFiles()
     with (
         Broker(files=files, server={"data_dir": tmp_path}) as broker,

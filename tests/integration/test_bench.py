@@ -92,7 +92,7 @@ def test_a_backlog_is_there_after_a_restart_and_after_a_kill(broker: brokers.Bro
 
 
 def test_a_publisher_at_full_speed_is_ahead_of_its_consumers(broker: brokers.Broker) -> None:
-    """What the publisher sent beyond the deliveries is seen as a backlog, and latency counts from sending."""
+    """Messages sent beyond the deliveries are shown as a backlog, and latency counts from sending."""
     figures = full_speed("S4", 16).measure(broker, LIMITS)
     assert figures["published_per_s"] > 0
     assert figures["queued"] >= 0

@@ -108,7 +108,7 @@ async def test_binding_and_unbinding_by_the_thousands_is_done_turn_by_turn(tmp_p
 
 
 async def test_a_storm_of_one_connection_leaves_the_others_their_turns(tmp_path: Path) -> None:
-    """What another client sends while one binds thousands of keys is done before the last of them."""
+    """Requests of another client while one binds thousands of keys are done before the last of them."""
     async with mortal_broker(tmp_path) as broker:
         with (
             await asyncio.to_thread(connect, broker) as storming,

@@ -52,7 +52,7 @@ def ended(client: socket.socket) -> bool:
 
 
 async def count_open(clients: list[socket.socket], wanted: int) -> None:
-    """Wait until the broker holds so many of these connections."""
+    """Wait until the broker holds this many of these connections."""
 
     async def so_many() -> bool:
         return sum(not ended(client) for client in clients) == wanted
@@ -267,7 +267,7 @@ async def test_a_users_snapshots_take_the_place_of_the_users_own(tmp_path: Path)
 
 
 async def test_a_users_snapshots_leave_room_on_the_disk_for_others(tmp_path: Path) -> None:
-    """Of the share of the disk a user takes as much as it leaves; the user's own older ones go first."""
+    """A user may take as much of the share of the disk as remains; the user's own older snapshots go first."""
 
     class Disk(Files):
         def disk_bytes(self, _folder: Path) -> int:

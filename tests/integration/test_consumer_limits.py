@@ -53,7 +53,7 @@ def counts(broker: Broker) -> tuple[int, int]:
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 @pytest.mark.parametrize("of", ["consumer", "queue", "policy"])
 def test_a_consumer_that_holds_a_message_for_too_long_is_cancelled(kind: str, of: str) -> None:
-    """What it holds is ready again, not failed; the channel stays, and a late acknowledgement changes nothing."""
+    """Its messages are ready again, not failed; the channel stays, and a late acknowledgement changes nothing."""
     queue = {"x-queue-type": kind, **(TIMEOUT if of == "queue" else {})}
     with Broker() as broker:
         if of == "policy":

@@ -258,7 +258,7 @@ async def test_long_path_is_reached_through_its_folder(tmp_path: Path) -> None:
 
 
 async def test_broker_without_a_socket_serves_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a long path cannot be reached, the start warns and continues, and a request says why in one line."""
+    """If a long path cannot be reached, the start warns and continues, and a request gives the reason in one line."""
     folder = long_folder(tmp_path)
     is_folder = os.path.isdir
     monkeypatch.setattr(os.path, "isdir", lambda path: path != "/proc/self/fd" and is_folder(path))

@@ -75,7 +75,7 @@ def test_a_queue_drops_what_it_has_already_and_confirms_it(broker_process: Broke
 
 
 def test_a_queue_knows_its_messages_after_kill_9(broker_process: BrokerProcess, queue_type: str) -> None:
-    """What was acked is not known any more; what waits is, over several slots, and counted when it is dropped."""
+    """Acked messages are forgotten; waiting ones are known, over several slots, and repeats are dropped and counted."""
     broker_process.environment["SLOTMQ_SLOTS__WINDOW_MESSAGES"] = "4"
     with channel_of(broker_process.start().address) as channel:
         arguments = {KIND: True, "x-queue-type": queue_type}

@@ -346,7 +346,7 @@ class SlowJournal:
         self.record.decide(change, **how)
 
     def retire(self, change: Any, *, durable: bool) -> bool:
-        """Keep queues that nobody uses."""
+        """Keep queues that no one uses."""
         return False
 
     def apply(self, change: Any, then: Callable[[], None]) -> None:

@@ -85,7 +85,7 @@ class Touches:
 
 
 async def test_a_turn_touches_a_slice_of_a_long_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An import reads, compares, copies, writes and declares so many objects in a turn; an export makes as few rows."""
+    """An import reads, compares, copies, writes and declares so much in a turn; an export makes as few rows."""
     touches = Touches(monkeypatch)
     for module, name in (
         (json_text, "_member"), (reading, "Fields"), (definitions_import, "_is_there"), (rehearsal, "_copy_queue"),

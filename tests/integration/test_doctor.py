@@ -36,7 +36,7 @@ def test_doctor_looks_at_the_broker_and_the_machine(
 def test_doctor_beside_a_running_broker_looks_at_its_settings(
     broker_process: BrokerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the broker was started with counts, not what this shell would start; a file that differs is told."""
+    """The settings of the running broker count, not those of this shell; a differing file is reported."""
     broker_process.environment["SLOTMQ_SERVER__CONNECTIONS_MAX"] = "77"
     broker_process.environment["SLOTMQ_AUTH__USERS__ALICE"] = "s3cret"
     broker_process.start()

@@ -146,7 +146,7 @@ def test_the_consumers_of_a_queue_hand_over_to_those_that_come(process: BrokerPr
 
 
 def test_a_drain_that_is_interrupted_leaves_everything_as_it_was(process: BrokerProcess, worker: RawClient) -> None:
-    """When the command is killed, deliveries go on."""
+    """When the command is killed, deliveries continue."""
     command = started(process, "drain")
     wait_until(lambda: is_draining(process), "the drain")
     command.kill()

@@ -49,7 +49,7 @@ def deliveries_before(client: RawClient, tag: str, *, acks: bool) -> int:
 
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_a_shared_prefetch_goes_round(tmp_path: Path, workers: int) -> None:
-    """Of two queues that share a prefetch of 1, the one with a single message does not wait for the other's backlog."""
+    """If two queues share a prefetch of 1, the one with a single message does not wait for the other's backlog."""
     async with mortal_broker(tmp_path, {"slots": {"workers": workers}}) as broker:
         with await talk(broker, connect, broker) as client:
 

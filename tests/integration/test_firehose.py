@@ -252,7 +252,7 @@ async def test_trace_shows_live_what_passes_its_filters_until_ctrl_c(tmp_path: P
 
 
 async def test_trace_ends_after_as_many_as_were_asked_for(tmp_path: Path) -> None:
-    """slotmq trace --count ends after that many messages, as lines to read."""
+    """slotmq trace --count ends after this many messages, as lines to read."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("q")
         process = await asyncio.to_thread(trace_process, tmp_path, "--count", "2")

@@ -20,7 +20,7 @@ LEFT_BYTES = 16 << 20
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's heap is known")
 def test_a_purged_backlog_leaves_no_memory(tmp_path: Path) -> None:
-    """Of the memory of 80 MB in a queue next to nothing is left soon after a purge, while the broker goes on."""
+    """Soon after a purge almost none of the memory of 80 MB in a queue is left, while the broker continues."""
     broker = BrokerProcess(tmp_path / "data")
     broker.start()
     before_bytes = broker.rss_bytes()

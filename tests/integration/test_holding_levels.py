@@ -197,7 +197,7 @@ async def test_transient_messages_are_held_too(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.torture)])
 async def test_held_messages_cost_memory_by_slots(tmp_path: Path, count: int) -> None:
-    """Of many held messages few are in memory, and of their moments one for each slot."""
+    """Few of many held messages are in memory, and one moment for each slot."""
     clock = VirtualClock()
     random = Random(1)
     waits_ms = [random.randrange(2 * HOUR_MS, 9 * HOUR_MS) for _ in range(count)]

@@ -99,7 +99,7 @@ async def test_a_slot_is_the_bytes_of_its_file(tmp_path: Path) -> None:
 
 
 async def test_a_slot_that_is_fetched_is_read(tmp_path: Path) -> None:
-    """The broker writes the slot files of a tap sooner while somebody fetches them, and of no other tap."""
+    """The broker writes the slot files of a tap sooner while someone fetches them, and of no other tap."""
     async with tapped_broker(tmp_path / "data", "a", "b") as broker:
         await slot_of(broker, "b", b"1")
         seal = await slot_of(broker, "a", b"1")

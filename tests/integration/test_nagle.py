@@ -32,14 +32,14 @@ class Acknowledged(list[socket.socket]):
     waits = 0
 
     def acknowledge(self, end: socket.socket) -> None:
-        """Note the socket, and acknowledge."""
+        """Record the socket, and acknowledge."""
         self.append(end)
         acknowledge(end)
 
 
 @pytest.fixture
 def acknowledged(monkeypatch: pytest.MonkeyPatch) -> Acknowledged:
-    """Note what the broker acknowledges at once."""
+    """Record what the broker acknowledges at once."""
     found = Acknowledged()
     note_wait = PromptAck._note_wait
 

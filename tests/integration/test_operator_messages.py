@@ -318,7 +318,7 @@ async def test_whoever_publishes_hears_that_the_vhost_was_deleted(
 
 @pytest.mark.parametrize(("limit", "left"), [(DROPPED_AT_ONCE, 700), (2 * DROPPED_AT_ONCE + 100, 100), (10_000, 0)])
 async def test_more_messages_than_one_step_takes_are_dropped(broker: BrokerServer, limit: int, left: int) -> None:
-    """A drop goes on step by step up to its limit, or to the end of the queue, and leaves the rest in order."""
+    """A drop continues step by step up to its limit, or to the end of the queue, and leaves the rest in order."""
     engine = broker.engines["/"]
     queue = engine.vhost.queues.declare("q")
     envelope, facts = Envelope("", "q"), facts_of(NO_PROPERTIES)

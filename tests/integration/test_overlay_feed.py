@@ -1,4 +1,4 @@
-"""The interest feed, with real clients: what somebody wants, on the first and the last who does."""
+"""The interest feed, with real clients: what someone wants, on the first and the last who does."""
 
 from __future__ import annotations
 

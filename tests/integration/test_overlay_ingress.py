@@ -100,7 +100,7 @@ async def test_content_is_passed_on_untouched_and_never_forwarded_again(tmp_path
 
 
 async def test_alternates_are_for_what_was_published_here(tmp_path: Path) -> None:
-    """What no binding matches any more is dropped; an alternate exchange behind another gets its messages."""
+    """Messages that no binding matches any more are dropped; an alternate's own alternate gets its messages."""
     async with timed_broker(tmp_path / "a") as pb, timed_broker(tmp_path / "b") as sb:
         source, sink = overlay_of(pb), overlay_of(sb)
         async with channel_of(pb) as channel, channel_of(sb) as other:
@@ -237,7 +237,7 @@ async def test_dead_letters_of_received_messages_are_published_here(tmp_path: Pa
 
 
 async def test_full_queue_that_rejects_takes_no_more(tmp_path: Path) -> None:
-    """The other queues take the message, the position goes on, and the refusals are counted."""
+    """The other queues take the message, the position continues, and the refusals are counted."""
     async with timed_broker(tmp_path / "a") as pb, timed_broker(tmp_path / "b") as sb:
         source, sink = overlay_of(pb), overlay_of(sb)
         async with channel_of(pb) as channel, channel_of(sb) as other:

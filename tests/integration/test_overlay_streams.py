@@ -69,7 +69,7 @@ async def test_stream_has_what_is_wanted_of_every_type_of_exchange(
 
 
 async def test_confirms_and_returns_count_other_brokers_as_queues(tmp_path: Path) -> None:
-    """A mandatory message that only another broker wants is routed; one that nobody wants comes back."""
+    """A mandatory message that only another broker wants is routed; one that no one wants comes back."""
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         log = await level_of(broker, "x", ["a.*"])

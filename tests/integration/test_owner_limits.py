@@ -209,7 +209,7 @@ async def test_limits_that_cannot_be_refuse_a_document(tmp_path: Path, part: dic
 
 
 async def test_a_folder_with_limits_that_nobody_checked_is_opened(tmp_path: Path) -> None:
-    """A folder with a parameter that nobody would accept now is opened, without it."""
+    """A folder with a parameter that no one would accept now is opened, without it."""
     async with running_broker(tmp_path):
         pass
     file = DefinitionsFile(Files(), tmp_path)

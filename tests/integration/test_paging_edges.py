@@ -366,7 +366,7 @@ async def test_a_slot_that_came_back_counts_for_what_it_holds(tmp_path: Path) ->
 @pytest.mark.parametrize("files", [Files(), ColdFiles()], ids=["cached", "cold"])
 @pytest.mark.parametrize("durable", [False, True])
 async def test_a_slot_that_came_back_has_no_settled_messages(tmp_path: Path, files: Files, durable: bool) -> None:
-    """What was settled before a slot is read back, or while it is read, stays away: from memory and from consumers."""
+    """Messages settled before or while a slot is read back return neither to memory nor to consumers."""
     sent = numbered(SMALL["slots"]["window_messages"], 1000)
     async with mortal_broker(tmp_path, SMALL, files=files) as broker:
         engine = broker.engines["/"]

@@ -132,7 +132,7 @@ def test_a_fan_out_delivers_each_message_to_each_queue(broker: BrokerAddress) ->
 
 
 def test_routing_matches_the_share_that_was_asked_for(broker: BrokerAddress) -> None:
-    """Of 20,000 new keys, a tenth matches one binding each."""
+    """A tenth of 20,000 new keys matches one binding each."""
     words = ("--bindings", "400", "--match", "10%", "-C", "20000", "-a")
     result = measured(broker, "routing", *words)
     assert (result.totals.published, result.totals.delivered) == (20_000, 2000)

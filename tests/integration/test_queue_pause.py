@@ -57,7 +57,7 @@ async def resume(broker: Broker) -> None:
 
 @pytest.mark.parametrize("single_active", [False, True], ids=["shared", "single active"])
 async def test_nothing_is_delivered_before_the_queue_is_resumed(tmp_path: Path, single_active: bool) -> None:
-    """Publishes, acks and purges go on; then consumers get what is left, in order, the active consumer first."""
+    """Publishes, acks and purges continue; then consumers get the rest, in order, the active consumer first."""
     async with timed_broker(tmp_path) as broker, client_of(broker.server) as channel:
         await channel.declare_queue("q", durable=True, arguments={"x-single-active-consumer": single_active})
         first, second = await collect(channel), await collect(channel)

@@ -15,7 +15,7 @@ SLOW_S = 3
 
 @pytest.mark.parametrize("consumes", [False, True])
 async def test_a_client_that_does_not_read(tmp_path: Path, consumes: bool) -> None:
-    """The warning comes after so many seconds without progress, once, and again only after the client has read."""
+    """The warning comes after this many seconds without progress, once, and again only after the client has read."""
     async with running_broker(tmp_path, flow={"slow_client_ms": 0}) as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q")
         if consumes:

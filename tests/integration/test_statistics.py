@@ -220,7 +220,7 @@ async def test_a_delivery_and_an_ack_count_once_in_each_place(tmp_path: Path) ->
 
 
 async def test_totals_do_not_fall_when_a_channel_a_queue_or_a_vhost_ends(tmp_path: Path) -> None:
-    """What ended stays counted, and so do those that opened and closed."""
+    """Ended objects stay counted, as do those that opened and closed."""
     async with statistics_of(tmp_path) as (broker, statistics):
         await broker.administration.change(lambda draft: draft.add_vhost("crm", {}))
         await broker.administration.change(lambda draft: draft.permissions.set("guest", "crm", ".*", ".*", ".*"))
@@ -259,7 +259,7 @@ async def test_dead_letters_count_by_reason(tmp_path: Path) -> None:
 
 
 async def test_a_transaction_counts_at_its_commit(tmp_path: Path) -> None:
-    """What a transaction publishes is received at once, and routed at the commit."""
+    """Publishes of a transaction count as received at once, and as routed at the commit."""
     async with statistics_of(tmp_path) as (broker, statistics), connected(broker) as connection:
         channel = await connection.channel(publisher_confirms=False)
         await channel.declare_queue("q")

@@ -96,7 +96,7 @@ def trimmed(value: Any, node: str, *, varies: bool = False) -> Any:
 
 
 def free_port() -> int:
-    """Return a port that nobody uses now."""
+    """Return a port that no one uses now."""
     with socket.create_server(("127.0.0.1", 0)) as one:
         return int(one.getsockname()[1])
 

@@ -120,7 +120,7 @@ def test_a_command_that_has_enough_is_answered(broker: Broker, url: str) -> None
 
 
 def test_a_trace_shows_messages_as_they_pass(broker: Broker, url: str) -> None:
-    """What the broker tells arrives at once, not at the end of the answer."""
+    """Each line of the broker arrives at once, not at the end of the answer."""
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         channel = connection.channel()
         with conversation(BrokerUrl(url), "trace", key="#") as client:

@@ -1,4 +1,4 @@
-"""Answers without an end, such as live numbers: what ends them, and what is left of them."""
+"""Answers without an end, such as live numbers: what ends them, and the rest of them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def begin(port: int) -> socket.socket:
 
 
 async def test_an_answer_ends_when_its_client_leaves(tmp_path: Path) -> None:
-    """Nothing is made for somebody who has gone, although the answer waits for something that never comes."""
+    """Nothing is made for someone who has left, although the answer waits for something that never comes."""
     endless = Endless()
     async with broker_with(endless, tmp_path / "data") as broker:
         client = await asyncio.to_thread(begin, broker.manage.port())

@@ -83,7 +83,7 @@ async def test_no_name_is_an_internal_error(tmp_path: Path) -> None:
 
 
 async def test_no_request_is_an_internal_error(tmp_path: Path) -> None:
-    """Whatever a caller with all rights sends, the answer says what is wrong, as JSON, and the broker goes on."""
+    """Whatever a caller with all rights sends, the answer says what is wrong, as JSON, and the broker continues."""
     chance = random.Random(11)
     routes = changing_routes()
     async with managed(tmp_path, auth={"users": {"guest": "guest"}}) as (broker, api):  # who cannot be deleted

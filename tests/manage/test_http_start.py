@@ -67,7 +67,7 @@ async def test_a_taken_port_is_only_a_warning_where_nobody_asked_for_it() -> Non
 
 @pytest.mark.parametrize("asked", [False, True])
 async def test_a_port_that_another_broker_takes_between_two_steps(asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two brokers that start together both bind the port, and one listens: the other one has no HTTP and says so."""
+    """Two brokers that start together both bind the port, and one listens; the other has no HTTP and says so."""
 
     def bind_second(*arguments: Any) -> list[socket.socket]:
         bound = bind(*arguments)
@@ -100,7 +100,7 @@ async def test_a_port_that_was_bound_is_released_when_the_next_one_is_taken() ->
 
 
 async def test_without_the_extra_a_broker_serves_unless_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks for HTTP is told which extra to install; nobody else has to know."""
+    """A user who asks for HTTP is told which extra to install; others need not know."""
     monkeypatch.setattr("broker.parts.http.find_spec", lambda name: None if name == "uvicorn" else object())
     with capture_logs() as events:
         part = part_of(left_to_itself(0))

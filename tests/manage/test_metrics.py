@@ -1,4 +1,4 @@
-"""The metrics: RabbitMQ's names, types and numbers, complete for its dashboard; nothing falls, and the loop goes on."""
+"""The metrics: RabbitMQ's names, types and numbers, complete for its dashboard; nothing falls, the loop continues."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def test_labels_are_escaped(tmp_path: Path) -> None:
 
 
 async def test_families_and_vhosts_are_chosen(tmp_path: Path) -> None:
-    """Only what was asked for is there, with who the broker is; a family that nobody knows adds nothing."""
+    """Only what was asked for is there, with who the broker is; a family that no one knows adds nothing."""
     identity = {"rabbitmq_build_info", "rabbitmq_identity_info"}
     async with measured_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("q")

@@ -69,7 +69,7 @@ async def test_this_node_tells_what_the_system_says(tmp_path: Path) -> None:
 
 
 def test_a_connection_shows_its_certificate() -> None:
-    """What TLS agreed on, and the names of the client's certificate as RabbitMQ writes them."""
+    """The row has the TLS parameters, and the names in the client's certificate as RabbitMQ writes them."""
     fields = _tls_fields(TlsFacts("TLSv1.3", "TLS_AES_256_GCM_SHA384", CERTIFICATE))
     assert fields["ssl"] is True
     assert (fields["ssl_protocol"], fields["ssl_cipher"]) == ("TLSv1.3", "TLS_AES_256_GCM_SHA384")

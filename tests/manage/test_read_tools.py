@@ -156,7 +156,7 @@ async def test_tools_find_their_fields_in_an_idle_broker(tmp_path: Path) -> None
 
 
 async def test_rates_are_of_the_time_between_two_questions(tmp_path: Path) -> None:
-    """What KEDA scales by: messages per second that came and went."""
+    """KEDA scales by these rates: published and delivered messages per second."""
     async with managed_broker(tmp_path / "data") as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("work")
         before = await get(broker, "queues/%2F/work")

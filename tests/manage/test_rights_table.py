@@ -7,7 +7,7 @@ what the code says that a route needs. A route or a verb without a row fails. A 
 
 The first WHO are the tags that suffice in the vhost `mine`, where each user may do everything, the second those that
 suffice in `theirs`, where none has a permission: n is a user without tags, m management, p policymaker, o monitoring, a
-administrator, - nobody; `*` needs no login. RIGHTS are the permissions that are needed as well: configure, write, read.
+administrator, - no one; `*` needs no login. RIGHTS are the permissions that are needed as well: configure, write, read.
 `!` says that what is there for others does not exist for the refused (404). Behind `~` a list is asked: who sees what
 is in `mine`, and who what is in `theirs`. In paths and bodies {v} is the vhost, whose resources begin with its name.
 """
@@ -414,7 +414,7 @@ class Row(NamedTuple):
 
 
 def lines(table: str) -> list[str]:
-    """Return the lines of a table, with those that go on in the next one."""
+    """Return the lines of a table, with those that continue in the next one."""
     return list(filter(None, table.replace("\\\n", " ").splitlines()))
 
 
@@ -646,7 +646,7 @@ def walk(scene: Scene, row: Row, ask: Callable[[Scene, Row, Web, str], Said]) ->
 
 @pytest.mark.parametrize("row", rows(ROUTES), ids=lambda row: f"{row.method} {row.path}")
 def test_a_route(scene: Scene, row: Row) -> None:
-    """A route admits those whom the table names, and nobody else."""
+    """A route admits those whom the table names, and no one else."""
     walk(scene, row, asked)
 
 
@@ -657,7 +657,7 @@ def test_a_verb(scene: Scene, row: Row) -> None:
 
 
 def test_every_route_and_verb_has_a_row(scene: Scene) -> None:
-    """What is added has to be entered by hand."""
+    """New routes and verbs must be entered by hand."""
     managed = scene.broker.server.entrance.managed
     routes = [*http_routes(), *metrics_routes()]
     paths = {re.sub("^GET /page/.*", "GET /page/{file}", f"{route.method} {route.path}") for route in routes}
@@ -691,7 +691,7 @@ def test_sealing_all_takes_the_right_to_each(scene: Scene) -> None:
 
 
 def test_a_cursor_is_its_makers(scene: Scene) -> None:
-    """Who may read a tap moves an own cursor, and another's only with the right to configure the tap."""
+    """A user who may read a tap may move an own cursor, and another's only with the right to configure the tap."""
     place = {"vhost": "mine", "tap": "mine.t"}
     reader, both = scene.by_rights["r"], scene.by_rights["cr"]
     assert reader.ask("PUT", "/v1/cursors/a", {**place, "seal": 0}).status == 204

@@ -74,7 +74,7 @@ async def test_a_page_logs_in_and_out(browser: Browser) -> None:
 
 
 async def test_a_live_stream_ends_with_its_session(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has logged out is told nothing more."""
+    """A user who has logged out gets nothing more."""
     monkeypatch.setattr(live, "LOOK_S", 0.02)
     await browser.log_in()
     reader, writer = await asyncio.open_connection("127.0.0.1", browser.port)
@@ -88,7 +88,7 @@ async def test_a_live_stream_ends_with_its_session(browser: Browser, monkeypatch
 
 
 async def test_a_wrong_password_gets_no_cookie(browser: Browser) -> None:
-    """The answer does not say what was wrong, a browser asks nobody, and the log knows, without the password."""
+    """The answer does not say what was wrong, a browser asks no one, and the log knows, without the password."""
     with capture_logs() as events:
         said = await browser.log_in("guest", "sesame")
     assert said.refusal == (401, "not_authorized", "Login failed")
@@ -101,7 +101,7 @@ async def test_a_wrong_password_gets_no_cookie(browser: Browser) -> None:
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"username": "guest"}', b'{"username": 1, "password": "x"}'])
 async def test_a_login_without_name_and_password_is_refused(browser: Browser, body: bytes) -> None:
-    """What is not a login is 400."""
+    """A body that is not a login gets 400."""
     assert (await browser.ask("POST", "/api/session", body)).status == 400
 
 
@@ -156,7 +156,7 @@ async def test_a_name_of_another_site_is_refused_on_this_machine(tmp_path: Path)
 
 
 async def test_only_who_may_be_shown_a_dialog_is_challenged(broker: BrokerServer, browser: Browser) -> None:
-    """A browser shows its own dialog for an address that somebody entered, not for what the page loads."""
+    """A browser shows its own dialog for an address that someone entered, not for what the page loads."""
     for headers, challenged in (
         ({}, True),
         ({"Sec_Fetch_Dest": "document"}, True),
@@ -168,7 +168,7 @@ async def test_only_who_may_be_shown_a_dialog_is_challenged(broker: BrokerServer
 
 
 async def test_failures_of_the_page_and_of_programs_count_together(broker: BrokerServer, browser: Browser) -> None:
-    """Who tries passwords at the page finds the limits that AMQP has."""
+    """Guesses of passwords at the page are subject to AMQP's limits."""
     attempts = broker.listener._logins._attempts
     attempts._now_s = lambda: 0.0  # failures are forgotten with time
     for number in range(3):

@@ -69,7 +69,7 @@ def test_queues_are_sorted_and_chosen_by_the_broker(url: str) -> None:
 
 
 async def test_the_age_of_a_head_on_disk_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue that nobody consumes lies on disk; its head is not read at each look."""
+    """A queue that no one consumes lies on disk; its head is not read at each look."""
     async with running_broker(tmp_path / "data") as broker:
         async with client_of(broker) as channel:
             await channel.declare_queue("q", durable=True)

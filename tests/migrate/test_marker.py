@@ -26,7 +26,7 @@ def forwarded(message: SourceMessage, *, doubtful: bool = False) -> bytes:
 
 
 def test_a_marker_survives_its_encoding() -> None:
-    """What the source returns is what was sent."""
+    """The source returns exactly the marker that was sent."""
     marker = Marker("migrate-1", 3, [(2, "abc")], ["def"])
     assert Marker.decode(marker.encode()) == marker
     with pytest.raises(MigrationFault, match="none of this version"):

@@ -1,4 +1,4 @@
-"""What a broker of MQTT has to do, as a reference: sessions, their messages at each QoS, retained messages."""
+"""A reference MQTT broker: sessions, their messages at each QoS, retained messages."""
 
 from __future__ import annotations
 

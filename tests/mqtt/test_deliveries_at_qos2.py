@@ -54,7 +54,7 @@ def test_a_delivery_is_a_handshake(enter: Callable[..., RawMqtt], name: str, ver
 
 
 def test_the_lower_qos_counts(enter: Callable[..., RawMqtt], name: str, channel: Any) -> None:
-    """Of the publish and of the best matching subscription; AMQP's persistent messages have QoS 1."""
+    """The lower QoS of the publish and of the best subscription applies; AMQP's persistent messages have QoS 1."""
     two, one = enter(name), enter(f"{name}-1")
     two.send(subscribe(1, (f"{name}/#", 1), (f"{name}/a", 2))).expect(SUBACK)
     one.send(subscribe(1, (f"{name}/#", 1))).expect(SUBACK)
@@ -83,7 +83,7 @@ def test_the_lower_qos_counts(enter: Callable[..., RawMqtt], name: str, channel:
 @pytest.mark.parametrize("end", ["kill", "disconnect"])
 @pytest.mark.parametrize("step", ["delivered", "received", "released", "completed"])
 def test_a_delivery_arrives_once(tmp_path: Path, name: str, step: str, end: str) -> None:
-    """A handshake that is cut off at any step goes on with its packet id, and no message comes twice or is lost."""
+    """A handshake that is cut off at any step continues with its packet id, and no message comes twice or is lost."""
     process = mqtt_process(tmp_path / "folder").start()
     try:
         with RawMqtt(mqtt_port(process)) as client, RawMqtt(mqtt_port(process)) as writer:

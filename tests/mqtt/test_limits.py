@@ -53,7 +53,7 @@ def enter(port: int, vhost: str) -> Iterator[Callable[..., RawMqtt]]:
 
 
 def test_limits_of_the_vhost(shared_mqtt: BrokerProcess, vhost: str, enter: Callable[..., RawMqtt]) -> None:
-    """A session queue or a connection over a limit is refused with 0x97, and the client goes on."""
+    """A session queue or a connection over a limit is refused with 0x97, and the client continues."""
     ask(shared_mqtt.folder, "set_vhost_limits", name=vhost, limits={"max-queues": 1, "max-connections": 2})
     client, other = enter("a"), enter("b")
     assert client.send(subscribe(1, ("a", 1), ("b", 1), ("c", 0))).expect(SUBACK)[-3:] == b"\1\1\x97"

@@ -137,7 +137,7 @@ def test_a_port_that_nobody_can_connect_to() -> None:
 
 
 async def test_certificates_and_passwords(tmp_path: Path) -> None:
-    """A password comes before a certificate, half a login is refused in spite of it, and it comes before nobody."""
+    """A password comes before a certificate, half a login is refused in spite of it, and it comes before no one."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     issued = authority.issue_cert("localhost")

@@ -26,7 +26,7 @@ def metrics(process: BrokerProcess) -> dict[str, float]:
 
 
 def test_messages_and_clients_are_counted_by_protocol(tmp_path: Path) -> None:
-    """What two versions and AMQP publish and get is told apart, and stays counted when the clients have left."""
+    """Messages of two versions and of AMQP are counted separately, and stay counted after the clients have left."""
     process = mqtt_process(tmp_path / "folder", **HTTP).start()
     port = mqtt_port(process)
     connection = pika.BlockingConnection(pika.URLParameters(process.address.url))

@@ -81,7 +81,7 @@ def test_another_broker_is_measured_at_qos_2(mosquitto: int) -> None:
 
 
 def test_a_qos_that_the_broker_lacks_is_an_error_of_usage(port: int) -> None:
-    """What a CONNACK announces bounds the options, and a run without a topic of its own needs one by name."""
+    """The limits in a CONNACK bound the options, and a run without its own topic needs a named one."""
     run = PerfRun("mqtt", "-x", "0", "--uri", f"mqtt://127.0.0.1:{port}")
     assert (run.code, run.line) == (2, run.line)
     assert "name the topic with -t" in run.err

@@ -175,7 +175,7 @@ def killed(folder: Path, name: str) -> Iterator[tuple[BrokerProcess, Callable[[]
 
 @pytest.mark.parametrize("step", ["publish sent", "PUBREC received", "PUBREL sent", "PUBCOMP received"])
 def test_a_kill_neither_loses_nor_doubles(tmp_path: Path, name: str, step: str) -> None:
-    """Wherever the kill falls, the client goes on with what it knows, and each message is published once."""
+    """Wherever the kill falls, the client continues with what it knows, and each message is published once."""
     with killed(tmp_path / "folder", name) as (process, got):
         with RawMqtt(mqtt_port(process)) as client:
             client.enter(name, properties=HOUR)

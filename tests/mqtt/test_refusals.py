@@ -1,4 +1,4 @@
-"""What the listener refuses: with which reason code, and that it says so before it happens."""
+"""The refusals of the listener: their reason codes, and the announcements of limits."""
 
 from __future__ import annotations
 

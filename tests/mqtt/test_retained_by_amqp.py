@@ -98,7 +98,7 @@ def test_transactions_and_numbered_publishes_retain(enter: Callable[..., RawMqtt
 
 
 def test_a_confirmed_publish_is_retained_after_a_kill(tmp_path: Path, name: str) -> None:
-    """What was confirmed is retained after kill -9, also in a vhost that was added while the broker ran."""
+    """A confirmed message is retained after kill -9, even in a vhost that was added while the broker ran."""
     process = mqtt_process(tmp_path / "folder").start()
     ask(process.folder, "add_vhost", name="more")
     ask(process.folder, "set_permission", user="guest", vhost="more", configure=".*", write=".*", read=".*")

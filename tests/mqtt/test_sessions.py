@@ -138,7 +138,7 @@ def test_acknowledged_messages_survive_a_kill(tmp_path: Path, name: str) -> None
 
 @pytest.mark.parametrize("stop", ["kill", "terminate"])
 def test_a_session_survives_a_restart(tmp_path: Path, name: str, stop: str) -> None:
-    """What was delivered and not acknowledged arrives again; what was acknowledged does not."""
+    """Unacknowledged deliveries arrive again; acknowledged ones do not."""
     process = mqtt_process(tmp_path / "folder").start()
     try:
         with RawMqtt(mqtt_port(process)) as client:
@@ -214,7 +214,7 @@ def test_delayed_wills_survive_a_restart(tmp_path: Path, name: str, stop: str) -
 
 
 def test_an_alarm_does_not_end_a_blocked_client(tmp_path: Path, name: str) -> None:
-    """A client that an alarm blocks is not read, so its silence does not count; one that only reads goes on."""
+    """A client that an alarm blocks is not read, so its silence does not count; one that only reads continues."""
     process = mqtt_process(tmp_path / "folder", SLOTMQ_MEMORY__ALARM_BYTES="1").start()
     try:
         with RawMqtt(mqtt_port(process)) as blocked, RawMqtt(mqtt_port(process)) as reader:

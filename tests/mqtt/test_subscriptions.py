@@ -122,7 +122,7 @@ def test_an_alias_is_told_in_a_packet_that_is_sent(enter: Callable[..., RawMqtt]
 
 @pytest.mark.parametrize("stop", ["kill", "terminate"])
 def test_a_packet_id_comes_again_after_a_restart(tmp_path: Path, name: str, stop: str) -> None:
-    """What is delivered again has its packet id and DUP; the next messages have others."""
+    """Redeliveries have their packet id and DUP; new messages have other ids."""
     process = mqtt_process(tmp_path / "folder").start()
     try:
         with RawMqtt(mqtt_port(process)) as client, RawMqtt(mqtt_port(process)) as writer:
@@ -188,7 +188,7 @@ def test_the_window_is_the_receive_maximum(enter: Callable[..., RawMqtt], name: 
 
 
 def test_a_slow_client_at_qos_0_loses_its_newest(tmp_path: Path, name: str) -> None:
-    """Of what comes while it does not read, 10,000 messages wait for it; the newer ones are dropped and counted."""
+    """While it is not reading, 10,000 messages wait for it; newer ones are dropped and counted."""
     process = mqtt_process(tmp_path / "folder", **WITH_HTTP).start()
     try:
         with RawMqtt(mqtt_port(process)) as slow, RawMqtt(mqtt_port(process)) as writer:

@@ -114,7 +114,7 @@ def test_amqp_reads_what_mqtt_publishes(port: int, name: str, channel: Any) -> N
 
 
 def test_mqtt_reads_what_amqp_publishes(enter: Callable[..., RawMqtt], name: str, channel: Any) -> None:
-    """Text headers are user properties in their order; an expiration is what is left of it, in seconds."""
+    """Text headers are user properties in their order; an expiration is the rest of it, in seconds."""
     client = enter(name)
     client.send(subscribe(1, (f"{name}/#", 1))).expect(SUBACK)
     properties = pika.BasicProperties(
@@ -170,7 +170,7 @@ def test_a_window_bounds_what_is_unacknowledged(enter: Callable[..., RawMqtt], n
 
 
 def test_a_message_that_waited_has_fewer_seconds_left(enter: Callable[..., RawMqtt], name: str) -> None:
-    """Of two equal messages the one that waits for the window longer than a second is delivered with a lower expiry."""
+    """Of two equal messages, the one that waits for the window for more than a second has a lower expiry."""
     client, writer = enter(name, properties=b"\x21\x00\x01"), enter(f"{name}-w")
     client.send(subscribe(1, (name, 1))).expect(SUBACK)
     writer.send(*[publish(name, b"x", number, b"\x02\0\0\0\x64") for number in range(1, 6)])

@@ -75,7 +75,7 @@ def _join(neighbours: dict[str, list[str]], one: str, other: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FolderCopy:
-    """What a copy of the data folder of a leaf has."""
+    """The contents of a copy of a leaf's data folder."""
 
     streams: dict[Space, MemoryStream]
     saved: LeafState

@@ -101,7 +101,7 @@ class Figure7:
         self.processes[name].running.send_signal(signal.SIGSTOP)
 
     def thaw(self, name: str) -> None:
-        """Let a frozen process go on."""
+        """Let a frozen process continue."""
         self.processes[name].running.send_signal(signal.SIGCONT)
 
     def carried_bytes(self, inner: str) -> int:
@@ -141,7 +141,7 @@ class Load:
         self._before = len(self.publisher.published_s)
 
     async def confirm(self, count: int) -> None:
-        """Return once so many more messages are confirmed."""
+        """Return once this many more messages are confirmed."""
         wanted = len(self.publisher.confirmed) + count
 
         async def confirmed() -> bool:

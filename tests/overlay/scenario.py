@@ -26,7 +26,7 @@ _UPDATES: Final = [kind.__name__ for kind in get_args(InterestPacket)]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """How much happens. `may_lose` allows limits and leaves without durable bindings, so that gaps are told."""
+    """The extent of a scenario. `may_lose` allows limits and leaves without durable bindings, so that gaps are told."""
 
     brokers: int = 6
     spaces: int = 1
@@ -152,7 +152,7 @@ class Story:
         return outcome
 
     def _last_round(self) -> None:
-        """Check that in a network that knows everything only what somebody wants crosses a link."""
+        """Check that in a network that knows everything only what someone wants crosses a link."""
         before = self._flooded()
         for _ in range(10):
             self._publish()

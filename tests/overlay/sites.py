@@ -37,7 +37,7 @@ class Site:
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody listens on, from below those that the system gives to clients."""
+    """Return a port of loopback that no one listens on, from below those that the system gives to clients."""
     while True:
         port = 20_000 + secrets.randbelow(12_000)  # whatever a test seeds `random` with
         with socket.socket() as probe:

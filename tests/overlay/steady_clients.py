@@ -1,4 +1,5 @@
-"""Clients that go on whatever happens to their broker: a publisher with a steady rate, and subscribers that keep count.
+"""Clients that continue whatever happens to their broker: a publisher with a steady rate, and subscribers that keep
+count.
 
 Each runs in a thread of its own on a raw socket, and connects again when its broker was killed. They read and write
 messages without pamqp, so that they cost little beside six brokers.
@@ -191,7 +192,7 @@ class SteadySubscriber(SteadyClient):
             unread += data
 
     def _take(self, unread: bytes) -> tuple[bytes, int]:
-        """Take whole deliveries, each of three frames; return what is left, and the last delivery tag or 0."""
+        """Take whole deliveries, each of three frames; return the rest, and the last delivery tag or 0."""
         at = tag = 0
         at_s = time.monotonic()
         while True:

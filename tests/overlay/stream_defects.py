@@ -1,4 +1,4 @@
-"""Defects that somebody might make in the streams of the overlay, and the tests that must catch each of them."""
+"""Defects that someone might make in the streams of the overlay, and the tests that must catch each of them."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def wants(broker: Broker, patterns: list[str], exchange: str = "x") -> bool:
 
 
 def has(broker: Broker, queue: str, count: int) -> bool:
-    """Return whether a queue has so many messages."""
+    """Return whether a queue has this many messages."""
     return broker.queue(queue).ready == count
 
 
@@ -85,7 +85,7 @@ async def test_only_the_first_and_the_last_of_equal_bindings_cross_a_link(
 
 
 async def test_the_loss_of_a_peer_withdraws_exactly_what_it_alone_wanted(tmp_path: Path) -> None:
-    """What another site wants as well stays, and so does what a durable queue of a third site wants."""
+    """Patterns that another site also wants stay, as do those of a durable queue at a third site."""
     first, *leaves = star(withdraw_after_ms=0)
     async with AsyncExitStack() as stack:
         m = await stack.enter_async_context(first.broker(tmp_path / "m"))
@@ -164,7 +164,7 @@ async def test_a_message_crosses_each_link_once_however_many_want_it(
 
 @pytest.mark.interpreted("a constant of the announcement is replaced")
 async def test_what_a_cover_hid_is_told_before_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In parts of one pattern each: at no moment does the publishing broker believe that nobody wants the key."""
+    """In parts of one pattern each: at no moment does the publishing broker believe that no one wants the key."""
     monkeypatch.setattr(announcement, "PART_PATTERNS", 1)
     async with sites(tmp_path, pair()) as (pb, sb):
         interest = held_by(pb).interest_of("a")

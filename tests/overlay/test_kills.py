@@ -28,7 +28,7 @@ async def survive(tree: Figure7, load: Load, *names: str) -> None:
 @pytest.mark.slow
 @pytest.mark.fault
 async def test_any_broker_may_die(tmp_path: Path) -> None:
-    """With a middle broker down all goes on through the others; a leaf that comes back gets what it missed.
+    """With a middle broker down all continues through the others; a leaf that comes back gets what it missed.
 
     The publisher's broker may have more than it confirmed; of that, too, each message comes at most once.
     """

@@ -22,7 +22,7 @@ KIB = 1024
 async def test_what_limits_drop_is_told_at_both_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, limits: dict[str, Any], forced_out: int
 ) -> None:
-    """A site that was away too long gets what is left, in order, and logs a gap; the other logs how much it dropped."""
+    """A site that was away too long gets the rest, in order, and logs a gap; the other logs how much it dropped."""
     port = free_port()
     near = Site(port, overlay("a", "site-a", ("site-b", "b", 0), leaf=True), **limits)
     far = Site(free_port(), overlay("b", "site-b", ("site-a", "a", port), leaf=True))

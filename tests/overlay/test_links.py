@@ -121,7 +121,7 @@ async def pair(user: str = "guest:guest") -> AsyncIterator[tuple[Site, Site]]:
 
 
 async def poll(reached: Callable[[], bool]) -> None:
-    """Wait until something has become true that nobody tells."""
+    """Wait until something has become true that no one tells."""
     async with asyncio.timeout(DEADLINE_S):
         while not reached():  # noqa: ASYNC110 - neither the log nor a link's output reports a change
             await asyncio.sleep(PAUSE_S)
@@ -226,7 +226,7 @@ async def test_who_is_no_neighbour_is_refused(
 
 
 async def test_a_broker_of_another_version_is_refused() -> None:
-    """Both versions are named; no packet behind the hello is taken."""
+    """Both versions are named; no packet after the hello is taken."""
     heard, carrier = Heard(), Told()
     link = OverlayLink("hub-1", "hub", "paris", "paris", carrier, heard, leaf=False)
     link.take(encode(Hello("paris", "paris", 1, leaf=True, version=1)) + encode(Ack(STREAM, 1, 1)))
@@ -270,7 +270,7 @@ async def test_packets_that_make_no_sense_end_the_link(logged: Logged) -> None:
 
 
 async def test_both_ends_may_have_a_url() -> None:
-    """Whoever is first opens the link; the other end's attempts end, or replace it once, and one link is left."""
+    """The first end opens the link; the other end's attempts end, or replace it once, and one link remains."""
     async with Site("rome", "rome", {"node": "hub", "broker": "hub-1"}) as probe:
         port = probe.broker.port
     async with Site("hub-1", "hub", {"node": "rome", "broker": "rome", "url": f"amqp://127.0.0.1:{port}"}) as hub:

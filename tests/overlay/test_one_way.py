@@ -55,7 +55,7 @@ async def test_every_message_crosses_and_the_receiver_filters(
 
 
 async def test_a_one_way_link_in_a_tree_floods_itself_alone(tmp_path: Path) -> None:
-    """What lies before the link gets everything for the sake of it; what lies beside it is filtered as always."""
+    """Brokers before the link get everything because of it; those beside it are filtered as always."""
     ports = [free_port() for _ in range(3)]
     middle = (
         overlay(

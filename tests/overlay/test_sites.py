@@ -43,7 +43,7 @@ def wants(broker: Broker, patterns: list[str]) -> bool:
 
 
 async def test_a_binding_at_one_site_draws_messages_of_another(tmp_path: Path) -> None:
-    """Only what somebody wants crosses the link, in order and once; the binding's end is heard too."""
+    """Only what someone wants crosses the link, in order and once; the binding's end is heard too."""
     async with sites(tmp_path, pair()) as (pb, sb), channel_of(pb) as channel, channel_of(sb) as other:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         await other.declare_exchange("x", "topic", durable=True)

@@ -69,7 +69,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def commands(block: Block) -> list[Command]:
-    """Return the commands of a console block; a line that ends in a backslash or an open quote goes on."""
+    """Return the commands of a console block; a line that ends in a backslash or an open quote continues."""
     found: list[Command] = []
     going_on = False
     for line in block.text.splitlines():

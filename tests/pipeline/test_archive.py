@@ -201,7 +201,7 @@ def killed(point: str, batch: int, store: Path, lake: Path) -> None:
 
 @pytest.mark.torture
 def test_a_driver_killed_after_a_commit_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """The entry is in the log, its slots are not released: the archive goes on after it."""
+    """The entry is in the log, its slots are not released: the archive continues after it."""
     folder = make_slots(tmp_path / "store", [list(numbered(ROWS, start=ROWS * at)) for at in range(3)])
     killed("entry", 1, folder.path, tmp_path / "lake")
     assert ids_in_files(tmp_path / "lake") == list(range(1, 2 * ROWS + 1))

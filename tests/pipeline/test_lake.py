@@ -132,7 +132,7 @@ def test_a_lake_is_read_compacted_and_asked(
 
 
 def test_slots_are_streamed_as_rows(spark: SparkSession, tmp_path: Path) -> None:
-    """A stream of slots has each of them once, and goes on after its checkpoint."""
+    """A stream of slots has each of them once, and continues after its checkpoint."""
     folder = SlotFolder(tmp_path / "store")
 
     def stream() -> list[int]:

@@ -21,7 +21,7 @@ ROWS = 50
 def test_an_archive_into_a_bucket_is_read_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each message is stored once, and the archive goes on from another machine: its position is in the bucket."""
+    """Each message is stored once, and the archive continues from another machine: its position is in the bucket."""
     place = "s3://attic/lake"
     folder = make_slots(tmp_path / "store", [list(numbered(ROWS)), list(numbered(ROWS, start=ROWS))])
     with bucket("attic") as options:

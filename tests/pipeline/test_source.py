@@ -193,7 +193,7 @@ class Seen:
 
 
 def test_a_stream_brings_every_message_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Batches keep the limits, over restarts, until a gap stops the stream; with an option it goes on."""
+    """Batches keep the limits, over restarts, until a gap stops the stream; with an option it continues."""
     folder = SlotFolder(tmp_path / "data")
     for number in range(5):
         folder.add_slot("audit", numbered(10, start=10 * number))

@@ -26,7 +26,7 @@ CHANGES = st.sampled_from([(name, value) for name, values in FIELDS.items() for 
 
 @given(st.lists(CHANGES, max_size=30))
 def test_a_record_depends_on_its_message_alone(changes: list[tuple[str, Any]]) -> None:
-    """Of records that differ from the one before in one thing at a time, each is that of `encode_message`."""
+    """Each record that differs from the previous one in one respect equals that of `encode_message`."""
     room = Room()
     now = {name: values[0] for name, values in FIELDS.items()}
     expected = []

@@ -32,7 +32,7 @@ def _thawed() -> Iterator[None]:
 
 @contextmanager
 def visits() -> Iterator[list[int]]:
-    """Note how many objects each collection visits."""
+    """Record how many objects each collection visits."""
     noted: list[int] = []
 
     def note(phase: str, info: dict[str, Any]) -> None:
@@ -93,7 +93,7 @@ async def test_no_collection_visits_many_objects() -> None:
 
 
 async def test_nothing_is_unfrozen_while_the_broker_serves() -> None:
-    """What was frozen at the start stays frozen, in idle time too."""
+    """Objects frozen at the start stay frozen, even while idle."""
     collector = Collector(asyncio.get_running_loop())
     collector.start()
     frozen = gc.get_freeze_count()

@@ -24,7 +24,7 @@ OURS = {"SLOTMQ_COMPILE", "PYTHONPATH", "PYTHONSAFEPATH"}
 
 
 class Started(BaseException):
-    """What the launcher became."""
+    """The program that the launcher became."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self.package = Path(environment["PYTHONPATH"].split(os.pathsep)[0])
@@ -84,7 +84,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkout:
 
 
 def test_a_start_that_can_keep_no_build_says_so(checkout: Checkout) -> None:
-    """Where no build can be written, none is made in the background, and the next start is not said to be compiled."""
+    """If no build can be written, none is made in the background, and the next start is not announced as compiled."""
     (checkout.folder / "build").symlink_to("nowhere")
     assert checkout.used_build() is None
     assert (
@@ -272,7 +272,7 @@ def test_old_builds_are_removed_unless_a_broker_runs_from_them(checkout: Checkou
 
 
 def test_a_folder_that_cannot_be_written(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who may not write to the checkout, as in an image, still starts from the build that another user made."""
+    """A user who may not write to the checkout, as in an image, still starts from another user's build."""
     compiled_run.compile_now()
 
     def refuse(*_: object) -> None:

@@ -36,7 +36,7 @@ def words(service: str) -> list[str]:
 
 
 def test_the_package_is_built_from_the_same_files() -> None:
-    """What the build of the broker's image needs, which is tried, the build of this one has too."""
+    """This build has the same files as the tested build of the broker's image."""
     needed, copied = ([rest for name, rest in stages(file)[0] if name == "COPY"] for file in (BROKER_IMAGE, IMAGE))
     assert copied == needed
 

@@ -94,7 +94,7 @@ def test_a_fault_in_a_list_names_file_and_place(tmp_path: Path) -> None:
     ],
 )
 def test_brokers_that_could_not_be_linked_are_refused(overlay: list[dict[str, Any]], reason: str) -> None:
-    """What would only come out as a link that never opens is an error at the start."""
+    """A mistake that would show only as a link that never opens is an error at the start."""
     with pytest.raises(ValidationError, match=reason):
         Settings(overlay={"exchanges": ["x"], "node": overlay})
 

@@ -124,7 +124,7 @@ def test_a_socket_without_a_name_in_the_file_system() -> None:
 
 
 def test_a_manager_that_is_gone(tmp_path: Path) -> None:
-    """A socket that nobody reads is a warning, and the broker runs on."""
+    """A socket that no one reads is a warning, and the broker runs on."""
     with capture_logs() as events:
         systemd(Timers(), str(tmp_path / "none"), {}).ready("here")
     assert [(event["event"], event["reason"]) for event in events] == [

@@ -32,7 +32,7 @@ def test_each_error_and_each_end_is_heard() -> None:
 
 
 def test_work_is_finished_though_its_caller_is_cancelled() -> None:
-    """Its error goes to the caller, and to nobody if the caller has gone."""
+    """Its error goes to the caller, and to no one if the caller has gone."""
     failures: list[BaseException] = []
     done: list[str] = []
 

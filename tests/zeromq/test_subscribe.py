@@ -23,7 +23,7 @@ def nested(levels: int) -> bytes:
 
 
 async def bodies(broker: Any, queue: str, count: int) -> list[bytes]:
-    """Return the bodies in a queue once there are so many."""
+    """Return the bodies in a queue once there are this many."""
     await until(lambda: broker.queue(queue).ready >= count, f"{count} messages in {queue}")
     return [message.body for message in broker.queue(queue).messages]
 
@@ -142,7 +142,7 @@ async def test_what_is_no_message_is_refused(tmp_path: Path, caplog: pytest.LogC
 async def test_a_defect_that_one_message_brings_out_refuses_that_message(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bridge goes on, and the log has the defect."""
+    """The bridge continues, and the log has the defect."""
 
     def encode(properties: dict[str, Any], size_bytes: int) -> bytes:
         if size_bytes == 3:

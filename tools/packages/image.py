@@ -39,7 +39,7 @@ def stages(file: Path) -> list[list[tuple[str, str]]]:
 
 
 class Image:
-    """What a Dockerfile of two stages makes: packages are built in the first one, and run in the last."""
+    """The image of a two-stage Dockerfile: packages are built in the first stage, and run in the last."""
 
     def __init__(self, project: Path, root: Path) -> None:
         self._project = project

@@ -63,10 +63,10 @@ class ClientForm:
 
 
 class UnsyncedDeliveries:
-    """Holds back deliveries at QoS 2 until the records of their messages are on disk.
+    """Hold back deliveries at QoS 2 until the records of their messages are on disk.
 
-    A message that is delivered and then lost with the power is published again by its client, and would come twice.
-    Shapes: `_packets` has those of the deliveries after the one numbered `confirmed`, in two pieces.
+    A message that is delivered and then lost in a power failure is published again by its client, and would arrive
+    twice. Shapes: `_packets` has the packets of the deliveries after number `confirmed`, each in two pieces.
     """
 
     __slots__ = ("_committer", "_connection", "_packets", "confirmed", "logged", "published", "waiting")

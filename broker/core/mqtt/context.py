@@ -30,12 +30,12 @@ INTERVAL_MS: Final = 10_000  # between two publishes of the topics below $SYS
 
 
 class MqttContext:
-    """What all MQTT connections of a broker share.
+    """State that all MQTT connections of a broker share.
 
-    Units: `prefetch` is how many deliveries at QoS 1 a client has unacknowledged, at most; a client may ask for fewer.
-        `retained_max` is how many messages a vhost retains. `anonymous_user` is the name of the user that a client
-        without a user name and a certificate is; empty, it is refused. `vhosts_of_ports` has the numbers of ports.
-        `qos_max` is 1 in a cluster, which keeps no handshakes and no delayed wills.
+    Units: `prefetch` is the most unacknowledged deliveries at QoS 1 of a client, which may ask for fewer.
+        `retained_max` is the most messages that a vhost retains. `anonymous_user` is the user of clients without a user
+        name and a certificate; if empty, they are refused. `vhosts_of_ports` has the numbers of ports. `qos_max` is 1
+        in a cluster, which keeps no handshakes and no delayed wills.
     """
 
     __slots__ = ("_kept", "_new_retained", "_retained_max", "_retained_max_bytes", "_vhosts_of_ports",

@@ -26,10 +26,10 @@ NO_ALIASES: Final[dict[int, bytes]] = {}
 
 
 class MqttPublisher:
-    """Publishes for one client.
+    """Publish for one client.
 
-    Shapes: `steps` is the connection's, the next one at the end: what has to wait becomes the next. `_aliases` has the
-        topic of each topic alias.
+    Shapes: `steps` are the connection's, the next one last: work that has to wait is appended. `_aliases` has the topic
+        of each topic alias.
     """
 
     __slots__ = ("_aliases", "_channel", "_confirms", "_handshakes", "_mapping", "_qos_max", "_receive_max",

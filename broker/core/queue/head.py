@@ -154,7 +154,7 @@ class QueueHead:
         self.lane: ReturnLane | None = None
 
     def end(self, ended: Level) -> None:
-        """Switch to an ended level, and notify nobody."""
+        """Switch to an ended level, without notifying."""
         self._levels = (ended,)
         self.lane = None
         self._was_read = _nobody
@@ -167,7 +167,7 @@ class QueueHead:
         """Deliver from the lane first, because messages may become due."""
         self._laned = True
 
-    # -- messages that came back --------------------------------------------------------------------------------------
+    # -- returned messages --------------------------------------------------------------------------------------------
 
     def put_last(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
         """Queue returned messages after all others in the lane."""

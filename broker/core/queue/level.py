@@ -217,7 +217,7 @@ class Level:
             slot = self.manager.slots[slot.end]
             at = 0
 
-    # -- what was handed out ------------------------------------------------------------------------------------------
+    # -- delivered messages -------------------------------------------------------------------------------------------
 
     def settle(self, slot: Slot, indexes: Sequence[int]) -> None:
         """Settle delivered messages: acked, dropped, or delivered without acknowledgement.

@@ -17,9 +17,9 @@ CHUNK_BINDINGS: Final = 200  # each takes about ten microseconds
 
 
 class DeferredUnbinding:
-    """Removes the bindings of deleted queues and exchanges from the indexes.
+    """Remove the bindings of deleted queues and exchanges from the indexes.
 
-    Invariant: a binding in here leads nowhere and is neither counted nor listed. Its deletion is already in the
+    Invariant: a binding in here routes nothing and is neither counted nor listed. Its deletion is already in the
         journal, so the broker may end before the removal is complete.
     Units: ``begun`` counts bundles taken over, ``_ended`` bundles removed, ``shed`` bindings removed.
     Cost: each binding takes one unit of the turn's share, and at most a chunk of them is removed in one turn.

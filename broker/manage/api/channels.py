@@ -34,7 +34,7 @@ def channel_names(channel: ChannelOf) -> tuple[str, ...]:
 
 
 def channel_order(channel: ChannelOf) -> str:
-    """Return what channels are usually sorted by."""
+    """Return the default sort key of a channel."""
     return f"{channel[0].name}\0{channel[1]:05}"
 
 

@@ -73,7 +73,7 @@ _log = get_logger()
 
 
 class QueueRows:
-    """Makes the rows of queues."""
+    """Build the rows of queues."""
 
     __slots__ = ("_broker", "_node")
 
@@ -90,7 +90,7 @@ class QueueRows:
         return queue_row(self._node, *listed) | queue_lengths(listed[1])
 
     def whole(self, listed: ListedQueue, counted: QueueBytes | None = None) -> Row:
-        """Return the row of a queue with all that is known. Cost: O(slots), and bounded in the messages.
+        """Return the complete row of a queue. Cost: O(slots), and bounded in the messages.
 
         `counted` are its bytes; without them those of its first messages are counted.
         """
@@ -306,7 +306,7 @@ async def delete(call: Call) -> Response:
 
 
 async def act(call: Call) -> Response:
-    """Accept what RabbitMQ does to mirrored queues: there is nothing to do."""
+    """Accept RabbitMQ's actions on mirrored queues, and do nothing."""
     queue_of(call)
     action = (await call.fields()).text("action")
     if action not in ACTIONS:

@@ -64,7 +64,7 @@ class VhostRows:
         return cls(call, lengths, octets)
 
     def whole(self, name: str) -> Row:
-        """Return the row of a vhost; one that is down has no numbers."""
+        """Return the row of a vhost; an offline one has no numbers."""
         administration, node = self._broker.administration, self._broker.node_name
         facts = administration.vhost_fields(name)
         description, tags = facts.get("description", ""), _tags_of(facts)
@@ -139,7 +139,7 @@ async def protect(call: Call, *, on: bool) -> Response:
 
 
 async def start(call: Call) -> Response:
-    """Accept the start of a running vhost. One that is down starts with the broker, once its files are repaired."""
+    """Accept the start of a running vhost. An offline vhost starts with the broker, once its files are repaired."""
     name = call.words["vhost"]
     if call.broker.administration.vhosts.is_down(name):
         raise bad_request(f"vhost '{name}' is down: {call.broker.administration.vhosts.offline[name].reason}")

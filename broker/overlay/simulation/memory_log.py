@@ -97,7 +97,7 @@ class MemoryStream:
         self.durable = self.last
 
     def trim(self, upto: int) -> None:
-        """Drop what nobody needs."""
+        """Drop elements that no leaf needs."""
         self._log.on_trim(self._space, self.trimmed, upto)
         self._drop(upto)
 

@@ -4,7 +4,7 @@ The rules use only what the broker promises:
 
 - lost: a confirmed message, or one of a committed transaction, was never settled by a client. The end of a run drains
   every queue and settles everything, so that each message must have been settled.
-- unexpected: a message that nobody published to this queue, or whose transaction nobody committed.
+- unexpected: a message that no one published to this queue, or whose transaction no one committed.
 - damaged: a body that is not the published one.
 - refused: a message that the broker refused with a nack.
 - unmarked: a message that one queue delivered twice without the redelivered flag.

@@ -141,7 +141,7 @@ class Conversation:
 
     @property
     def unconfirmed(self) -> int:
-        """How many publishes are not answered yet."""
+        """The number of publishes that are not answered yet."""
         return len(self._unconfirmed)
 
     def await_confirms(self, at_most: int = 0) -> None:

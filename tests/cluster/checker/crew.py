@@ -78,7 +78,7 @@ def declare(address: BrokerAddress) -> None:
 
 
 class Work(Protocol):
-    """What a member does with one connection, until it ends or the member is to leave."""
+    """The work of a member on one connection, until it ends or the member has to leave."""
 
     def __call__(self, member: Member, talk: Conversation) -> None: ...
 

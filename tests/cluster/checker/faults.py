@@ -44,7 +44,7 @@ def kill_all(run: Run) -> str:
 
 
 def freeze_node(run: Run) -> str:
-    """Stop a node with SIGSTOP for longer than its lease, so that the others take over, and let it go on."""
+    """Stop a node with SIGSTOP for longer than its lease, so that the others take over, and let it continue."""
     name = run.random.choice(list(run.system.nodes))
     pause_s = run.random.uniform(2, 4) * LEASE_S
     _freeze(run, name, pause_s)

@@ -23,7 +23,7 @@ PATTERN_BYTES: Final = 32
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """One transaction: it acks deliveries and publishes messages. `committed` is None as long as nobody knows."""
+    """One transaction: it acks deliveries and publishes messages. `committed` is None as long as no one knows."""
 
     session: Session
     messages: list[Message] = field(default_factory=list)

@@ -93,7 +93,7 @@ class Run:
         self.await_progress()
 
     def suffer(self, faults: Sequence[Fault], check: Callable[[], Sequence[str]] = tuple) -> None:
-        """Let each fault happen in turn, and check after each that work goes on and what `check` finds."""
+        """Let each fault happen in turn, and check after each that work continues and what `check` finds."""
         for fault in faults:
             time.sleep(self.random.random() * 0.1)  # not a wait for an event: the moment of the fault
             began = time.monotonic()

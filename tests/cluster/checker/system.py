@@ -167,7 +167,7 @@ class System:
         self.nodes[name].running.send_signal(signal.SIGSTOP)
 
     def thaw(self, name: str) -> None:
-        """Let a frozen node go on."""
+        """Let a frozen node continue."""
         self.stops.append(Stop(name, self.frozen.pop(name), time.monotonic()))
         self.nodes[name].running.send_signal(signal.SIGCONT)
 

@@ -83,7 +83,7 @@ def kinds(story: Story, **rules: Any) -> list[str]:
 
 
 def in_order(story: Story) -> None:
-    """Write a message that is acked, one that is requeued and one that nobody confirmed."""
+    """Write a message that is acked, one that is requeued and one that no one confirmed."""
     publisher, consumer = story.session("publisher"), story.session("consumer", "b")
     first, second = story.confirmed(publisher), story.confirmed(publisher)
     story.sent(publisher)
@@ -106,7 +106,7 @@ def a_redelivery_after_the_end_of_a_node(story: Story) -> None:
 
 
 def a_moved_message(story: Story) -> None:
-    """Write a committed transaction, and two whose end nobody knows: one took effect."""
+    """Write a committed transaction, and two whose end no one knows: one took effect."""
     publisher, mover, reader = story.session("publisher"), story.session("mover"), story.session("reader")
     for ending in (story.committed, story.asked, story.asked):
         one = story.confirmed(publisher)
@@ -166,7 +166,7 @@ def test_a_rejected_message_without_its_dead_letter_is_lost() -> None:
 
 
 def test_a_message_that_nobody_published_is_unexpected() -> None:
-    """A number that nobody used, or a queue that the message was not sent to."""
+    """A number that no one used, or a queue that the message was not sent to."""
     story = Story()
     message = story.confirmed(story.session("publisher"))
     consumer = story.session("consumer")
@@ -236,7 +236,7 @@ def test_a_settled_message_that_returns() -> None:
 
 
 def a_write_after_a_stop(story: Story) -> tuple[Delivery, Stop]:
-    """Write a node that is stopped, what another one does with its message, and the delivery with which it goes on."""
+    """Write a stopped node, the settlement of its message by another one, and the delivery with which it continues."""
     publisher, other, zombie = story.session("publisher"), story.session("other"), story.session("zombie", "b")
     message = story.confirmed(publisher)
     began_at = story.tick()
@@ -258,7 +258,7 @@ def test_a_write_that_a_node_was_stopped_in_is_as_old_as_the_stop() -> None:
 
 @pytest.mark.parametrize(("to_another", "returned"), [(False, 1), (True, 2)])
 def test_a_second_write_after_a_stop_was_not_under_way(to_another: bool, returned: int) -> None:
-    """A node that writes twice when it wakes, or to two clients, goes on with an epoch that has ended."""
+    """A node that writes twice when it wakes, or to two clients, continues with an epoch that has ended."""
     story = Story()
     late, stop = a_write_after_a_stop(story)
     zombie = late.session
@@ -422,7 +422,7 @@ def restored(story: Story, *, acks: bool, settles_again: bool) -> Rewind:
 @pytest.mark.parametrize("acks", [False, True])
 @pytest.mark.parametrize("settles_again", [False, True])
 def test_a_restored_database_keeps_what_was_confirmed_before(*, acks: bool, settles_again: bool) -> None:
-    """What came after the copy may be gone, acks with it: what was there before has to be settled again."""
+    """Later messages and acks may be missing in the copy; earlier messages have to be settled again."""
     story = Story()
     rewind = restored(story, acks=acks, settles_again=settles_again)
     assert "lost" in kinds(story)

@@ -1,6 +1,6 @@
 """A cluster keeps its promises whatever happens to its nodes, to PostgreSQL and to the network between them.
 
-Clients of all kinds work on all nodes. After each fault work must go on and the tables must hold what the invariants
+Clients of all kinds work on all nodes. After each fault work must continue and the tables must hold what the invariants
 say; at the end the queues are drained, and the whole history is judged.
 """
 
@@ -46,7 +46,7 @@ DEATHS = [
 
 
 def run_faults(system: System, seed: int, chosen: list[Fault], progress: int = 30) -> None:
-    """Let the faults happen, with so many confirms and settlements after each, and judge."""
+    """Let the faults happen, with this many confirms and settlements after each, and judge."""
     run = Run(system, seed, progress=progress)
     run.begin()
     run.suffer(chosen, system.violations)
@@ -83,7 +83,7 @@ def test_random_faults(make_cluster: MakeCluster, seed: int, nodes: int) -> None
 @pytest.mark.torture
 @pytest.mark.parametrize("seed", [1, 2])
 def test_restores_of_the_database(make_cluster: MakeCluster, seed: int) -> None:
-    """What was confirmed before the copy was made stays, whatever was confirmed or settled since."""
+    """Messages confirmed before the copy was made stay, whatever was confirmed or settled since."""
     run_faults(
         make_cluster(2), seed, [faults.restore_dump, faults.kill_node, faults.restore_backup, faults.restore_dump]
     )

@@ -23,7 +23,7 @@ def dies_at(system: System, verb: str, **arguments: object) -> None:
 
 
 def test_a_node_that_dies_leaves_no_limit_behind_and_takes_none_with_it(make_cluster: MakeCluster) -> None:
-    """Both when a policy is set and when it is deleted: what is stored holds, though nobody was answered."""
+    """Both when a policy is set and when it is deleted: what is stored holds, though no one was answered."""
     system = make_cluster(2)
     system.ask("b", "declare_queue", queue="q", durable=True)
     dies_at(system, "set_policy", name="limit", pattern="^q$", definition={"max-length": 3}, apply_to="queues")

@@ -64,7 +64,7 @@ def publish(client: RawClient, first: int, count: int) -> None:
 
 
 def await_confirms(client: RawClient, count: int) -> None:
-    """Return when so many publishes are confirmed."""
+    """Return when this many publishes are confirmed."""
     confirmed = 0
     while confirmed < count:
         confirmed = int(client.expect(commands.Basic.Ack, 1).delivery_tag or 0)
@@ -121,7 +121,7 @@ def test_a_client_that_comes_before_a_lost_node_has_joined_again_is_answered_the
 
 
 def test_a_frozen_node_does_nothing_when_it_wakes(make_cluster: MakeCluster) -> None:
-    """What it held is delivered elsewhere, its acks and publishes have no effect, and its clients hear 320."""
+    """Its messages are delivered elsewhere, its acks and publishes have no effect, and its clients get 320."""
     system = make_cluster(2)
     a, b = (node.address for node in system.nodes.values())
     epoch = epoch_of(system, "a")
@@ -155,7 +155,7 @@ def test_a_frozen_node_does_nothing_when_it_wakes(make_cluster: MakeCluster) -> 
 
 
 def test_a_frozen_node_stalls_a_change_of_the_topology_for_its_lease_only(make_cluster: MakeCluster) -> None:
-    """A declare is answered once the frozen node is counted out, and the next ones go on without it."""
+    """A declare is answered once the frozen node is counted out, and the next ones continue without it."""
     system = make_cluster(3)
     a, b, c = (node.address for node in system.nodes.values())
     epoch = epoch_of(system, "c")

@@ -21,13 +21,13 @@ def message(number: int) -> aio_pika.Message:
 
 
 async def publish(channel: AbstractChannel, queue: AbstractQueue, count: int) -> None:
-    """Publish that many numbered messages to a queue, each confirmed."""
+    """Publish this many numbered messages to a queue, each confirmed."""
     for number in range(count):
         await channel.default_exchange.publish(message(number), queue.name)
 
 
 async def take(queue: AbstractQueue, count: int) -> list[AbstractIncomingMessage]:
-    """Return that many messages from a consumer that is cancelled afterwards; the messages stay unacked."""
+    """Return this many messages from a consumer that is cancelled afterwards; the messages stay unacked."""
     taken: list[AbstractIncomingMessage] = []
     enough = asyncio.Event()
 

@@ -72,7 +72,7 @@ def test_smaller_frames_by_agreement(connect: Connect, name: str, frame_max: int
 
 
 def test_fewer_channels_by_agreement(connect: Connect) -> None:
-    """A client may negotiate fewer channels and gets that many."""
+    """A client may negotiate fewer channels and gets this many."""
     connection = connect(channel_max=4)
     assert connection._impl.params.channel_max == 4
     channels = [connection.channel() for _ in range(4)]

@@ -22,7 +22,7 @@ Connect = Callable[..., pika.BlockingConnection]
 
 
 def numbered(count: int) -> list[bytes]:
-    """Return that many different bodies."""
+    """Return this many different bodies."""
     return [str(number).encode() for number in range(count)]
 
 

@@ -126,7 +126,7 @@ def test_what_is_due_is_delivered_before_fresh_messages(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lost_channel_is_a_failure(kind: str) -> None:
-    """What a channel had when it ended waits, if failures do."""
+    """Messages unacked at the end of a channel wait, if failed ones do."""
     with retrying(kind, "failed") as (broker, channel):
         publish(channel, "q", b"a", b"b")
         other = channel.connection.channel()

@@ -135,7 +135,7 @@ def test_x_delay_holds_a_message_on_any_exchange() -> None:
 
 
 def test_a_time_to_live_begins_when_the_message_is_due() -> None:
-    """What waits does not expire."""
+    """A waiting message does not expire."""
     with holding("wait:countdown-ms", arguments={"x-message-ttl": 500}) as (broker, channel):
         publish(channel, b"m", wait=1000)
         broker.clock.advance(1.4)

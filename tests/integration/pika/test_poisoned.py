@@ -99,7 +99,9 @@ def test_a_setting_keeps_it_with_its_story(broker_process: BrokerProcess) -> Non
 
 @pytest.mark.fault
 def test_a_dead_letter_exchange_and_a_policy_come_before_the_setting(broker_process: BrokerProcess) -> None:
-    """What a queue dead-letters is not kept too; a policy decides for its queues; a name too long keeps nothing."""
+    """Dead-lettered messages are not kept as well; a policy decides for its queues; with too long a name, nothing is
+    kept.
+    """
     broker_process.environment[KEEP] = "true"
     broker_process.start()
     set_policy(broker_process, "drop", "^dropped$", keep=False)

@@ -14,7 +14,7 @@ from tests.integration.pika.conversation import Received, connection_closed, pub
 
 
 def numbered(count: int) -> list[bytes]:
-    """Return that many different bodies."""
+    """Return this many different bodies."""
     return [str(number).encode() for number in range(count)]
 
 

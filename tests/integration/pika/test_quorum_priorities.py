@@ -111,7 +111,7 @@ def test_each_level_expires_at_its_own_head(channel: BlockingChannel, levelled: 
 
 
 def test_drop_head_drops_what_would_be_delivered_next(channel: BlockingChannel, name: str) -> None:
-    """What came back goes first, then the highest level."""
+    """Returned messages are dropped first, then the highest level."""
     channel.confirm_delivery()
     channel.queue_declare(name, durable=True, arguments={**QUORUM, "x-max-length": 2})
     try:

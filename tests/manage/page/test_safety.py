@@ -149,7 +149,7 @@ async def test_the_theme_is_the_readers(tab: Tab) -> None:
 
 
 async def test_a_broker_that_is_gone_leaves_nothing_green(browser: Any, tmp_path: Path) -> None:
-    """What was known is dimmed, with a line that says since when; a screen that failed is shown on the return."""
+    """Known values are dimmed, with a line that says since when; a failed screen is shown once the broker returns."""
     context = await browser.new_context()
     async with running_broker(tmp_path / "data", http=HTTP) as broker:
         tab = Tab(await context.new_page(), f"http://127.0.0.1:{broker.manage.port()}")
@@ -203,7 +203,7 @@ async def test_a_broker_that_hangs_is_gone(tab: Tab) -> None:
 
 
 async def test_a_hidden_tab_costs_nothing(tab: Tab, shown: BrokerServer) -> None:
-    """The stream ends while nobody looks and begins again afterwards; so it does while the reader pauses it."""
+    """The stream ends while no one looks and begins again afterwards; so it does while the reader pauses it."""
     await tab.show()
     live = tab.page.locator(".live")
     await tab.page.wait_for_selector(".live[data-state=live]")

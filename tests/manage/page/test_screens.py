@@ -141,7 +141,7 @@ async def test_queues_are_paged_ordered_and_filtered(tab: Tab, amqp: Any) -> Non
 
 
 async def eventually_rows(rows: Any, count: int) -> None:
-    """Wait until a table has so many rows."""
+    """Wait until a table has this many rows."""
     await rows.nth(count - 1).wait_for()
     await rows.nth(count).wait_for(state="detached")
 
@@ -325,7 +325,7 @@ async def test_a_connection_is_closed(tab: Tab, amqp: Any) -> None:
 
 
 async def test_clients_are_drained(tab: Tab, amqp: Any, shown: BrokerServer) -> None:
-    """A queue's consumer, a connection, and all clients may settle what they hold; who cancels lets it go on."""
+    """A queue's consumer, a connection, and all clients may settle what they hold; who cancels lets it continue."""
     queue = await amqp.declare_queue("drained")
     await amqp.set_qos(1)
     held: list[Any] = []

@@ -113,7 +113,7 @@ async def test_dead_letters_tell_their_story_and_go_back(tab: Tab, amqp: Any, sh
 
 
 async def eventually_count(tab: Tab, selector: str, count: int) -> None:
-    """Wait until there are so many elements."""
+    """Wait until there are this many elements."""
     await tab.page.locator(selector).nth(count - 1).wait_for()
     await tab.page.locator(selector).nth(count).wait_for(state="detached")
 

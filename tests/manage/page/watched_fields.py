@@ -58,7 +58,7 @@ OF_OTHERS = ("/api/exchanges", ("exclusive", "operator_policy")), ("/api/queues"
 
 
 async def watch_fields(tab: Tab) -> None:
-    """Note what is read from the next page load on."""
+    """Record what is read from the next page load on."""
     await tab.page.add_init_script(WATCH)
 
 

@@ -27,7 +27,7 @@ def rabbitmqadmin_script() -> Path | None:
 
 @dataclass(frozen=True)
 class Printed:
-    """What one run of the script printed."""
+    """The output of one run of the script."""
 
     code: int
     out: str

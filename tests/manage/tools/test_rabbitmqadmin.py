@@ -216,7 +216,7 @@ def test_closing_a_connection(admin: RabbitmqAdmin, managed: Managed) -> None:
 
 
 def test_export_and_import(admin: RabbitmqAdmin, managed: Managed, tmp_path: Path) -> None:
-    """What was exported is made again by an import: of one vhost, and of the whole broker."""
+    """An import recreates exported objects: of one vhost, and of the whole broker."""
     admin.say("declare", "queue", "name=work", 'arguments={"x-max-length":10}')
     admin.say("declare", "exchange", "name=orders", "type=topic")
     admin.say("declare", "binding", "source=orders", "destination=work", "routing_key=eu.#")

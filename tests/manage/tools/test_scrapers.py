@@ -159,7 +159,7 @@ def test_erlang_terms_are_not_offered(web: Web) -> None:
 
 
 def test_aliveness(web: Web, managed: Managed) -> None:
-    """What Datadog and the exporter ask of each vhost."""
+    """Datadog and the exporter send this request for each vhost."""
     assert web.get(f"/api/aliveness-test/{quote_plus(managed.vhost)}").json == {"status": "ok"}
     assert managed.vhost in [row["name"] for row in web.get("/api/vhosts").json]
 

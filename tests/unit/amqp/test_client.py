@@ -86,7 +86,7 @@ def test_contents_of_several_channels_arrive_among_each_other(piece_bytes: int) 
     ],
 )
 def test_a_broken_frame_ends_the_connection_after_the_good_ones(octets: bytes, failure: str) -> None:
-    """What came before is returned, and nothing behind it."""
+    """Frames before it are returned, and nothing after it."""
     client = opened(max_message_bytes=1000)
     ack = encode_method(1, commands.Basic.Ack(1))
     assert [type(one.method) for one in client.feed(ack + octets + ack)] == [commands.Basic.Ack]

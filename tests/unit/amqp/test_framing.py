@@ -302,7 +302,7 @@ def test_a_joined_frame_uses_up_the_budget() -> None:
 
 
 def test_bytes_that_are_fed_amid_an_iteration_wait() -> None:
-    """What is fed after begin() is not cut before the next begin(), which knows its budget."""
+    """Bytes fed after begin() are not cut before the next begin(), which knows its budget."""
     cutter = FrameCutter(4096)
     cutter.feed(encode_frame(1, 1, b"a"))
     cutter.begin()
@@ -496,7 +496,7 @@ def test_a_body_that_looks_like_frames_is_none() -> None:
 
 
 def test_methods_behind_a_large_frame_are_not_upcoming() -> None:
-    """What looks like a frame inside a body is none."""
+    """A frame-like part of a body is not a frame."""
     ack = encode_frame(1, 1, b"\x00\x3c\x00\x50" + bytes(9))
     body = ack * (LARGE_BYTES // len(ack) + 1)
     octets = encode_frame(3, 1, body)

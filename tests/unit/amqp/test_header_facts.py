@@ -72,7 +72,7 @@ def test_special_facts(properties: dict[str, Any], name: str, value: Any) -> Non
 
 
 def test_first_of_two_headers_counts() -> None:
-    """Of two headers of one name the first counts, as in RabbitMQ's list lookup."""
+    """The first of two headers with one name counts, as in RabbitMQ's list lookup."""
     entries = b"\x02CCA\x00\x00\x00\x06S\x00\x00\x00\x01a" + b"\x02CCV"
     facts = measure_header(struct.pack(">HHQHI", 60, 0, 1, 1 << 13, len(entries)) + entries)
     assert (facts.cc, facts.fault) == (["a"], None)

@@ -28,7 +28,7 @@ def run_of(*rows: tuple[str, str, float, float]) -> Run:
 
 
 def test_tables_show_times_in_readable_units() -> None:
-    """What was not measured is a dash."""
+    """Missing measurements are shown as a dash."""
     found = SUITE.tables["paths"](run_of(("paths", "one broker, its own log", 1000.0, 10.0)))
     assert found.splitlines()[2:] == ["| one broker, its own log | 100 | 1,000 | 10.0 | - | 1.5 ms | 2 s |"]
 

@@ -74,7 +74,9 @@ def test_every_delivery_is_found_by_its_topic() -> None:
     ],
 )
 def test_a_subscriber_gets_each_message_once_from_its_first_one(numbers: tuple[int, ...], found: Faults) -> None:
-    """What is missing within and at the end, double, or late is counted; messages before the first one are not due."""
+    """Messages missing within or at the end, duplicates and late ones are counted; those before the first one are not
+    due.
+    """
     assert faults_of(numbers, 4, 18) == found
     assert arrived(*numbers).faults(NUMBERING, [1], [18]) == found
 

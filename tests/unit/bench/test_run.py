@@ -107,7 +107,7 @@ def test_pages_and_kept_runs_agree(name: str) -> None:
 
 
 def test_every_picture_is_on_a_page() -> None:
-    """What the suites draw beside the pages is shown by one of them."""
+    """Every picture drawn by the suites is shown on a page."""
     shown = "".join(page.read_text() for page in DOCS.glob("*.md"))
     suites = [suite_of(name) for name in NAMES if name != "pipeline"]
     assert [picture for suite in suites for picture in suite.pictures if f"({picture}.svg)" not in shown] == []

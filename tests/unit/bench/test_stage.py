@@ -30,7 +30,7 @@ def test_contestants_take_turns() -> None:
 
 
 def test_a_contestant_that_fails_is_left_out_of_later_rounds() -> None:
-    """The others go on; one that does not offer what is measured has not failed."""
+    """The others continue; one that does not offer what is measured has not failed."""
     order: list[int] = []
     stage = a_stage()
 

@@ -68,7 +68,7 @@ def test_status_says_where_the_node_stands(asked: Asked, capsys: pytest.CaptureF
 
 
 def test_a_database_that_is_away_is_told(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
-    """The reason has a line, and nobody is called silent whom this node cannot see."""
+    """The reason has a line, and no one is called silent whom this node cannot see."""
     rows = [{**ROW, "node": "a", "state": "paused"}, {**ROW, "node": "b", "state": "unknown"}]
     asked.answer = {**FACTS, "state": "paused", "reason": "Connection refused", "database_ms": None, "nodes": rows}
     assert main(["cluster", "status"]) == 0
@@ -116,7 +116,7 @@ def test_status_of_the_broker_has_one_line(asked: Asked, capsys: pytest.CaptureF
 
 @pytest.mark.parametrize("words", [["status"], ["nodes"], ["leave"], ["leave", "b"]])
 def test_a_broker_by_itself_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
-    """A broker without a cluster refuses in one line, and goes on running."""
+    """A broker without a cluster refuses in one line, and continues running."""
     with Broker(server={"data_dir": tmp_path, "control_socket": True}):
         assert main(["cluster", *words, "--data-dir", str(tmp_path)]) == 1
         assert main(["status", "--data-dir", str(tmp_path)]) == 0

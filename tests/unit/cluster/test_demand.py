@@ -6,7 +6,7 @@ from broker.cluster.demand import Demand
 
 
 def test_the_next_lease_begins_where_an_earlier_one_ended() -> None:
-    """Lower numbers are not looked at again, unless somebody tells of them."""
+    """Lower numbers are not looked at again, unless someone tells of them."""
     demand = Demand()
     demand.passed(7, 100, 100)
     assert demand.bound == 0
@@ -33,7 +33,7 @@ def test_the_bound_stays_while_a_call_with_a_lower_number_may_be_in_flight() -> 
 
 
 def test_a_lease_that_its_room_cut_short_raises_the_bound_to_its_last_slot() -> None:
-    """What was in flight before comes now, and the rest of it is still free."""
+    """Messages in flight before arrive now, and the rest is still free."""
     demand = Demand()
     demand.passed(7, 100, 90)
     demand.passed(5, 110, 110)

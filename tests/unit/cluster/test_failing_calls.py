@@ -7,7 +7,7 @@ from broker.cluster.link import FRESH_S, FailingCalls
 
 
 def test_the_newest_failure_counts_until_it_succeeds_or_is_old() -> None:
-    """A function that nobody needs any more is called no more, and raises no alarm for ever."""
+    """A function that no one needs any more is called no more, and raises no alarm for ever."""
     now_s = 0.0
     calls = FailingCalls(lambda: now_s)
     assert calls.reason == ""

@@ -33,7 +33,7 @@ def test_an_alarm_ends_a_tenth_away_from_its_limit(watermark: Watermark, values:
 
 @pytest.mark.parametrize("limit_bytes", [0, 1000])
 def test_what_is_lacking_raises_the_alarm_and_holds_it(limit_bytes: int) -> None:
-    """What is lacking counts whatever the limit and the value are, and is named when the limit is not passed."""
+    """A lacking resource counts whatever the limit and the value are, and is named if the limit is not passed."""
     flow: Alarms[str] = Alarms([Watermark("disk", limit_bytes, "store.disk_free_min_bytes")])
     reserve = Watermark("disk", 50, "store.reserve_bytes")
     assert flow.measure("disk", 10**12, reserve)
@@ -87,7 +87,7 @@ def test_only_publishers_are_blocked_and_each_once() -> None:
 
 
 def test_all_are_unblocked_when_the_last_alarm_ends() -> None:
-    """The end of one of two alarms unblocks nobody; a closed connection is not unblocked."""
+    """The end of one of two alarms unblocks no one; a closed connection is not unblocked."""
     flow: Alarms[str] = Alarms([MEMORY, DISK])
     flow.measure("memory", 1000)
     flow.measure("disk", 1)

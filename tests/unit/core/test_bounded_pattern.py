@@ -71,7 +71,7 @@ def test_re2_decides_what_takes_too_long(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["(?!x)([a-z]+-?)+$", r"(a|aa)+(b)\2$"])
 def test_a_name_that_takes_too_long_changes_nothing_for_others(text: str) -> None:
-    """What RE2 does not know is undecided for that name alone, and searched with the same bound each time."""
+    """A pattern that RE2 does not support is undecided for that name only, with the same bound each time."""
     pattern = BoundedPattern(text)
     assert [pattern.told("a" * 200 + f"!{number}") for number in range(20)] == [None] * 20
     assert pattern.told("aaabb") is True

@@ -115,7 +115,7 @@ def test_a_round_asks_no_more_than_it_serves(asked: list[Consumer]) -> None:
 
 @pytest.mark.interpreted("a method of the consumer is replaced")
 def test_who_is_full_is_not_asked_again_before_it_may_have_room(asked: list[Consumer]) -> None:
-    """Of a thousand full consumers with a prefetch of 1, an ack causes one question, to the consumer that acked."""
+    """With a thousand full consumers with a prefetch of 1, an ack causes one question, to the consumer that acked."""
     takers = [taker(room=1) for _ in range(1000)]
     held = round_of(*takers)
     assert deal(held, 1000) == takers
@@ -206,7 +206,7 @@ def test_one_is_active_at_a_time() -> None:
 
 
 def test_the_active_one_yields_to_a_higher_priority_when_it_has_settled_all() -> None:
-    """Meanwhile nobody is served; who leaves meanwhile is neither active nor waited for."""
+    """Meanwhile no one is served; who leaves meanwhile is neither active nor waited for."""
     low, same, high, higher = taker(), taker(), taker(priority=1), taker(priority=2)
     held = ConsumerRing(single_active=True, yields=True)
     for consumer in (low, same):

@@ -1,4 +1,4 @@
-"""What a queue without duplicates remembers: as much as it has, whatever was in it."""
+"""The memory of a deduplicating queue: as much as its messages need, whatever was in it before."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_levels_are_limited(read: Callable[[bytes], Any]) -> None:
     "text", ["[1 2]", "[1,", '{"a" 1}', '{"a": }', "{1: 2}", '{"a": 1 "b": 2}', "[] []", " ", "[x]"]
 )
 def test_invalid_text_is_refused_in_the_same_words(text: str) -> None:
-    """Whoever sends a long document with a slip learns where it is, as with a short one."""
+    """An error in a long document is located, as in a short one."""
     with pytest.raises(ValueError) as whole:  # noqa: PT011 - the text is compared below
         read_json(text.encode())
     for levels in (1, 2):

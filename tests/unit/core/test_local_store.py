@@ -24,7 +24,7 @@ def messages(count: int) -> list[Message]:
 
 @pytest.mark.interpreted("the calls are counted in the class")
 def test_a_message_with_a_queue_of_its_own_is_appended_without_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a run, messages in a row for one queue are appended together, and a single one needs no list of its own."""
+    """Consecutive messages of a run for one queue are appended together, and a single one needs no list."""
     room = Room()
     streams = [room.vhost.queues.declare(name).level for name in "abc"]
     targets = [Targets((stream,)) for stream in streams]

@@ -11,7 +11,7 @@ from broker.core.policy.policy_definition import KEYS, check_definition, plain_d
 
 
 def test_sizes_and_times_take_units() -> None:
-    """What is left is what RabbitMQ has."""
+    """The result is RabbitMQ's form."""
     given = {"message-ttl": "7d", "expires": "30m", "max-length-bytes": "10GB", "max-length": 5}
     plain = plain_definition(given, operator=False)
     assert plain == {**given, "message-ttl": 604_800_000, "expires": 1_800_000, "max-length-bytes": 10**10}

@@ -70,7 +70,7 @@ def test_no_name_escapes_an_operator_policy() -> None:
 
 
 def test_an_operator_policy_holds_beside_the_policy() -> None:
-    """Of argument, policy and operator policy the least number applies."""
+    """The smallest number among argument, policy and operator policy applies."""
     vhost = Room().vhost
     queue = vhost.queues.declare("q", arguments={"x-message-ttl": 500, "x-max-length": 10})
     vhost.policies.set(policy(definition={"message-ttl": 700, "max-length": 5}))

@@ -1,4 +1,4 @@
-"""The credit of publishers: how many queue entries they may make, and who may go on when."""
+"""The credit of publishers: how many queue entries they may make, and who may continue when."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_message_counts_once_for_each_queue() -> None:
 
 
 def test_a_publisher_that_pauses_has_a_new_share_in_each_turn() -> None:
-    """What a publisher has used in an earlier turn does not count in a later one."""
+    """Credit that a publisher used in an earlier turn does not count in a later one."""
     credit = PublishCredit()
     publisher = Publisher(credit)
     for _ in range(3):
@@ -129,7 +129,7 @@ def test_a_turn_follows_as_long_as_a_publisher_waits(lags: bool, behind: bool) -
 
 
 def test_publishers_wait_for_acks_and_add_half_of_what_is_delivered_meanwhile() -> None:
-    """A turn without deliveries releases nobody, and causes no other turn: acks do, or the end of the wait."""
+    """A turn without deliveries releases no one, and causes no other turn: acks do, or the end of the wait."""
     asked: list[str] = []
     credit = PublishCredit(lambda: asked.append("turn"))
     publisher = Publisher(credit)

@@ -95,7 +95,7 @@ def test_what_is_handed_out_in_one_piece_is_taken_in_one() -> None:
 
 
 def test_an_ack_of_whole_runs_makes_no_objects() -> None:
-    """What an ack names is returned as it was noted; only an ack of a part of a run needs an object for the part."""
+    """The deliveries of an ack are returned as recorded; only an ack of a part of a run needs a new object."""
     made = unacked(10)
     made.handed_out(STREAM, SLOT, range(11, 14), CONSUMER)
     runs = list(made.runs)

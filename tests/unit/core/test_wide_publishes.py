@@ -46,7 +46,7 @@ class Wide:
 
     @property
     def entered(self) -> int:
-        """How many queues have a message."""
+        """The number of queues with a message."""
         return sum([1 for queue in self.queues if queue.ready])
 
     def turn(self) -> None:
@@ -217,7 +217,7 @@ def test_two_that_are_under_way_are_confirmed_together() -> None:
     ],
 )
 def test_a_method_behind_it_sees_it(method: Callable[[str], Any], found: int) -> None:
-    """What is published and asked for on one channel is answered in order, though the queue is one of the last."""
+    """A publish and a request on one channel are handled in order, even if the queue is one of the last."""
     wide = Wide()
     wide.publish()
     ((_, answer),) = wide.client.tell(1, method(wide.queues[-1].name))

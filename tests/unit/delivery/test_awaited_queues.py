@@ -16,7 +16,7 @@ MESSAGES = 30_000
 
 
 def flood(office: Office, queue: Queue) -> Client:
-    """Return a publisher that has sent many messages for a queue; the machine goes on with them when it is fed."""
+    """Return a publisher that has sent many messages for a queue; the machine continues with them when it is fed."""
     publisher = office.room.enter()
     publisher.machine.feed(publish_frames(1, "", queue.name, b"x" * 16) * MESSAGES)
     return publisher
@@ -141,7 +141,7 @@ def test_slow_consumers_are_not_awaited() -> None:
 
 
 def test_a_backlog_on_disk_holds_publishers_only_while_much_is_read_back() -> None:
-    """A read from disk is awaited after many deliveries; an old backlog that is read slowly slows nobody down."""
+    """A read from disk is awaited after many deliveries; an old backlog that is read slowly slows no one down."""
     office = Office(1)
     office.reader.read = lambda _stream, _slot, _then: None
     queue = office.queue("q", 2 * BRISK_MESSAGES)

@@ -93,7 +93,7 @@ async def test_only_a_correction_is_written() -> None:
 
 @pytest.mark.interpreted("a file of the test takes the place of the clock's")
 async def test_a_full_disk_is_told_of_once_and_asked_again() -> None:
-    """A full disk is logged once and retried, at the start and later; the broker goes on."""
+    """A full disk is logged once and retried, at the start and later; the broker continues."""
     file = new_file()
     file.write(ClockState(0, 9_000_000))
     file.full = True

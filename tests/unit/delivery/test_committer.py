@@ -74,7 +74,7 @@ def test_confirms_of_one_channel_keep_their_order() -> None:
 
 
 def test_a_failed_sync_confirms_nothing_and_fails_who_waits() -> None:
-    """After a failed write nobody is confirmed, every present and later drain fails, and the failure is reported."""
+    """After a failed write no one is confirmed, every present and later drain fails, and the failure is reported."""
     room = CommitRoom()
     publisher = FakePublisher("one", room)
     publisher.publish()

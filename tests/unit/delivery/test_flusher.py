@@ -111,7 +111,7 @@ class Place:
 
     @property
     def wakes(self) -> int:
-        """How often the connection was woken for output."""
+        """The number of times the connection was woken for output."""
         return self.client.taker.told - self.woken_before
 
     @property
@@ -171,7 +171,7 @@ def test_deliveries_are_whole_whatever_their_size() -> None:
 
 
 def test_deliveries_one_by_one_are_those_of_a_batch() -> None:
-    """What is kept of the last delivery fits the next one with the same header and the same block of tags only."""
+    """The cached parts of a delivery fit only a next one with the same header and the same block of tags."""
     bodies = [b"a", b"b", b"cc", b"dd", b"e", b"", b"f" * 300, b"g" * 300, b"h"] * 60
     place = Place(*bodies)
     contents = place.slot.contents
@@ -279,7 +279,7 @@ def test_deliveries_without_acks_are_settled_at_once() -> None:
 
 
 def test_deliveries_stop_at_high_water() -> None:
-    """The message that passes high water is sent, the ones after it are not; without messages nobody is woken."""
+    """The message that passes high water is sent, the ones after it are not; without messages no one is woken."""
     place = Place(*[b"x" * 1000] * 10)
     indexes = place.take()
     place.session.output_window.high_water_bytes = 2500

@@ -256,7 +256,7 @@ def test_the_collector_visits_no_messages_of_full_slots() -> None:
 
 
 def test_a_turn_pages_out_many_slots_that_need_no_file() -> None:
-    """Where a few entries stay in memory, a turn is long enough for many slots, and ends all the same."""
+    """When a few entries stay in memory, a turn is long enough for many slots, but still ends."""
     disk, pager = full_pager(1000, 1, b"b", position=1)
     disk.opens = False
     pager.turn()

@@ -232,7 +232,7 @@ def test_a_read_that_is_alone_in_its_loop_step_runs_the_turn() -> None:
 
 
 def test_reads_of_one_loop_step_share_a_turn() -> None:
-    """Where several connections are read in a loop step, what they bring for one consumer is written once."""
+    """When several connections are read in a loop step, their messages for one consumer are written once."""
     asked: list[Callable[[], None]] = []
     turn = turn_of(asked)
     for _ in range(20):

@@ -355,7 +355,7 @@ def test_a_lost_store_retires_nobody() -> None:
 
 
 def test_who_has_delivered_goes_last() -> None:
-    """Of several workers that had work, those that delivered come last in the next turn; others keep their place."""
+    """Workers that delivered come last in the next turn; others keep their place."""
     office = Office(3)
     one, two, three = office.workers.workers
     for name, messages in (("a", 5), ("b", 5), ("c", 0)):

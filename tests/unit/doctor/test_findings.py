@@ -126,7 +126,7 @@ def test_the_machine_is_compared_with_the_settings(tmp_path: Path, monkeypatch: 
 
 
 def test_a_taken_port_is_bad() -> None:
-    """A port for HTTP that nobody asked for is only left out."""
+    """A port for HTTP that no one asked for is only left out."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         settings = Settings(server={"port": taken}, http={"port": 0}, metrics={"enabled": False})

@@ -65,6 +65,6 @@ def test_another_method_is_told_which_there_are() -> None:
 
 
 def test_two_routes_of_one_path_are_a_mistake() -> None:
-    """The table refuses a second route for a method of a path, which nobody would ever reach."""
+    """The table refuses a second route for a method of a path, which no one would ever reach."""
     with pytest.raises(ValueError, match="two routes are GET /v1/things/"):
         RouteTable([*TABLE.routes, ApiRoute("GET", "/v1/things/{name}", Needs.LOGIN, answer)])

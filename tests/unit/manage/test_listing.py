@@ -43,7 +43,7 @@ async def answer_of(listing: Listing[Any], **query: str) -> Any:
 
 
 async def test_without_a_page_all_rows_come_in_their_order() -> None:
-    """A list that nobody asked a page of is a plain list, sorted as usual."""
+    """A list that no one asked a page of is a plain list, sorted as usual."""
     assert [one["name"] for one in await answer_of(listing([3, 1, 2]))] == ["q00001", "q00002", "q00003"]
     assert await answer_of(listing([])) == []
     assert [one["length"] for one in await answer_of(listing([3, 1, 2], order=None))] == [3, 1, 2]
@@ -83,7 +83,7 @@ async def test_names_are_found_by_a_part_or_an_expression() -> None:
     ],
 )
 async def test_a_page_that_cannot_be_is_refused(query: dict[str, str], word: str, reason: str) -> None:
-    """What cannot be is refused with RabbitMQ's word and reason."""
+    """An invalid page is refused with RabbitMQ's word and reason."""
     with pytest.raises(HttpRefused) as refused:
         await listed(query, listing(list(range(7))))
     assert refused.value.status == 400
@@ -244,7 +244,7 @@ async def test_the_loop_turns_after_each_piece(query: dict[str, str]) -> None:
 
 
 async def test_those_who_ask_at_the_same_time_take_turns() -> None:
-    """However many callers there are, a turn of the loop has the piece of one of them; all of them go on."""
+    """However many callers there are, a turn of the loop has the piece of one of them; all of them continue."""
     turn = 0
     rows: Counter[int] = Counter()
 

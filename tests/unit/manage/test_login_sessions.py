@@ -116,7 +116,7 @@ def test_there_are_so_many_sessions(world: World, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_session_ends_when_it_is_ended(world: World) -> None:
-    """The other sessions of the user go on; ending what is not a session does nothing."""
+    """The other sessions of the user continue; ending what is not a session does nothing."""
     first, second = world.begin(), world.begin()
     world.sessions.end(first)
     world.sessions.end("nonsense")

@@ -35,7 +35,7 @@ def asked_rates(clock: Moment) -> AskedRates:
 
 
 def test_a_rate_is_measured_since_a_reading_one_to_two_intervals_old(clock: Moment) -> None:
-    """Who asks often gets the rate of the last seconds, and not of the last moment."""
+    """A frequent caller gets the rate of the last seconds, not of the last moment."""
     rates = asked_rates(clock)
     assert rates.of("q", (0, 7), 1) is None  # nobody has looked before
     clock.now_s += 2
@@ -69,7 +69,7 @@ def test_counters_that_fall_belong_to_another_object(clock: Moment) -> None:
 
 
 def test_readings_are_forgotten(clock: Moment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nobody asks for goes after ten minutes, and there is a bound on their number."""
+    """Readings that are not requested are dropped after ten minutes, and their number is bounded."""
     monkeypatch.setattr(samples_module, "COUNTERS_MAX", 3)
     rates = asked_rates(clock)
     for key in "abcde":
@@ -149,7 +149,7 @@ def test_a_range_of_samples_makes_sense() -> None:
 
 
 async def test_histories_of_objects_end_when_nobody_asks(clock: Moment) -> None:
-    """A history begins when somebody asks, grows with each sample, and ends; a bounded number of objects has one."""
+    """A history begins when someone asks, grows with each sample, and ends; a bounded number of objects has one."""
 
     async def totals() -> Sequence[int]:
         return (1, 2)

@@ -60,7 +60,7 @@ class Scrapers:
 
 @pytest.mark.parametrize("shared_s", [3600.0, 0.0])
 async def test_all_who_ask_at_the_same_time_share_one_text(shared_s: float) -> None:
-    """Also if nobody shares it later."""
+    """Also if no one shares it later."""
     scrapers = Scrapers()
     texts = await asyncio.gather(*[scrapers.text("per-object", f"192.0.2.{n}", shared_s) for n in range(60)])
     assert set(texts) == {"per-object 1.0\nper-object 1.1\nper-object 1.2\n"}

@@ -42,7 +42,7 @@ def test_publishes_with_equal_qos_and_properties_are_one_run() -> None:
 
 
 def test_a_run_ends_before_a_malformed_publish() -> None:
-    """What came before the fault is cut first."""
+    """Publishes before the fault are cut first."""
     cutter = PacketCutter(1000)
     cutter.feed(publish("a", b"1", 1, None) + packet(0x32, text("b"), b"\0\0"))
     assert cutter.cut() == PUBLISH_RUN

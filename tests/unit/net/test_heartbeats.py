@@ -34,5 +34,5 @@ def test_long_intervals_are_halved() -> None:
 
 
 def test_whatever_is_sent_counts_as_a_heartbeat() -> None:
-    """What is sent in each half interval leaves none to be sent."""
+    """Output in each half interval makes a heartbeat unnecessary."""
     assert gaps(2 * STEPS, 100, frozenset(range(1, 101, STEPS // 2))) == []

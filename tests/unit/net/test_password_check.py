@@ -65,7 +65,8 @@ async def test_a_check_after_the_end_is_answered(threads: PasswordThreads) -> No
 async def test_a_flood_hardly_makes_another_network_or_name_wait(
     threads: PasswordThreads, own: tuple[str, str], other: tuple[str, str]
 ) -> None:
-    """Of two thousand queued logins at one name, the one of another network is computed at once, of another name next.
+    """With two thousand queued logins at one name, that of another network is computed at once, that of another name
+    next.
 
     A check is started where its client is asked whether it has gone.
     """

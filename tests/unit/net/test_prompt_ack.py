@@ -46,7 +46,7 @@ def test_other_pauses_cause_few_system_calls() -> None:
 
 
 def test_a_client_that_waits_for_something_else_costs_few_system_calls() -> None:
-    """Of the reads of a client that publishes every 44 ms, at most one in forty is acknowledged at once."""
+    """At most one in forty reads of a client that publishes every 44 ms is acknowledged at once."""
     prompt_ack = PromptAck()
     reads = 10_000
     prompt = sum(

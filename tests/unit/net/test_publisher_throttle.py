@@ -66,7 +66,7 @@ class Store:
 @pytest.mark.interpreted("a publisher of the test takes the place of a connection")
 @pytest.mark.parametrize("greedy", [1, 2, 4])
 def test_greedy_publishers_stop_and_polite_ones_do_not(greedy: int) -> None:
-    """Each greedy one fills about as much as it leaves to all; who adds little, or nothing to write, goes on."""
+    """Each greedy one fills about as much as it leaves to all; who adds little, or nothing to write, continues."""
     store = Store(greedy + 2)
     *flooding, polite, transient = store.publishers
     while not all(map(store.is_stopped, flooding)):

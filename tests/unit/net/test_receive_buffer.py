@@ -30,7 +30,7 @@ class End(socket.socket):
         return (found[:148] + struct.pack("=I", self.round_trip_us) + found[152:])[: self.known_bytes]
 
     def setsockopt(self, level: int, option: int, value: int) -> None:  # type: ignore[override]
-        """Note a size."""
+        """Record a size."""
         if option == socket.SO_RCVBUF:
             self.asked.append(value)
         else:
@@ -63,7 +63,7 @@ def test_a_buffer_grows_while_it_is_filled_quickly() -> None:
 
 
 def test_a_buffer_stays_while_what_fills_it_takes_long() -> None:
-    """Of a publisher to many queues, a turn takes little: what waits in a larger buffer would only wait longer."""
+    """A turn takes little input of a publisher to many queues, so messages in a larger buffer only wait longer."""
     assert sizes([(FIRST_BYTES, (QUICK_MS + 1) * number) for number in range(10 * QUICK_FILLS)]) == [FIRST_BYTES]
     now_ms, reads = 0, []
     for number in range(10 * QUICK_FILLS):
@@ -109,7 +109,7 @@ def test_a_near_client_always_has_room_for_a_whole_segment() -> None:
 
 
 def pour(client: socket.socket, end: socket.socket, size_bytes: int) -> None:
-    """Send that many octets, which the other end reads."""
+    """Send this many octets, which the other end reads."""
     client.setblocking(False)
     end.settimeout(10)
     block = memoryview(bytes(1 << 16))

@@ -42,7 +42,7 @@ class Filtered(AssertionError):
 
 
 class Scenario(NamedTuple):
-    """What each of the two leaves binds first, and its two updates."""
+    """The first bindings of each of the two leaves, and their two updates."""
 
     name: str
     first: tuple[Sequence[str], Sequence[str]]
@@ -57,7 +57,7 @@ class Event(NamedTuple):
 
 
 class LeafFeed:
-    """What a leaf sends on links that begin after 0, 1 or 2 updates, and its subscriptions with their start times."""
+    """The output of a leaf on links that begin after 0, 1 or 2 updates, and its subscriptions with start times."""
 
     def __init__(self, place: int, first: Sequence[str], updates: Sequence[Batch]) -> None:
         leaf = Interest(NODES[place], ("middle",), Aggregation.COVERING, 100, LEAVES[place])

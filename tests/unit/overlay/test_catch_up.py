@@ -19,7 +19,7 @@ CONTENT = bytes(10_000)
 
 
 def test_a_window_slides_on_with_each_question() -> None:
-    """What is asked for again is sent again; what goes on is not."""
+    """Repeated requests are answered again; continued ones only with new numbers."""
     window = CatchUp(5)
     window.sent(9, 100)
     window.sent(19, 200)

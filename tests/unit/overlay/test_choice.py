@@ -32,7 +32,7 @@ def test_several_brokers_are_taken_if_none_reaches_all() -> None:
 
 
 def test_there_is_always_one_if_any_lives() -> None:
-    """What nobody reaches goes to the broker that comes first for the stream."""
+    """A leaf that no broker reaches is served by the first broker for the stream."""
     assert len(choose(STREAMS[0], {"b1": frozenset(), "b2": frozenset()}, {"x"})) == 1
     assert choose(STREAMS[0], {}, {"x"}) == ()
 

@@ -11,7 +11,7 @@ STREAM = StreamName("pb", Space("/", "orders"))
 
 
 class Known(Interest):
-    """What a broker knows: `sb` is in the direction `down`, up to a time, and wants keys."""
+    """The knowledge of a broker: `sb` is in the direction `down`, up to a time, and wants keys."""
 
     def __init__(self, time: int, *keys: str) -> None:
         super().__init__("own", ("up", "down", "aside"), Aggregation.COVERING, 100)
@@ -46,7 +46,7 @@ def data(number: int, key: str = "unwanted") -> Data:
 
 
 def forward(forwarding: Forwarding, part: StreamRun, known: Known, node: str = "down") -> list[StreamRun]:
-    """Return what goes on towards a node."""
+    """Return the elements forwarded towards a node."""
     forwarding.learn(part, "up")
     return forwarding.forward(part, node, known, ForwardingCounts(), 0)
 

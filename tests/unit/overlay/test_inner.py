@@ -56,7 +56,7 @@ def test_silence_is_announced_when_nothing_follows() -> None:
 
 
 def test_a_link_that_was_full_is_told_how_far_the_streams_have_got() -> None:
-    """What was left out is missed at once, and asked for."""
+    """Missing numbers are detected at once, and requested."""
     broker = inner()
     broker.full("down", "sb", is_full=True)
     broker.received("up", "pb", StreamRun(STREAM, 2, 2, 1, (Data(2, "wanted", b""),)), 0)
@@ -66,7 +66,7 @@ def test_a_link_that_was_full_is_told_how_far_the_streams_have_got() -> None:
 
 
 def test_a_new_link_is_told_how_far_the_streams_have_got() -> None:
-    """What was lost with the old one is missed at once."""
+    """Numbers lost with the old link are detected at once."""
     broker = inner()
     broker.lost("down", "sb", 0)
     broker.connected("down", "sb", 2, 0)
@@ -74,7 +74,7 @@ def test_a_new_link_is_told_how_far_the_streams_have_got() -> None:
 
 
 def test_an_ack_counts_for_what_its_sender_had_announced() -> None:
-    """And goes on with the serial of what this broker has announced itself."""
+    """And continues with the serial of what this broker has announced itself."""
     broker = inner()
     broker.received("down", "sb", Ack(STREAM, 1, 2), 0)
     assert output(broker, 100, Ack) == []
@@ -111,7 +111,7 @@ def test_a_stream_that_somebody_wants_is_remembered() -> None:
 
 
 def test_a_stream_that_nobody_wants_any_more_is_forgotten() -> None:
-    """It begins with a vector again, when somebody does."""
+    """It begins with a vector again, when someone does."""
     broker = inner()
     broker.received("down", "sb", Update(2, full=False, last=True, slice={"sb": 2}, interested=((SPACE, ()),)), 0)
     assert look_for_idle_streams(broker, 0) == 0

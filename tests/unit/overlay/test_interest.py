@@ -27,7 +27,7 @@ def test_a_binding_is_known_at_every_broker_on_the_way() -> None:
 
 
 def test_a_loop_of_links_is_refused_until_a_tree_is_left() -> None:
-    """Whoever hears of a leaf from two tree nodes ends the second link, with nothing of it applied."""
+    """A broker that gets a leaf from two tree nodes ends the second link, without applying any of it."""
     triangle = {"one": ("a",), "two": ("b",), "ni": ("i",), "nj": ("j",), "nk": ("k",)}
     edges = [("one", "ni"), ("two", "nj"), ("ni", "nj"), ("nj", "nk"), ("nk", "ni")]
     network = Network(triangle, edges)
@@ -60,7 +60,7 @@ def test_a_loop_of_links_is_refused_until_a_tree_is_left() -> None:
 
 
 def test_a_node_is_not_told_of_its_own_interest() -> None:
-    """What a leaf wants does not come back to it."""
+    """A leaf's own interest is not announced back to it."""
     network = Network(FIGURE, EDGES)
     network.change("sb1", [("x", wants("a.*"), False)])
     network.settle()
@@ -149,7 +149,7 @@ def test_a_live_leaf_is_not_forgotten() -> None:
 
 
 def test_a_middle_broker_that_restarts_does_not_take_its_leaves_away() -> None:
-    """What it announced before counts until it, or another broker of its node, knows each leaf again."""
+    """Its earlier announcements count until it, or another broker of its node, knows each leaf again."""
     network = Network({**FIGURE, "middle": ("b1",)}, EDGES)
     network.change("sb1", [("x", wants("a"), False)])
     network.settle()
@@ -171,7 +171,7 @@ def test_a_middle_broker_that_restarts_does_not_take_its_leaves_away() -> None:
 
 
 def test_a_leaf_that_restarts_is_never_believed_to_be_earlier() -> None:
-    """Its time goes on behind the persisted bound, and until its first batch it claims nothing."""
+    """Its time continues behind the persisted bound, and until its first batch it claims nothing."""
     network = Network(FIGURE, EDGES)
     network.change("sb1", [("x", wants("a"), True)])
     network.settle()
@@ -220,7 +220,7 @@ def test_a_lost_update_is_repeated() -> None:
 
 
 def test_the_full_feed_replaces_very_many_patterns() -> None:
-    """Above the limit a neighbour is told `#`, and the virtual times go on."""
+    """Above the limit a neighbour is told `#`, and the virtual times continue."""
     network = Network(FIGURE, EDGES, patterns_max=3)
     for place in range(6):
         network.change("sb1", [(str(place), wants(f"a.{place}"), False)])
@@ -247,7 +247,7 @@ def test_only_durability_may_change() -> None:
 
 
 def test_what_is_merged_is_looked_at_once() -> None:
-    """Of 5,000 patterns in parts each costs the publishing leaf one addition, and none of the later changes more."""
+    """Each of 5,000 patterns in parts costs the publishing leaf one addition, and later changes cost no more."""
     network = Network(FIGURE, EDGES, patterns_max=100_000)
     network.settle()
     bindings = [(str(place), wants(f"a.{place}"), False) for place in range(5_000)]

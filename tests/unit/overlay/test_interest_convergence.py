@@ -177,7 +177,7 @@ TREES = st.tuples(st.lists(st.integers(0, 5), max_size=2), st.lists(st.integers(
 @settings(max_examples=60)
 @given(tree=TREES, steps=STEPS)
 def test_tables_converge_to_the_covering_closure(tree: tuple[list[int], list[int]], steps: list[Step]) -> None:
-    """After any interleaving, once the links are whole again; and before that nobody ever claims too much."""
+    """After any interleaving, once the links are whole again; and before that no one ever claims too much."""
     life = Life(*tree, [Aggregation.COVERING])
     for step in steps:
         life.step(step)
@@ -197,7 +197,7 @@ def test_tables_converge_to_the_covering_closure(tree: tuple[list[int], list[int
 def test_brokers_with_different_aggregation_work_together(
     tree: tuple[list[int], list[int]], steps: list[Step], aggregations: list[Aggregation]
 ) -> None:
-    """What they announce differs, and what it matches does not."""
+    """Their announcements differ, but match the same keys."""
     life = Life(*tree, aggregations)
     for step in steps:
         life.step(step)

@@ -63,7 +63,7 @@ def test_an_ack_counts_only_for_the_leaves_that_its_sender_had_announced() -> No
 
 
 def test_a_restarted_publisher_stores_everything_until_it_knows_what_it_promised() -> None:
-    """It has the vector of its stream, and knows nobody's patterns."""
+    """It has the vector of its stream, and knows no one's patterns."""
     log = MemoryLog([SPACE])
     publisher(log)
     publish(log, 1)
@@ -84,7 +84,7 @@ def test_a_restarted_publisher_stores_everything_until_it_knows_what_it_promised
 
 
 def test_a_full_link_stops_the_stream_and_loses_nothing() -> None:
-    """It goes on where it was."""
+    """It continues where it was."""
     log = MemoryLog([SPACE])
     leaf = publisher(log)
     leaf.take_output(0)
@@ -149,7 +149,7 @@ def test_a_new_leaf_starts_without_a_message() -> None:
 
 
 def test_a_leaf_that_stops_leaves_the_vector_that_it_knew() -> None:
-    """What is published before it has heard of anybody again is kept for all of them."""
+    """Messages published before it hears of the others again are kept for all of them."""
     log = MemoryLog([SPACE])
     leaf = publisher(log)
     leaf.settle()
@@ -160,7 +160,7 @@ def test_a_leaf_that_stops_leaves_the_vector_that_it_knew() -> None:
 
 
 def test_acks_that_lag_behind_bring_tips() -> None:
-    """Whoever lost the last run hears how far the stream has got."""
+    """A leaf that lost the last run is told the position of the stream."""
     log = MemoryLog([SPACE])
     leaf = publisher(log)
     publish(log, 3)
@@ -182,7 +182,7 @@ def subscriber() -> Leaf:
 
 
 def test_a_received_stream_that_no_binding_asks_for_is_forgotten() -> None:
-    """But not before what was handed out is durable; a new binding begins at its own start point."""
+    """But not before what was delivered is durable; a new binding begins at its own start point."""
     leaf = subscriber()
     assert [delivery.data.number for delivery in leaf.take_deliveries()] == [2]
     leaf.tick(1_000)
@@ -225,7 +225,7 @@ def test_a_leaf_goes_above_a_virtual_time_that_others_have_of_it_and_that_it_nev
 
 
 def test_a_binding_gets_nothing_that_was_promised_to_another_life_of_its_leaf() -> None:
-    """Whoever had that virtual time did not know of the binding."""
+    """The earlier owner of that virtual time did not know of the binding."""
     leaf = subscriber()
     leaf.take_deliveries()
     leaf.received("inner", "b1", StreamRun(STREAM, 3, 3, 1, (VectorChange(3, {"sb": 1}, {"sb": 9_000}),)), 0)

@@ -82,7 +82,7 @@ def test_a_batch_costs_itself_however_many_bindings_there_are() -> None:
 
 
 def test_bindings_that_come_and_go_do_not_make_the_file_grow() -> None:
-    """It is rewritten once it has doubled, with what is left."""
+    """It is rewritten once it has doubled, with the rest."""
     files = files_with()
     file = LeafFile(files, FOLDER, "a")
     file.write(1_024, ids(0, 100), ())

@@ -35,7 +35,7 @@ def passes(network: Network, broker: str, node: str, key: str, vector: dict[str,
 
 
 def test_example_1_virtual_start_times() -> None:
-    """The conjunctions of s2 start at 2, the covered one, too (1 in the paper); SB1 goes on to 3."""
+    """The conjunctions of s2 start at 2, the covered one, too (1 in the paper); SB1 continues to 3."""
     network = network_after_s1_and_s4()
     subscribe_s2(network)
     interest = network.interests["SB1"]

@@ -59,7 +59,7 @@ def test_additions_hold_at_once_and_all_else_at_the_last_part() -> None:
 
 
 def test_a_full_update_replaces_at_its_last_part() -> None:
-    """What it does not name is gone, patterns, leaves, spaces and durability alike, and only the difference is told."""
+    """Everything not in it is removed: patterns, leaves, spaces and durability; only the difference is announced."""
     replica = filled()
     replica.begin(2)
     replica.receive(update(1, full=True, last=False, added=texts("b")))

@@ -38,7 +38,7 @@ def based() -> Sink:
 
 
 def test_the_vector_change_that_reaches_the_start_point_is_the_base() -> None:
-    """What came before was not meant for the leaf."""
+    """Earlier messages were not meant for the leaf."""
     later = based()
     assert later.received(run(4, data(4)), 2) == [Delivery(STREAM, data(4), 2)]
 
@@ -149,7 +149,7 @@ def test_a_leaf_that_was_given_up_finds_a_gap() -> None:
 
 
 def test_what_waits_is_bounded() -> None:
-    """What does not fit is asked for later."""
+    """Runs that do not fit are requested later."""
     full = sink(position=3, limit_bytes=500)
     full.received(run(5, data(5), data(6)), 2)
     full.received(run(8, data(8), data(9)), 2)

@@ -18,7 +18,7 @@ def opened(log: MemoryLog) -> StreamSource:
 
 
 def log_with(*parts: dict[str, int] | int) -> MemoryLog:
-    """Return a log: a number is so many messages, a mapping a vector change."""
+    """Return a log: a number is this many messages, a mapping a vector change."""
     log = MemoryLog([SPACE])
     log.streams[SPACE].bind({"#"})
     vector: dict[str, int] = {}
@@ -62,7 +62,7 @@ def test_a_vector_never_falls_and_keeps_leaves_that_nobody_knows_yet() -> None:
 
 
 def test_what_was_known_between_two_vector_changes_is_not_forgotten() -> None:
-    """An older replica that is left says nothing about a leaf that was known later; one that comes back goes on."""
+    """An older replica that is left says nothing about a leaf that was known later; one that comes back continues."""
     source = opened(log_with({"sb": 5}))
     source.review({"sb": 8}, never, ())
     source.review({}, lambda _leaf, time: time <= 6, ())
@@ -97,7 +97,7 @@ def test_nothing_is_dropped_before_all_leaves_have_it() -> None:
 
 
 def test_a_leaf_that_has_more_than_the_data_folder_has_all_of_it() -> None:
-    """The folder is an older copy then. What it lacks of an incarnation that others had, nobody needs from it."""
+    """The folder is an older copy then. What it lacks of an incarnation that others had, no one needs from it."""
     source = opened(log_with({"sb": 5, "other": 7}, 4))
     source.acked(0, ["sb"], 5)
     source.acked(0, ["other"], 99)

@@ -26,7 +26,7 @@ def test_the_limits_follow_the_bindings() -> None:
 
 
 def test_a_recovered_binding_keeps_its_start_point() -> None:
-    """What was published before the crash still comes."""
+    """Messages published before the crash still arrive."""
     points = StartPoints({"one": 3})
     points.change([("one", WANTED, True), ("new", WANTED, True)], (), lambda _binding: 1_025)
     assert (points.of("one"), points.of("new")) == (3, 1_025)
@@ -35,7 +35,7 @@ def test_a_recovered_binding_keeps_its_start_point() -> None:
 
 
 def test_changes_of_durable_bindings_are_told_once() -> None:
-    """One that goes and comes again has come; a transient one is nobody's business."""
+    """One that goes and comes again has come; a transient one is no one's business."""
     points = StartPoints({"one": 3, "lost": 4})
     points.change([("one", WANTED, True), ("two", WANTED, True), ("not", WANTED, False)], (), lambda _binding: 7)
     assert points.take_changes() == ({"one": 3, "two": 7}, set())

@@ -1,4 +1,4 @@
-"""A conversation with a misbehaving broker ends with the reason, and the others go on."""
+"""A conversation with a misbehaving broker ends with the reason, and the others continue."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_an_answer_brings_the_next_request(listener: Listener) -> None:
 async def test_a_script_hears_why_it_cannot_go_on(
     listener: Listener, answer: bytes | None, kind: type[Fault], text: str
 ) -> None:
-    """The follower of the script gets the exception, and another conversation goes on."""
+    """The follower of the script gets the exception, and another conversation continues."""
     talk, reader, broker = await listener.dial()
     other, _, others_broker = await listener.dial()
     script = asyncio.create_task(talk.follow(asking()))
@@ -142,7 +142,7 @@ async def test_heartbeats_go_out_to_those_that_are_open(listener: Listener) -> N
 async def test_a_broker_that_says_nothing_is_not_waited_for(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A script without an answer ends; an idle connection goes on."""
+    """A script without an answer ends; an idle connection continues."""
     idle, _, _ = await listener.dial()
     talk, _, _ = await listener.dial()
     monkeypatch.setattr(conversation, "CALL_LIMIT_S", 0.05)

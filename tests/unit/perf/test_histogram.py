@@ -50,7 +50,7 @@ def test_merging_is_recording_all_in_one(first: list[int], second: list[int]) ->
 
 
 def test_a_count_records_as_often() -> None:
-    """Recording with a count equals recording that many times."""
+    """Recording with a count equals recording this many times."""
     histogram = Histogram()
     histogram.record(1_000, 99)
     histogram.record(5_000_000)

@@ -59,7 +59,7 @@ def test_confirms_are_counted_past_the_end_of_the_packet_ids_and_out_of_order(st
 
 
 def test_refused_and_unrouted_messages_are_counted_by_their_reasons() -> None:
-    """0x97 is a nack, 0x10 a message that reached nobody."""
+    """0x97 is a nack, 0x10 a message that reached no one."""
     scanner, _ = fed(ack(4, 1) + ack(4, 2, 0x97) + ack(4, 3, 0x10) + ack(4, 4, 0x10), 3)
     assert (scanner.confirms.count, scanner.nacked, scanner.returned) == (4, 1, 2)
 

@@ -74,7 +74,7 @@ def test_elsewhere_each_interval_is_a_line() -> None:
 
 @pytest.mark.parametrize(("stream", "every_s"), [(Terminal(), TERMINAL_EVERY_S), (io.StringIO(), ELSEWHERE_EVERY_S)])
 def test_a_share_is_shown_as_often_as_eyes_follow(stream: io.StringIO, every_s: float) -> None:
-    """Of a thousand immediate steps the first and the last are shown; later steps at intervals."""
+    """The first and the last of a thousand immediate steps are shown; later steps at intervals."""
     now_s = 100.0
     progress = RunProgress(stream=stream, clock=lambda: now_s)
     for done in range(1001):

@@ -78,7 +78,7 @@ def test_auto_ack_acks_nothing() -> None:
 
 
 def test_a_quota_is_shared_and_nothing_above_it_is_acked() -> None:
-    """Of two receivers with a common quota of five, the second counts what the first left over."""
+    """With two receivers that share a quota of five, the second counts the remainder of the first."""
     quota = DeliveryQuota(5)
     with loose_peer(2) as (here, first), loose_peer(2) as (there, second):
         one, _ = receiver(here, ReceiverPace(1, 4), quota)

@@ -256,7 +256,7 @@ def test_a_gap_that_is_made_while_a_new_archive_starts_is_refused(world: World) 
 
 
 def test_gaps_may_be_allowed(world: World) -> None:
-    """Allowed gaps are counted, and the archive goes on; a new archive of a lake with messages counts them too."""
+    """Allowed gaps are counted, and the archive continues; a new archive of a lake with messages counts them too."""
     run = world.run()
     run.begin()
     world.batch(run, [1])
@@ -271,7 +271,7 @@ def test_gaps_may_be_allowed(world: World) -> None:
 
 
 def test_two_runs_of_one_archive_are_refused(world: World) -> None:
-    """The second run is refused and the first goes on; when that has ended, another may run."""
+    """The second run is refused and the first continues; when that has ended, another may run."""
     first, second = world.run(), world.run()
     first.begin()
     with pytest.raises(LakeRefused, match="an archive with the cursor 'archive' already works on"):
@@ -282,7 +282,7 @@ def test_two_runs_of_one_archive_are_refused(world: World) -> None:
 
 
 def test_an_archive_that_another_one_outran_leaves_no_cursors(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two archives that begin at once, the second is refused at its commit; a cursor that was there before it stays.
+    """If two archives begin at once, the second is refused at its commit; a cursor that was there before it stays.
 
     Its next run is refused before it creates cursors, until it takes over.
     """

@@ -329,7 +329,7 @@ def test_a_broker_that_is_not_there_is_one_line() -> None:
 
 
 def test_a_catalog_outlives_a_restart_of_its_broker(broker: BrokerProcess) -> None:
-    """A stream goes on after its broker restarts at the same address."""
+    """A stream continues after its broker restarts at the same address."""
     there = open_catalog(url=address(broker))
     before = handles(there)
     port = address(broker).rpartition(":")[2]

@@ -127,7 +127,7 @@ def test_two_writers_of_a_tap_are_one_behind_the_other(lake: Lake) -> None:
 
 
 def test_writers_of_other_taps_do_not_block_each_other(lake: Lake) -> None:
-    """A writer that another one preceded compares again and goes on."""
+    """A writer that another one preceded compares again and continues."""
 
     def work(query: str) -> None:
         mine = Lake(lake.place)
@@ -180,7 +180,7 @@ def test_an_entry_and_its_folder_are_on_disk_before_a_commit_returns(lake: Lake)
 
 
 def test_every_entry_is_on_disk_before_a_vacuum(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several entries that nobody synced are on disk, with their files, before a vacuum removes what they replaced."""
+    """Several entries that no one synced are on disk, with their files, before a vacuum removes what they replaced."""
     calls: list[str] = []
 
     class NotingDisk(Disk):
@@ -341,7 +341,7 @@ def test_a_vacuum_that_is_killed_brings_nothing_back(lake: Lake) -> None:
 
 
 def test_compaction_beside_an_archive_loses_and_doubles_nothing(lake: Lake) -> None:
-    """Today's small files are compacted too, and a reader of the old ones goes on until the vacuum."""
+    """Today's small files are compacted too, and a reader of the old ones continues until the vacuum."""
     for number in range(6):
         lake.commit(batch(lake, number + 1, day=number % 2))
     old, before = lake.files(), messages_of(lake.place.root)

@@ -34,7 +34,7 @@ def test_a_binding_is_redundant_beside_a_wider_one_to_the_same_place() -> None:
 
 
 def test_of_two_that_mean_the_same_the_first_stays() -> None:
-    """Of two equivalent patterns one is redundant, not both."""
+    """One of two equivalent patterns is redundant, not both."""
     assert told(topology(("x", "#.*", "q"), ("x", "*.#", "q"), ("x", "*.#.#", "q"))) == [
         ("*.#", "#.*"),
         ("*.#.#", "#.*"),

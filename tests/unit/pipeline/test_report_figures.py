@@ -65,7 +65,7 @@ def days(counts: list[int]) -> dict[int, int]:
 
 
 def test_growth_is_carried_on() -> None:
-    """Two weeks or more that grow by ten a day go on growing; partial days at the ends are ignored."""
+    """Two weeks or more that grow by ten a day continue growing; partial days at the ends are ignored."""
     counts = [3, *range(100, 300, 10), 1]
     made = forecast(
         days(counts),

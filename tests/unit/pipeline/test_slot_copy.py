@@ -133,7 +133,7 @@ def test_small_slots_are_decoded_together(folder: SlotFolder, tmp_path: Path, mo
 
 @pytest.mark.skipif(not SMAPS.exists(), reason="only Linux tells what is resident")
 def test_a_large_slot_file_leaves_the_memory_of_a_task(folder: SlotFolder, tmp_path: Path) -> None:
-    """Of a mapped file that was checked or copied nothing is resident, and its rows are read all the same."""
+    """No part of a mapped file stays resident after a check or a copy, and its rows can still be read."""
     seal = folder.add_slot("audit", [TapMessage(bytes(1 << 20)) for _ in range(17)])
     path = str(folder.slot_path(seal.seal))
     resident: list[int] = []

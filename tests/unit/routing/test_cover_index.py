@@ -145,7 +145,7 @@ def test_the_cheaper_way_to_the_covered_is_taken(held: str, wider: str, most: in
 
 
 def test_neither_way_costs_more_than_the_other_twice() -> None:
-    """Where words and paths both match everywhere, each pattern is compared once, after as many steps."""
+    """If words and paths both match everywhere, each pattern is compared once, after as many steps."""
     index = fill(*(f"{number}.x.*.{number}" for number in range(1_000)))
     index.visited = 0
     assert len(index.covered(parse_pattern("#.x.#"))) == 1_000

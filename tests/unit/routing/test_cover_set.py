@@ -144,7 +144,7 @@ def test_ten_thousand_patterns_are_not_compared_with_each_other() -> None:
 
 
 def test_patterns_that_nobody_covers_are_looked_up_by_what_they_share() -> None:
-    """Of 10,000 roots that differ in one word, a query visits a few, wherever its wildcards are."""
+    """A query visits only a few of 10,000 roots that differ in one word, wherever its wildcards are."""
     shapes = ("{}.on.*", "*.{}.on", "#.{}.#", "x.#.{}")
     for shape in shapes:
         cover_set = fill(*(shape.format(f"n{number}") for number in range(10_000)))

@@ -97,7 +97,7 @@ def test_access_rules_of_mqtt(rule: str, subscription: str, covered: bool) -> No
 
 
 def test_every_pair_of_short_patterns() -> None:
-    """Of 61,009 pairs 5,465 cover, exactly those whose samples all match; the wider sorts first."""
+    """5,465 of 61,009 pairs cover, exactly those whose samples all match; the wider sorts first."""
     patterns = short_patterns()
     keys = sorted({key for pattern in patterns for key in samples(pattern.words, 5)})
     bits = {key: 1 << number for number, key in enumerate(keys)}

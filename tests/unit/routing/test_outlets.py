@@ -98,7 +98,7 @@ def test_outlet_is_no_binding_and_yet_a_destination() -> None:
 
 
 def test_message_enters_the_outlet_of_the_first_exchange_that_has_one() -> None:
-    """What an exchange of the overlay passes on, other brokers pass on themselves: it must not come to them twice."""
+    """Other brokers pass on the messages of an overlay exchange themselves, and must not get them twice."""
     names = ("plain", "x", "y", "z")
     exchanges = {name: make_exchange(name, "topic") for name in names}
     router = Router(exchanges.get)

@@ -107,7 +107,7 @@ def test_many_patterns_with_several_hashes_are_not_compared() -> None:
 
 
 def test_a_key_is_compared_with_patterns_that_have_two_of_its_words() -> None:
-    """Of thirty patterns with one middle a key meets those with its other word, and those that have no other."""
+    """Among thirty patterns with one middle, a key meets those with its other word, and those without another."""
     engine: Tiered[str] = Tiered()
     fill(engine, [f"{number}.#.m.#" for number in range(26)] + ["*.#.m.#", "#.m.#", "#.m.#.7", "#.m.7.#.8"])
     for key, compared, expected in (

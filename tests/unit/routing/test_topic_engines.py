@@ -150,7 +150,7 @@ def test_prefixes_and_neighbours_are_strangers(name: str) -> None:
 
 
 def own_bytes() -> int:
-    """Return what is left of the traced memory that engines and this file allocated: other threads may run, too."""
+    """Return the rest of the traced memory that engines and this file allocated: other threads may run, too."""
     own = [tracemalloc.Filter(True, __file__), tracemalloc.Filter(True, "*/broker/routing/*")]
     return sum(found.size for found in tracemalloc.take_snapshot().filter_traces(own).statistics("filename"))
 

@@ -73,7 +73,7 @@ def test_words_between_hashes_that_the_key_lacks_cost_one_look() -> None:
 
 @pytest.mark.parametrize(("start", "end", "key", "nodes"), [("*.", "", "x.7", 1), ("#.", ".z", "x.7.z", 2)])
 def test_the_last_word_of_a_pattern_costs_no_node(start: str, end: str, key: str, nodes: int) -> None:
-    """Where a hundred patterns part at the last word that is read of them, a key visits no node behind that word."""
+    """If a hundred patterns differ in the last word read, a key visits no node after that word."""
     trie = fill([f"{start}{number}{end}" for number in range(100)])
     assert trie.counts()["nodes"] == nodes
     trie.visited = 0

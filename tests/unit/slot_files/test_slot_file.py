@@ -128,7 +128,7 @@ def test_more_than_a_block(tmp_path: Path) -> None:
 
 
 def test_a_file_never_reaches_two_gibibytes() -> None:
-    """A row that would need the 32nd bit of an offset is refused, and the file goes on without it."""
+    """A row that would need the 32nd bit of an offset is refused, and the file continues without it."""
     files = MemoryFiles()
     files.folders.add(PATH.parent)
     writer = SlotFileWriter(files.open(PATH, create=True), SlotMeta(STORE, 1, "/", "audit", 1, 0))

@@ -1,4 +1,4 @@
-"""Slots: both state machines, and which messages are handed out, returned and settled."""
+"""Slots: both state machines, and which messages are delivered, returned and settled."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_tenure_moves(state: Tenure, event: str, expected: Tenure | None) -> Non
 
 
 def test_takes_fresh_messages_in_order() -> None:
-    """Fresh messages are handed out in order, as many as there are."""
+    """Fresh messages are delivered in order, as many as there are."""
     slot = filled(5)
     assert list(slot.take(3)) == [0, 1, 2]
     assert list(slot.take(3)) == [3, 4]
@@ -122,7 +122,7 @@ def test_a_part_of_a_slot_is_settled_and_released(settled: range | list[int]) ->
 
 
 def test_recovered_slot_skips_what_was_settled() -> None:
-    """Settled messages of a recovered slot are not handed out; all others count as redelivered."""
+    """Settled messages of a recovered slot are not delivered; all others count as redelivered."""
     settled = Acks()
     settled.settle_all([0, 3])
     slot = Slot.restored(100, 6, settled.to_bytes(), [], {7}, charge_bytes=60, recovered=True)

@@ -191,7 +191,7 @@ def test_a_folder_that_cannot_be_made_is_told() -> None:
 
 @pytest.mark.parametrize("name", ["lock", "format", "definitions", "slots", "vhosts", "vhosts/%2F", "vhosts/%2F/log"])
 def test_a_link_in_the_folder_is_refused(tmp_path: Path, name: str) -> None:
-    """Whoever could put it there would have the broker write where its account may: nothing of it is touched."""
+    """Its creator could make the broker write anywhere its account may, so nothing after it is touched."""
     path, outside = tmp_path / "data", tmp_path / "outside"
     folder = DataFolder.open(Files(), path)
     VhostStore.open(Files(), folder.vhost_folder("/"), segment_bytes=1000, sync=True)[0].close()

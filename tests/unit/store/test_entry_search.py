@@ -8,7 +8,7 @@ from tests.unit.store.room import ROUTE
 
 
 def test_what_is_found_is_passed_on_when_it_has_become_much() -> None:
-    """Of very many messages each is passed on once, with its place and its moment, before there are many more."""
+    """Each of very many messages is passed on once, with its place and its moment, before many more accumulate."""
     each = FOUND_MAX * 2 // 5
     passed: list[tuple[int, int]] = []
     sizes: list[int] = []

@@ -94,7 +94,7 @@ def test_spilled_and_logged_messages_share_a_slot() -> None:
 
 
 def test_a_slot_in_the_page_cache_is_read_at_once() -> None:
-    """What lies together in the log or the spill is read without the disk; the rest is left to the usual read."""
+    """Contiguous records in the log or the spill are read without the disk; the rest is left to the usual read."""
     room = Room(segment_bytes=8 << 20)
     store, maker = room.store, StoredMessages()
     positions = room.publish(8, 1)
@@ -142,7 +142,7 @@ def test_an_entry_of_another_message_is_found_out() -> None:
 
 
 def test_an_unreadable_message_is_none_in_quarantine() -> None:
-    """With quarantine a damaged message is left out and the broker goes on; without, the read raises."""
+    """With quarantine a damaged message is left out and the broker continues; without, the read raises."""
     room = Room(quarantine=True)
     positions = room.publish(2, 1)
     size = len(room.message(9, body=b"1"))
@@ -385,7 +385,7 @@ def test_a_queue_log_goes_behind_two_checkpoints() -> None:
 
 
 def test_a_queue_log_that_recovery_gave_up_waits_as_well() -> None:
-    """What a start does not need is kept while the checkpoint that it started from is: it names these entries."""
+    """Entries that a start does not need are kept as long as its checkpoint, which refers to them."""
     room = Room()
     room.publish(2, 1)
     recovered = room.reopen()
@@ -555,7 +555,7 @@ def test_a_full_segment_is_not_relocated() -> None:
 
 
 def test_a_segment_with_many_messages_is_refused_by_their_number() -> None:
-    """Where the messages alone need more than the share, not one entry of the queue log is read."""
+    """If the messages alone need more than the share, no entry of the queue log is read."""
 
     def unread(_slot: SlotReference) -> Entries:
         raise AssertionError("an entry was read")

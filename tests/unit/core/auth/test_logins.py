@@ -211,7 +211,7 @@ def test_a_slow_verdict_comes_later_and_the_next_one_at_once() -> None:
 
 @pytest.fixture
 def hashes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Note the password of each argon2 hash that is computed."""
+    """Record the password of each argon2 hash that is computed."""
     computed: list[bytes] = []
     verify = passwords.verify_secret
 
@@ -274,7 +274,9 @@ def guess(logins: Logins, name: str, first: int, count: int, network: Peer = AWA
 
 
 def test_guesses_that_come_at_once_are_counted_when_they_begin(hashes: list[bytes]) -> None:
-    """Of 150 guesses at once ten are judged, five wait a second after the other, and nobody hears of the right one."""
+    """Of 150 simultaneous guesses ten are checked, five wait a second after each other, and the right one is not
+    revealed.
+    """
     threads, now = Threads(), [0.0]
     logins = Logins(people(), check=threads.check, now_s=lambda: now[0])
     refused = guess(logins, "alice", 0, 149)

@@ -33,7 +33,7 @@ def rights() -> Permissions:
 
 
 def test_a_user_of_the_settings_may_do_everything_in_every_vhost() -> None:
-    """A user of the settings has every right in every vhost, and nobody can revoke it."""
+    """A user of the settings has every right in every vhost, and no one can revoke it."""
     permissions = rights()
     permissions.check_vhost(CONFIGURED, "any")
     permissions.check_topic(CONFIGURED, TOPIC, "a.b", "read")
@@ -268,7 +268,7 @@ class QueuesOnly(Permissions):
 
 @pytest.mark.interpreted("a ledger takes the place of the permissions")
 def test_a_bind_to_the_default_exchange_is_refused_before_the_right_to_it_is_asked() -> None:
-    """A bind to the default exchange is refused before its right is checked, because nobody may bind to it."""
+    """A bind to the default exchange is refused before its right is checked, because no one may bind to it."""
     client = Room().enter()
     client.session.permissions = QueuesOnly(Users())
     for method in (commands.Queue.Bind(queue="q", exchange="x"), commands.Queue.Bind(queue="q", exchange="")):

@@ -1,4 +1,4 @@
-"""An answer about a durable change follows its sync, and so do the answers behind it on its channel; nothing else."""
+"""An answer about a durable change follows its sync, and so do the answers after it on its channel; nothing else."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_an_auto_delete_exchange_that_goes_with_a_transient_queue_is_waited_for(
 
 
 def test_answers_of_a_channel_keep_their_order_and_other_channels_do_not_wait() -> None:
-    """The methods run at once; whatever is answered behind a waiting answer follows it."""
+    """The methods run at once; whatever is answered after a waiting answer follows it."""
     room = settled()
     client = room.enter()
     client.open_channel(2)
@@ -283,7 +283,7 @@ def test_no_message_precedes_the_answer_that_starts_its_consumer() -> None:
 
 
 def test_a_consumer_that_was_cancelled_before_it_began_gets_nothing() -> None:
-    """Its cancel-ok follows its consume-ok, and nobody wakes the queue for it."""
+    """Its cancel-ok follows its consume-ok, and no one wakes the queue for it."""
     room = settled()
     client = room.enter()
     client.tell(1, Queue.Declare(queue="new", durable=True))
@@ -308,7 +308,7 @@ def test_a_channel_closes_behind_its_answers() -> None:
 
 
 def test_an_error_follows_the_answers_to_the_methods_before_it() -> None:
-    """Channel.close is sent behind them; what the client sends until it hears of that is discarded as ever."""
+    """Channel.close is sent after them; what the client sends until it hears of that is discarded as ever."""
     room = settled()
     client = room.enter()
     methods = (Queue.Declare(queue="new", durable=True), Queue.Declare(queue="none", passive=True), Basic.Qos(), CLOSE)
@@ -350,7 +350,7 @@ ENDINGS: Final[dict[str, Callable[[Client], object]]] = {
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_connection_close_follows_the_answers(ending: str) -> None:
-    """Whatever closes the connection; a client that closes at that moment is answered behind that."""
+    """Whatever closes the connection; a client that closes at that moment is answered after that."""
     room = settled()
     client = room.enter()
     client.tell(1, Queue.Declare(queue="new", durable=True))

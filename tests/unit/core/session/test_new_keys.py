@@ -23,7 +23,7 @@ METHOD = 1
 
 
 def new_key() -> str:
-    """Return a routing key that nobody has used."""
+    """Return a routing key that no one has used."""
     return f"new.{next(NEW)}"
 
 

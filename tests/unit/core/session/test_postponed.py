@@ -82,7 +82,7 @@ def said(client: Client) -> list[str]:
 
 
 def test_a_postponed_method_has_no_effect_and_is_answered_in_its_order() -> None:
-    """A declare that waits is answered before the methods behind it, which wait with it."""
+    """A declare that waits is answered before the methods after it, which wait with it."""
     others = Others()
     client, queues = others.enter(), others.room.vhost.queues
     assert (
@@ -157,7 +157,7 @@ def test_a_defect_in_the_second_run_ends_the_connection() -> None:
 
 
 def test_a_channel_that_was_closed_meanwhile_does_not_run_its_method() -> None:
-    """The answer only releases the connection: the methods of other channels go on."""
+    """The answer only releases the connection: the methods of other channels continue."""
     others = Others()
     client, queues = others.enter(), others.room.vhost.queues
     client.open_channel(2)
@@ -220,7 +220,7 @@ class Together(PutOff):
 
 
 def test_declares_and_binds_that_follow_are_postponed_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The methods behind a postponed one ask with it, up to one that does more or depends on it; none is answered."""
+    """The methods after a postponed one ask with it, up to one that does more or depends on it; none is answered."""
     monkeypatch.setattr(sys.modules[__name__], "PutOff", Together)
     others = Others()
     client = others.enter()

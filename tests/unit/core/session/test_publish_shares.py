@@ -17,7 +17,7 @@ QUEUES = 128
 
 @pytest.mark.parametrize("kind", ["plain", "numbered", "expiring"])
 def test_a_connection_is_held_when_its_publishes_have_made_enough_entries(kind: str) -> None:
-    """Of more publishes than a share, those of one share are made; the others follow in the next turn."""
+    """With more publishes than a share, one share of them is handled; the others follow in the next turn."""
     room = Room()
     client = room.enter()
     for number in range(QUEUES):

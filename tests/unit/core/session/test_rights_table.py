@@ -249,7 +249,7 @@ def test_all_rights_but_one_are_not_enough(operation: Operation) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_whoever_has_no_right_at_all_is_not_told_what_is_there(method: Any, name: str, kind: Kind | None) -> None:
-    """A passive declare tells a user with any of the three rights whether the queue exists, and nobody else."""
+    """A passive declare tells a user with any of the three rights whether the queue exists, and no one else."""
     client = enter(room(), set())
     if kind is not None:
         client.permissions.set("bob", "/", *(".*" if kind == other else "" for other in KINDS))
