@@ -188,13 +188,9 @@ class BrokerNode:
 
     async def _end_epoch(self) -> None:
         """Stop the parts; questions that they were asked are dropped."""
-        await self.topology.log.stop()
-        await self.consumers.stop()
-        await self.keeper.stop()
-        await self.mailbox.stop()
-        await self.unused.stop()
-        await self.claims.stop()
-        await self.mqtt_clients.stop()
+        parts = self.consumers, self.keeper, self.mailbox, self.unused, self.claims, self.mqtt_clients
+        for stop in (self.topology.log.stop, *(part.stop for part in parts)):
+            await stop()
         self.inquiries.forget()
 
     def _watch(self) -> None:
@@ -240,16 +236,13 @@ class BrokerNode:
         self.clients.drop(f"this node was lost to the cluster: {reason}")
         self.data.forget_all()
 
-    def members_seen(self, members: list[ClusterMember]) -> None:
-        """Take what the members report with their beats."""
+    def members_seen(self, members: list[ClusterMember], *, changed: bool) -> None:
+        """Take what the members report with their beats; look for what departed ones left behind."""
         self.mailbox.members_seen({member.epoch for member in members})
         for member in members:
             self.topology.log.heard_applied(member.applied_version, member.epoch)
         self.inquiries.heard(members)
-
-    def members_changed(self) -> None:
-        """Look for what departed members left behind."""
-        if self._follows:  # the vhosts are open
+        if changed and self._follows:  # the vhosts are open
             self.consumers.look_for_orphans()
 
     def reconcile(self, rows: Sequence[LeasedRow]) -> None:

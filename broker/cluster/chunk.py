@@ -77,8 +77,6 @@ class ChunkWriter:
     Invariant: ``bytes`` grows with each record, and is the approximate size of the chunk.
     """
 
-    __slots__ = ("_header", "_kinds", "_known", "_route", "_times", "bodies", "body_bytes", "bytes", "kinds", "runs")
-
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
         self.kinds: list[int] = []  # of each run
@@ -246,8 +244,6 @@ class Chunk:
 
 class ChunkLoader(MessageLoader):
     """Turns the records of chunks into messages. Neighbouring messages share their envelope, header and facts."""
-
-    __slots__ = ()
 
     def load(self, chunk: Chunk | DamagedChunk, level: int, indexes: list[int], count: int) -> list[Message]:
         """Return messages of a level, which has `count` in the chunk. HOT. Raises: DamagedChunk."""

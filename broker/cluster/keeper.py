@@ -185,8 +185,6 @@ class Keeper:
 class SharedDelay(Delay):
     """Holds the delayed messages of one exchange on this node, and routes the ones that the keeper releases."""
 
-    __slots__ = ()
-
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         cast("SharedHoldingQueue", self.queue).release_by(self.send)

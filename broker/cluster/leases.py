@@ -49,7 +49,6 @@ class Leases:
         *,
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`fail` ends the broker."""
         self._levels = levels
         self._database = database
         self._reader = reader

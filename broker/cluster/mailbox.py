@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from broker.amqp.content_header import facts_of
@@ -39,26 +40,22 @@ Question: TypeAlias = "Mapping[str, Any]"
 Answerer: TypeAlias = "Callable[[Question], Awaitable[Any]]"  # of None is no answer
 
 
+@dataclass(frozen=True)
 class RemoteReply:
     """A reply consumer of another node."""
 
-    __slots__ = ("_epoch", "_mailbox", "_name", "_vhost")
-
-    def __init__(self, mailbox: Mailbox, epoch: int, vhost: str, name: str) -> None:
-        self._mailbox = mailbox
-        self._epoch = epoch
-        self._vhost = vhost
-        self._name = name
+    mailbox: Mailbox
+    epoch: int
+    vhost: str
+    name: str
 
     def deliver(self, envelope: Envelope, header: bytes, body: bytes) -> None:
         """Send one answer to the node that has the consumer."""
-        self._mailbox.post(self._epoch, Envelope(self._vhost, self._name), header, body)
+        self.mailbox.post(self.epoch, Envelope(self.vhost, self.name), header, body)
 
 
 class SharedReplies(ReplyConsumers):
     """The reply consumers of one vhost: those of this node, and those of other nodes by their names."""
-
-    __slots__ = ("_mailbox", "_vhost")
 
     def __init__(self, mailbox: Mailbox, vhost: str) -> None:
         super().__init__()

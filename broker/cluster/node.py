@@ -53,11 +53,8 @@ class NodeEvents(Protocol):
     async def lost(self, reason: str) -> None:
         """Drop what the node held, and close its clients. The node joins as a new epoch when this has returned."""
 
-    def members_seen(self, members: list[ClusterMember]) -> None:
-        """Take the members as each beat shows them."""
-
-    def members_changed(self) -> None:
-        """Take the news, after `members_seen`, that a member has come or gone."""
+    def members_seen(self, members: list[ClusterMember], *, changed: bool) -> None:
+        """Take the members as each beat shows them; `changed` when one has come or gone."""
 
     def reconcile(self, rows: list[LeasedRow]) -> None:
         """Take what the node holds by the database, after a break; no call and no lease is under way."""
@@ -327,10 +324,8 @@ class ClusterNode:
                     self._lose(WENT_BACK)
                     return
                 self._prolong(sent_s, now_s)
-                has_changed = self._others.looked(sent_s, now_s, pulse.members)
-                self._events.members_seen(pulse.members)
-                if has_changed:
-                    self._events.members_changed()
+                changed = self._others.looked(sent_s, now_s, pulse.members)
+                self._events.members_seen(pulse.members, changed=changed)
 
     def _take_time(self, database_ms: int, sent_s: float, answered_s: float) -> None:
         """Follow the database's clock, unless it has gone back: then `_tend` corrects it."""

@@ -34,8 +34,6 @@ class Observer:
         it dead compares the number of its beats again under a lock, so a node that came back meanwhile stays.
     """
 
-    __slots__ = ("_lease_s", "_looked_s", "_nodes")
-
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
         self._looked_s: float | None = None  # when the last look that succeeded was answered

@@ -29,7 +29,6 @@ class QueueInquiries:
     """
 
     def __init__(self, data: DataPath, fail: Callable[[BaseException], None]) -> None:
-        """`fail` ends the broker."""
         self._data = data
         self._database = data.database
         self._counting: list[tuple[Queue, Callable[[tuple[int, int, int] | StatementRefused], None]]] = []
@@ -116,7 +115,6 @@ class UnusedQueues:
     """Queues that expire unused: reports which were used on this node, and asks whether one has expired on all."""
 
     def __init__(self, database: Database, fail: Callable[[BaseException], None]) -> None:
-        """`fail` ends the broker."""
         self._database = database
         self._used: dict[int, None] = {}
         self._tells = False

@@ -34,8 +34,6 @@ class SharedLevels:
     Invariant: ``has_work`` is set while a look at the batch and at the touched levels is scheduled.
     """
 
-    __slots__ = ("_wake", "ahead", "batch", "by_number", "has_work", "running", "touched", "unsaved")
-
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` schedules a look in a later step of the loop."""
         self._wake = wake

@@ -313,8 +313,6 @@ class Proposed(Postponed):
 class SharedJournal:
     """Proposes the changes of one vhost, except those that are being applied."""
 
-    __slots__ = ("_topology", "_vhost")
-
     def __init__(self, topology: SharedTopology, vhost: str) -> None:
         self._topology = topology
         self._vhost = vhost
