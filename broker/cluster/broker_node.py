@@ -57,20 +57,13 @@ REPORTED_LEVELS_MAX: Final = 1000  # of which a beat tells how many messages the
 
 
 class NodeClients(Protocol):
-    """The clients of a node."""
+    """The clients of a node. See `parts.definitions.ClusterClients`."""
 
     @property
-    def count(self) -> int:
-        """How many connections there are."""
-
-    def block(self, reason: str) -> None:
-        """Block publishers, and tell them why."""
-
-    def unblock(self) -> None:
-        """Unblock publishers."""
-
-    def drop(self, reason: str) -> None:
-        """Close all connections and discard what was to be sent to them."""
+    def count(self) -> int: ...
+    def block(self, reason: str) -> None: ...
+    def unblock(self) -> None: ...
+    def drop(self, reason: str) -> None: ...
 
 
 class BrokerNode:
@@ -120,11 +113,11 @@ class BrokerNode:
         self.consumers = ConsumerRegistry(database, self._queue_of, give_up)
         self.claims = ProducerClaims(database, data.drain, give_up)
         self.mqtt_clients = SharedClients(database, give_up)
-        self.mailbox = Mailbox(data, database, now_ms=lambda: turn.now_ms, fail=give_up)
+        self.mailbox = Mailbox(data, now_ms=lambda: turn.now_ms, fail=give_up)
         self.unused = UnusedQueues(database, give_up)
         self.queue_parts = QueueParts(data, self.inquiries, self.consumers, self.unused)
         data.caller.tell_unused(self.claims.reread)
-        self.keeper = Keeper(data, database, read_clock=turn.read_clock, fail=give_up)
+        self.keeper = Keeper(data, read_clock=turn.read_clock, fail=give_up)
         self.definitions = SharedDefinitions(database)
 
     # -- for the server and its vhosts --------------------------------------------------------------------------------

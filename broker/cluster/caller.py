@@ -295,6 +295,7 @@ class SharedCommitter:
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
         self._failure: BaseException | None = None
+        self.wait, self.sync_soon = caller.wait, caller.commit_soon
 
     @property
     def busy(self) -> bool:
@@ -305,14 +306,6 @@ class SharedCommitter:
     def tally(self) -> CommitTally:
         """The commits of the node, of all its vhosts together."""
         return self._caller.tally
-
-    def wait(self, confirmable: Confirmable) -> None:
-        """Confirm a publisher or a transaction as soon as everything that it gathered is committed."""
-        self._caller.wait(confirmable)
-
-    def sync_soon(self) -> None:
-        """Commit what was gathered so far as soon as no call runs."""
-        self._caller.commit_soon()
 
     def turn(self, _number: int, _alone: bool) -> int:
         """Return how many bytes wait for a commit. Calls start by themselves."""

@@ -14,7 +14,6 @@ from bitarray import bitarray
 
 from broker.cluster.chunk import Chunk, ChunkLoader, DamagedChunk
 from broker.cluster.data_path import DataPath
-from broker.cluster.database import Database
 from broker.cluster.database_rows import LeasedRow
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, LOOK, Hint
@@ -47,16 +46,11 @@ class Keeper:
     """
 
     def __init__(
-        self,
-        data: DataPath,
-        database: Database,
-        *,
-        read_clock: Callable[[], object],
-        fail: Callable[[BaseException], None],
+        self, data: DataPath, *, read_clock: Callable[[], object], fail: Callable[[BaseException], None]
     ) -> None:
-        """`read_clock` brings the broker's clock up to date; `fail` ends the broker."""
+        """`read_clock` brings the broker's clock up to date; `fail` ends the epoch."""
         self._data = data
-        self._database = database
+        self._database = data.database
         self._read_clock = read_clock
         self._loader = ChunkLoader()
         self._soon = WakeUp()

@@ -17,7 +17,6 @@ from broker.amqp.content_header import facts_of
 from broker.amqp.header_edit import encode_header
 from broker.cluster.chunk import Chunk, ChunkLoader, DamagedChunk
 from broker.cluster.data_path import DataPath
-from broker.cluster.database import Database
 from broker.cluster.database_rows import LeasedRow
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, JOINED, LOOK, Hint
@@ -86,17 +85,10 @@ class Mailbox:
     Cost: a lease per second while this node has reply consumers, and one for each call that brings answers.
     """
 
-    def __init__(
-        self,
-        data: DataPath,
-        database: Database,
-        *,
-        now_ms: Callable[[], int],
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        """`now_ms` is the broker's clock; `fail` ends the broker."""
+    def __init__(self, data: DataPath, *, now_ms: Callable[[], int], fail: Callable[[BaseException], None]) -> None:
+        """`now_ms` is the broker's clock; `fail` ends the epoch."""
         self._data = data
-        self._database = database
+        self._database = data.database
         self._now_ms = now_ms
         self._loader = ChunkLoader()
         self._members: set[int] = set()

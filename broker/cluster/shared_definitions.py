@@ -28,13 +28,10 @@ WAIT_MAX_S: Final = 0.1
 
 
 class Follower(Protocol):
-    """The definitions in force on this node."""
+    """The definitions in force on this node. See `Administration`."""
 
-    async def follow(self, *, anew: bool) -> None:
-        """Apply what another node stored; with `anew` also when the version is the known one."""
-
-    async def swept(self) -> None:
-        """Return when policies are applied to all queues."""
+    async def follow(self, *, anew: bool) -> None: ...
+    async def swept(self) -> None: ...
 
 
 async def _limits_nothing(_vhost: str) -> None:

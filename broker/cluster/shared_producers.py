@@ -69,7 +69,7 @@ class ProducerClaims:
     """Claims and releases the producers of all vhosts of a node."""
 
     def __init__(self, database: Database, drain: Callable[[], Any], fail: Callable[[BaseException], None]) -> None:
-        """`drain` returns when what was gathered is committed; `fail` ends the broker."""
+        """`drain` returns when what was gathered is committed; `fail` ends the epoch."""
         self._database = database
         self._drain = drain
         self._waiting: dict[str, list[Claim]] = {}

@@ -114,7 +114,7 @@ class SharedTopology:
         return named
 
     async def prepare(self, changes: Sequence[TopologyChange]) -> Extra:
-        """Give new queues their numbers. Raises: Unreachable."""
+        """Complete changes that are about to be appended: give new queues their numbers. Raises: Unreachable."""
         dropped: list[int] = []
         limits: list[Limits] = []
         for change in changes:
@@ -160,7 +160,7 @@ class SharedTopology:
     # -- applying -----------------------------------------------------------------------------------------------------
 
     def apply(self, changes: list[TopologyChange]) -> None:
-        """Apply the next changes to their vhost, if that is open here; the first without effect is the last."""
+        """Apply the next changes to their vhost, as every node does; the first without effect ends them."""
         name = changes[0].vhost
         vhost = self._vhosts.get(name)
         if vhost is not None:
@@ -218,7 +218,7 @@ class SharedTopology:
         return ()
 
     def take_dropped(self) -> Sequence[int]:
-        """Return levels of queues that are deleted, and forget them."""
+        """Return levels of deleted queues that no append named, and forget them."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
@@ -247,7 +247,10 @@ class SharedTopology:
     # -- cleaning up --------------------------------------------------------------------------------------------------
 
     async def look(self, alive: Callable[[], Awaitable[Iterable[int]]]) -> None:
-        """Delete the exclusive queues of connections whose node is not a member any more. Raises: Unreachable."""
+        """Delete the exclusive queues of connections whose node is no member any more. Raises: Unreachable.
+
+        `alive` finds out which epochs are members now.
+        """
         self._owners.forget_ended()
         found = [
             (vhost, owner)

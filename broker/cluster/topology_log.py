@@ -93,28 +93,15 @@ class Barrier:
 
 
 class FollowedTopology(Protocol):
-    """The exchanges, queues and bindings of this node."""
+    """The exchanges, queues and bindings of this node. See `SharedTopology`."""
 
-    async def prepare(self, changes: Sequence[TopologyChange]) -> Extra:
-        """Complete changes that are about to be appended. Raises: Unreachable."""
-
-    def apply(self, changes: list[TopologyChange]) -> None:
-        """Apply the next changes, the same way as every node; the first without effect ends them."""
-
-    def note_made(self, changes: Iterable[TopologyChange]) -> None:
-        """Note the queues that changes of this node have just made."""
-
-    def take_dropped(self) -> Sequence[int]:
-        """Return levels of deleted queues that no append named, and forget them."""
-
-    def clear(self) -> None:
-        """Forget everything: changes follow from the first one on."""
-
-    def snapshot(self) -> Iterable[list[TopologyChange]]:
-        """Return the changes that make the topology of this moment; they are encoded lazily, in a thread."""
-
-    async def look(self, alive: Callable[[], Awaitable[Iterable[int]]]) -> None:
-        """Clean up what departed members left; `alive` finds out which epochs are members now."""
+    async def prepare(self, changes: Sequence[TopologyChange]) -> Extra: ...
+    def apply(self, changes: list[TopologyChange]) -> None: ...
+    def note_made(self, changes: Iterable[TopologyChange]) -> None: ...
+    def take_dropped(self) -> Sequence[int]: ...
+    def clear(self) -> None: ...
+    def snapshot(self) -> Iterable[list[TopologyChange]]: ...
+    async def look(self, alive: Callable[[], Awaitable[Iterable[int]]]) -> None: ...
 
 
 class _Proposal(NamedTuple):
@@ -147,7 +134,7 @@ class TopologyLog:
         flushed: Callable[[], Awaitable[None]],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`flushed` returns when every batch that was routed before the call is committed; `fail` ends the broker."""
+        """`flushed` returns when every batch that was routed before the call is committed; `fail` ends the epoch."""
         self._database = database
         self._topology = topology
         self._flushed = flushed
