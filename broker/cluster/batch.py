@@ -131,8 +131,6 @@ class AtomicWork:
     Shapes: its records are ``first`` <= record < ``stop``; ``settled`` by slot. ``origin`` waits for the commit.
     """
 
-    __slots__ = ("first", "origin", "settled", "stop")
-
     def __init__(self, first: int, origin: Origin | None) -> None:
         self.first = self.stop = first
         self.origin = origin
@@ -163,24 +161,6 @@ class GatheringBatch:
         and up to which number.
     Invariant: ``synchronous`` is set when something in it must survive a crash of the database.
     """
-
-    __slots__ = (
-        "_also",
-        "_atomic",
-        "_numbers",
-        "_open",
-        "_origins",
-        "_settled",
-        "_settlements",
-        "_starts",
-        "_used",
-        "confirms",
-        "messages",
-        "sent",
-        "shares",
-        "synchronous",
-        "writer",
-    )
 
     def __init__(self) -> None:
         self.writer = ChunkWriter()

@@ -57,20 +57,13 @@ REPORTED_LEVELS_MAX: Final = 1000  # queues for which a heartbeat reports how ma
 
 
 class NodeClients(Protocol):
-    """The clients of a node."""
+    """The clients of a node. See `parts.definitions.ClusterClients`."""
 
     @property
-    def count(self) -> int:
-        """The number of connections."""
-
-    def block(self, reason: str) -> None:
-        """Block publishers, and tell them the reason."""
-
-    def unblock(self) -> None:
-        """Unblock publishers."""
-
-    def drop(self, reason: str) -> None:
-        """Close all connections and discard their pending output."""
+    def count(self) -> int: ...
+    def block(self, reason: str) -> None: ...
+    def unblock(self) -> None: ...
+    def drop(self, reason: str) -> None: ...
 
 
 class BrokerNode:
@@ -120,11 +113,11 @@ class BrokerNode:
         self.consumers = ConsumerRegistry(database, self._queue_of, give_up)
         self.claims = ProducerClaims(database, data.drain, give_up)
         self.mqtt_clients = SharedClients(database, give_up)
-        self.mailbox = Mailbox(data, database, now_ms=lambda: turn.now_ms, fail=give_up)
+        self.mailbox = Mailbox(data, now_ms=lambda: turn.now_ms, fail=give_up)
         self.unused = UnusedQueues(database, give_up)
         self.queue_parts = QueueParts(data, self.inquiries, self.consumers, self.unused)
         data.caller.tell_unused(self.claims.reread)
-        self.keeper = Keeper(data, database, read_clock=turn.read_clock, fail=give_up)
+        self.keeper = Keeper(data, read_clock=turn.read_clock, fail=give_up)
         self.definitions = SharedDefinitions(database)
 
     # -- for the server and its vhosts --------------------------------------------------------------------------------
@@ -187,14 +180,10 @@ class BrokerNode:
         await self.data.close()
 
     async def _end_epoch(self) -> None:
-        """Stop the parts, and drop their open questions."""
-        await self.topology.log.stop()
-        await self.consumers.stop()
-        await self.keeper.stop()
-        await self.mailbox.stop()
-        await self.unused.stop()
-        await self.claims.stop()
-        await self.mqtt_clients.stop()
+        """Stop the parts; questions that they were asked are dropped."""
+        parts = self.consumers, self.keeper, self.mailbox, self.unused, self.claims, self.mqtt_clients
+        for stop in (self.topology.log.stop, *(part.stop for part in parts)):
+            await stop()
         self.inquiries.forget()
 
     def _watch(self) -> None:
@@ -240,16 +229,13 @@ class BrokerNode:
         self.clients.drop(f"this node was lost to the cluster: {reason}")
         self.data.forget_all()
 
-    def members_seen(self, members: list[ClusterMember]) -> None:
-        """Record the reports in the members' heartbeats."""
+    def members_seen(self, members: list[ClusterMember], *, changed: bool) -> None:
+        """Take what the members report with their beats; look for what departed ones left behind."""
         self.mailbox.members_seen({member.epoch for member in members})
         for member in members:
             self.topology.log.heard_applied(member.applied_version, member.epoch)
         self.inquiries.heard(members)
-
-    def members_changed(self) -> None:
-        """Take over the work that departed members have left."""
-        if self._follows:  # the vhosts are open
+        if changed and self._follows:  # the vhosts are open
             self.consumers.look_for_orphans()
 
     def reconcile(self, rows: Sequence[LeasedRow]) -> None:

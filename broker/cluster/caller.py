@@ -294,6 +294,7 @@ class SharedCommitter:
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
         self._failure: BaseException | None = None
+        self.wait, self.sync_soon = caller.wait, caller.commit_soon
 
     @property
     def busy(self) -> bool:
@@ -304,14 +305,6 @@ class SharedCommitter:
     def tally(self) -> CommitTally:
         """The number of commits of the node, for all its vhosts."""
         return self._caller.tally
-
-    def wait(self, confirmable: Confirmable) -> None:
-        """Confirm a publisher or a transaction as soon as all its work so far is committed."""
-        self._caller.wait(confirmable)
-
-    def sync_soon(self) -> None:
-        """Commit the collected work as soon as no call is running."""
-        self._caller.commit_soon()
 
     def turn(self, _number: int, _alone: bool) -> int:
         """Return the number of bytes that wait for a commit. Calls start by themselves."""

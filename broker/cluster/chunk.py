@@ -76,8 +76,6 @@ class ChunkWriter:
     Invariant: ``bytes`` grows with each record, and is the approximate size of the chunk.
     """
 
-    __slots__ = ("_header", "_kinds", "_known", "_route", "_times", "bodies", "body_bytes", "bytes", "kinds", "runs")
-
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
         self.kinds: list[int] = []  # of each run
@@ -245,8 +243,6 @@ class Chunk:
 
 class ChunkLoader(MessageLoader):
     """Build messages from the records of chunks. Neighbouring messages share their envelope, header and facts."""
-
-    __slots__ = ()
 
     def load(self, chunk: Chunk | DamagedChunk, level: int, indexes: list[int], count: int) -> list[Message]:
         """Return the messages of a level, which has `count` of them in the chunk. HOT. Raises: DamagedChunk."""

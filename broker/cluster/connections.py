@@ -25,7 +25,7 @@ from broker.cluster.errors import (
     failure_of,
     refusal_of,
 )
-from broker.cluster.schema import SESSION_SETTINGS, SchemaMissing, SchemaTooNew, install
+from broker.cluster.schema import SESSION_SETTINGS, SchemaRefused, install
 from broker.cluster.server_address import ServerAddress, one_line
 
 _T = TypeVar("_T")
@@ -86,8 +86,6 @@ class Backend(NamedTuple):
 
 class _Connection:
     """One connection, which runs one statement at a time."""
-
-    __slots__ = ("backend", "driver", "free", "warning")
 
     def __init__(self, driver: Any, backend: Backend) -> None:
         self.driver = driver
@@ -161,7 +159,7 @@ class Connections:
         """
         try:
             return await install(self._lanes["call"].driver, self.target.schema)
-        except (SchemaMissing, SchemaTooNew) as error:
+        except SchemaRefused as error:
             raise DatabaseRefused(f"{self.target.shown}: {error}") from error
         except Exception as error:
             failure = self._failure(error)

@@ -25,18 +25,15 @@ CONSUMERS: Final = "consumers"  # the hint that the active node of some levels m
 
 
 class RegisteredQueue(Hashable, Protocol):
-    """A queue as the registry sees it."""
+    """A queue as the registry sees it. See `SharedQueue`."""
 
     number: int
     deleted: bool
     levels: tuple[Level, ...]
     consumers: ConsumerRing
 
-    def wake(self) -> None:
-        """Deliver, or ask for messages."""
-
-    def abandoned(self) -> None:
-        """React to the departure of the last consumer of all nodes, which was one of this node."""
+    def wake(self) -> None: ...
+    def abandoned(self) -> None: ...
 
 
 class ConsumerRegistry:
@@ -48,7 +45,7 @@ class ConsumerRegistry:
         find: Callable[[int], RegisteredQueue | None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`find` returns the queue of a level; `fail` ends the broker."""
+        """`find` returns the queue of a level; `fail` ends the epoch."""
         self._database = database
         self._find = find
         self._registered: dict[RegisteredQueue, int] = {}

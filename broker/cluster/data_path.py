@@ -23,7 +23,7 @@ class DataPath:
     def __init__(
         self, database: Database, loop: asyncio.AbstractEventLoop, *, failed: Callable[[BaseException], None]
     ) -> None:
-        """`failed` ends the broker: nothing may be confirmed after a defect."""
+        """`failed` ends the epoch: nothing may be confirmed after a defect."""
         self.database = database
         self._loop = loop
         self._fail = failed

@@ -13,7 +13,6 @@ from bitarray import bitarray
 
 from broker.cluster.chunk import Chunk, ChunkLoader, DamagedChunk
 from broker.cluster.data_path import DataPath
-from broker.cluster.database import Database
 from broker.cluster.database_rows import LeasedRow
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, LOOK, Hint
@@ -45,16 +44,11 @@ class Keeper:
     """
 
     def __init__(
-        self,
-        data: DataPath,
-        database: Database,
-        *,
-        read_clock: Callable[[], object],
-        fail: Callable[[BaseException], None],
+        self, data: DataPath, *, read_clock: Callable[[], object], fail: Callable[[BaseException], None]
     ) -> None:
         """`read_clock` updates the broker's clock; `fail` ends the broker."""
         self._data = data
-        self._database = database
+        self._database = data.database
         self._read_clock = read_clock
         self._loader = ChunkLoader()
         self._soon = WakeUp()
@@ -182,8 +176,6 @@ class Keeper:
 
 class SharedDelay(Delay):
     """Hold the delayed messages of one exchange on this node, and route those that the keeper releases."""
-
-    __slots__ = ()
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

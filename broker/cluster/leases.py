@@ -46,7 +46,6 @@ class Leases:
         *,
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`fail` ends the broker."""
         self._levels = levels
         self._database = database
         self._reader = reader

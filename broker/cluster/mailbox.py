@@ -10,13 +10,13 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from broker.amqp.content_header import facts_of
 from broker.amqp.header_edit import encode_header
 from broker.cluster.chunk import Chunk, ChunkLoader, DamagedChunk
 from broker.cluster.data_path import DataPath
-from broker.cluster.database import Database
 from broker.cluster.database_rows import LeasedRow
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, JOINED, LOOK, Hint
@@ -39,26 +39,22 @@ Question: TypeAlias = "Mapping[str, Any]"
 Answerer: TypeAlias = "Callable[[Question], Awaitable[Any]]"  # of None is no answer
 
 
+@dataclass(frozen=True)
 class RemoteReply:
     """A reply consumer of another node."""
 
-    __slots__ = ("_epoch", "_mailbox", "_name", "_vhost")
-
-    def __init__(self, mailbox: Mailbox, epoch: int, vhost: str, name: str) -> None:
-        self._mailbox = mailbox
-        self._epoch = epoch
-        self._vhost = vhost
-        self._name = name
+    mailbox: Mailbox
+    epoch: int
+    vhost: str
+    name: str
 
     def deliver(self, envelope: Envelope, header: bytes, body: bytes) -> None:
         """Send one answer to the node that has the consumer."""
-        self._mailbox.post(self._epoch, Envelope(self._vhost, self._name), header, body)
+        self.mailbox.post(self.epoch, Envelope(self.vhost, self.name), header, body)
 
 
 class SharedReplies(ReplyConsumers):
     """The reply consumers of one vhost: those of this node, and those of other nodes by their names."""
-
-    __slots__ = ("_mailbox", "_vhost")
 
     def __init__(self, mailbox: Mailbox, vhost: str) -> None:
         super().__init__()
@@ -88,17 +84,10 @@ class Mailbox:
     Cost: a lease per second while this node has reply consumers, and one for each call that brings answers.
     """
 
-    def __init__(
-        self,
-        data: DataPath,
-        database: Database,
-        *,
-        now_ms: Callable[[], int],
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        """`now_ms` is the broker's clock; `fail` ends the broker."""
+    def __init__(self, data: DataPath, *, now_ms: Callable[[], int], fail: Callable[[BaseException], None]) -> None:
+        """`now_ms` is the broker's clock; `fail` ends the epoch."""
         self._data = data
-        self._database = database
+        self._database = data.database
         self._now_ms = now_ms
         self._loader = ChunkLoader()
         self._members: set[int] = set()

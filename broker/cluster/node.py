@@ -55,11 +55,8 @@ class NodeEvents(Protocol):
     async def lost(self, reason: str) -> None:
         """Drop everything that the node held, and close its clients. It joins as a new epoch once this returns."""
 
-    def members_seen(self, members: list[ClusterMember]) -> None:
-        """Record the members as of a heartbeat; called for each."""
-
-    def members_changed(self) -> None:
-        """Handle a change of the membership, after `members_seen`."""
+    def members_seen(self, members: list[ClusterMember], *, changed: bool) -> None:
+        """Take the members as each beat shows them; `changed` when one has come or gone."""
 
     def reconcile(self, rows: list[LeasedRow]) -> None:
         """Compare the rows that the database says the node holds, after a lost connection; no call or lease is under
@@ -332,10 +329,8 @@ class ClusterNode:
                     self._lose(WENT_BACK)
                     return
                 self._prolong(sent_s, now_s)
-                has_changed = self._others.looked(sent_s, now_s, pulse.members)
-                self._events.members_seen(pulse.members)
-                if has_changed:
-                    self._events.members_changed()
+                changed = self._others.looked(sent_s, now_s, pulse.members)
+                self._events.members_seen(pulse.members, changed=changed)
 
     def _take_time(self, database_ms: int, sent_s: float, answered_s: float) -> None:
         """Follow the database's clock, unless it has gone back: then `_tend` corrects it."""

@@ -35,8 +35,6 @@ class Observer:
         stays.
     """
 
-    __slots__ = ("_lease_s", "_looked_s", "_nodes")
-
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
         self._looked_s: float | None = None  # when the last successful poll was answered

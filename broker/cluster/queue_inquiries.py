@@ -27,7 +27,6 @@ class QueueInquiries:
     """
 
     def __init__(self, data: DataPath, fail: Callable[[BaseException], None]) -> None:
-        """`fail` ends the broker."""
         self._data = data
         self._database = data.database
         self._counting: list[tuple[Queue, Callable[[tuple[int, int, int] | StatementRefused], None]]] = []
@@ -114,7 +113,6 @@ class UnusedQueues:
     """Queues that expire when unused: report those used on this node, and ask whether one has expired on all nodes."""
 
     def __init__(self, database: Database, fail: Callable[[BaseException], None]) -> None:
-        """`fail` ends the broker."""
         self._database = database
         self._used: dict[int, None] = {}
         self._tells = False

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from broker.cluster.backup import CHUNKS, NOT_COPIED, copying, newest_numbers, quoted, tables_of
 from broker.cluster.backup_file import DATA, END, HEAD, TABLE, BackupReader, BackupRefused
-from broker.cluster.schema import FUNCTION_VERSION, SCHEMA_VERSION, SchemaMissing, SchemaTooNew, install
+from broker.cluster.schema import FUNCTION_VERSION, SCHEMA_VERSION, SchemaRefused, install
 from broker.cluster.server_address import ServerAddress
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ async def restore(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[s
         beats = await _wait_for_death(connection, target.schema)
         try:
             await install(connection, target.schema)
-        except (SchemaMissing, SchemaTooNew) as error:
+        except SchemaRefused as error:
             raise BackupRefused(str(error)) from error
         async with connection.transaction():
             await _lock(connection, target.schema)

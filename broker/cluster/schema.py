@@ -34,8 +34,8 @@ END $$
 """
 
 
-class SchemaTooNew(Exception):
-    """The schema was made by a newer broker."""
+class SchemaRefused(Exception):
+    """The schema was made by a newer broker, or does not exist, and the user of the URL may not create it."""
 
 
 def _sources() -> list[str]:
@@ -45,16 +45,12 @@ def _sources() -> list[str]:
     return [(folder / name).read_text("utf-8") for name in ordered]
 
 
-class SchemaMissing(Exception):
-    """The schema does not exist, and the user of the URL may not create it."""
-
-
 async def install(connection: asyncpg.Connection, schema: str) -> int:
     """Create or upgrade the schema, its tables and functions; return the version of its functions. Several nodes may do
     so at the same time. A schema of the same version with other functions is replaced while no node is a member; an
     older one stays until the last of its nodes has left. Sets the connection's `search_path`.
 
-    Raises: SchemaTooNew, SchemaMissing.
+    Raises: SchemaRefused.
     """
     sources = _sources()
     digest = hashlib.sha256("\0".join(sources).encode()).hexdigest()
@@ -65,7 +61,7 @@ async def install(connection: asyncpg.Connection, schema: str) -> int:
         if await connection.fetchval("SELECT to_regclass($1 || '.cluster') IS NOT NULL", quoted):
             row = await connection.fetchrow("SELECT schema_version, function_version, digest FROM cluster")
             if (row["schema_version"], row["function_version"]) > (SCHEMA_VERSION, FUNCTION_VERSION):
-                raise SchemaTooNew(
+                raise SchemaRefused(
                     f"the schema {schema} has version {row['schema_version']}, this broker {SCHEMA_VERSION}"
                 )
             if row["digest"] == digest or await connection.fetchval("SELECT EXISTS (SELECT FROM member)"):
@@ -88,7 +84,7 @@ async def _make_schema(connection: asyncpg.Connection, schema: str, quoted: str)
     if exists:
         return
     if not may_create:
-        raise SchemaMissing(
+        raise SchemaRefused(
             f"{user} may not create schemas: let an administrator run CREATE SCHEMA {quoted} AUTHORIZATION {user}"
         )
     await connection.execute(f"CREATE SCHEMA {quoted}")

@@ -43,10 +43,7 @@ class Claim(Awaited):
 class SharedClients(MqttClients):
     """The connections of this node that have their client ids."""
 
-    __slots__ = ("_asking", "_database", "_ended", "_held", "_last", "_numbers", "_tasks", "_work")
-
     def __init__(self, database: Database, fail: Callable[[BaseException], None]) -> None:
-        """`fail` ends the broker."""
         super().__init__()
         self._database = database
         self._asking: dict[int, Claim] = {}  # by the number of the connection

@@ -28,15 +28,12 @@ WAIT_MAX_S: Final = 0.1
 
 
 class Follower(Protocol):
-    """The definitions in force on this node."""
+    """The definitions in force on this node. See `Administration`."""
 
     version: int
 
-    async def follow(self, *, anew: bool) -> None:
-        """Apply definitions that another node stored; with `anew`, even if the version is already known."""
-
-    async def swept(self) -> None:
-        """Wait until policies are applied to all queues."""
+    async def follow(self, *, anew: bool) -> None: ...
+    async def swept(self) -> None: ...
 
 
 async def _limits_nothing(_vhost: str) -> None:

@@ -33,8 +33,6 @@ class SharedLevels:
     the batch and the touched levels is scheduled.
     """
 
-    __slots__ = ("_wake", "ahead", "batch", "by_number", "has_work", "running", "touched", "unsaved")
-
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` schedules a check in a later step of the loop."""
         self._wake = wake

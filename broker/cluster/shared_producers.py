@@ -35,8 +35,6 @@ class Claim(Awaited):
 class SharedProducers(Producers):
     """The producers of a vhost that this node has claimed."""
 
-    __slots__ = ("claims",)
-
     def __init__(self, *arguments: Any, claims: ProducerClaims) -> None:
         super().__init__(*arguments)
         self.claims = claims

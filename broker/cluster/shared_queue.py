@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -82,6 +82,7 @@ def postponed_of(session: object) -> Sequence[Postponed]:
     return session.postponed if isinstance(session, SessionClient) else ()
 
 
+@dataclass(frozen=True)
 class QueueParts:
     """The parts of a node that its queues use.
 
@@ -89,15 +90,10 @@ class QueueParts:
     consumers, ``unused`` has the last uses of queues that expire.
     """
 
-    __slots__ = ("consumers", "data", "inquiries", "unused")
-
-    def __init__(
-        self, data: DataPath, inquiries: QueueInquiries, consumers: ConsumerRegistry, unused: UnusedQueues
-    ) -> None:
-        self.data = data
-        self.inquiries = inquiries
-        self.consumers = consumers
-        self.unused = unused
+    data: DataPath
+    inquiries: QueueInquiries
+    consumers: ConsumerRegistry
+    unused: UnusedQueues
 
 
 class SharedQueue(Queue):

@@ -52,20 +52,6 @@ class Reading(Awaited):
 class SharedRetained(RetainedMessages):
     """The retained messages of one vhost. Expired ones stay among the keys until another message is retained."""
 
-    __slots__ = (
-        "_database",
-        "_epoch",
-        "_keys",
-        "_known",
-        "_looked_ms",
-        "_name",
-        "_reading",
-        "_tasks",
-        "_waiting",
-        "_writes",
-        "_writing",
-    )
-
     def __init__(
         self,
         vhost: Vhost,
@@ -75,7 +61,6 @@ class SharedRetained(RetainedMessages):
         database: Database,
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`fail` ends the broker."""
         super().__init__(vhost, mapping, most, max_bytes)
         self._database = database
         self._name = vhost.name.encode()

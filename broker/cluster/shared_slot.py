@@ -107,8 +107,6 @@ class UnsavedSettlements:
     synchronous call writes every call answered before it, because PostgreSQL writes its log in order.
     """
 
-    __slots__ = ("_newer", "_older", "_since_s")
-
     def __init__(self) -> None:
         self._older: list[Settlement] = []
         self._newer: list[Settlement] = []

@@ -19,8 +19,6 @@ unpack_target: Final = TARGET.unpack_from
 class SharedStore(MessageStore):
     """Accept runs of messages for the levels of one vhost, shared and local ones."""
 
-    __slots__ = ("_levels", "_producer_of")
-
     enters_later: bool = False
     refuses_later: bool = True
 

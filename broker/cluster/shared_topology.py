@@ -312,8 +312,6 @@ class Proposed(Postponed):
 class SharedJournal:
     """Propose the changes of one vhost, except those being applied."""
 
-    __slots__ = ("_topology", "_vhost")
-
     def __init__(self, topology: SharedTopology, vhost: str) -> None:
         self._topology = topology
         self._vhost = vhost

@@ -54,8 +54,6 @@ class NodeTenure:
     Invariant: `may_act` returns True only in JOINED, and only before the lease ends.
     """
 
-    __slots__ = ("ends_s", "epoch", "lease_s", "state")
-
     def __init__(self, lease_s: float) -> None:
         assert lease_s > 0
         self.lease_s = lease_s

@@ -92,28 +92,15 @@ class Barrier:
 
 
 class FollowedTopology(Protocol):
-    """The exchanges, queues and bindings of this node."""
+    """The exchanges, queues and bindings of this node. See `SharedTopology`."""
 
-    async def prepare(self, changes: Sequence[TopologyChange]) -> Extra:
-        """Complete changes before they are appended. Raises: Unreachable."""
-
-    def apply(self, changes: list[TopologyChange]) -> None:
-        """Apply the next changes, the same way as every node, up to the first without effect."""
-
-    def note_made(self, changes: Iterable[TopologyChange]) -> None:
-        """Record the queues that changes of this node have just created."""
-
-    def take_dropped(self) -> Sequence[int]:
-        """Return and clear levels of deleted queues that no append contained."""
-
-    def clear(self) -> None:
-        """Discard everything; changes follow from the first one on."""
-
-    def snapshot(self) -> Iterable[list[TopologyChange]]:
-        """Return the changes that create the current topology; they are encoded lazily, in a thread."""
-
-    async def look(self, alive: Callable[[], Awaitable[Iterable[int]]]) -> None:
-        """Clean up after departed members; `alive` returns the epochs of current members."""
+    async def prepare(self, changes: Sequence[TopologyChange]) -> Extra: ...
+    def apply(self, changes: list[TopologyChange]) -> None: ...
+    def note_made(self, changes: Iterable[TopologyChange]) -> None: ...
+    def take_dropped(self) -> Sequence[int]: ...
+    def clear(self) -> None: ...
+    def snapshot(self) -> Iterable[list[TopologyChange]]: ...
+    async def look(self, alive: Callable[[], Awaitable[Iterable[int]]]) -> None: ...
 
 
 class _Proposal(NamedTuple):

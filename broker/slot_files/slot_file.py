@@ -86,7 +86,6 @@ class SlotMeta:
         """Return the meta of a file; skip fields of a later version. Raises: BadSlotFile."""
         try:
             found = json.loads(block)
-            found.setdefault("incarnation", "")
             return cls(**{name: found[name] for name in cls.__slots__})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadSlotFile(f"its meta cannot be read: {error}") from error

@@ -183,17 +183,15 @@ class SlotManager:
         self.open = self._new_slot(self.next_id)
         self._delete_if_done(slot)
 
-    def adopt(
-        self, contents: list[Any], charge_bytes: int, returns: Iterable[ReturnRun], *, redelivered: bool = False
-    ) -> Slot:
+    def adopt(self, contents: list[Any], charge_bytes: int, returns: Iterable[ReturnRun]) -> Slot:
         """Take messages that were leased from a shared store, as a sealed slot after all others, and return it.
 
         Shapes: at least one message; the first gets the id `next_id`, the others follow. `returns` tells which of them
-            may have been delivered before; all of them may with `redelivered`.
+            may have been delivered before.
         """
         self.seal()
         slot = self.open
-        slot.fill_with(contents, charge_bytes, returns, recovered=redelivered)
+        slot.fill_with(contents, charge_bytes, returns)
         self.next_id += slot.length
         self.ready += slot.length
         if self.sizes is not None:

@@ -193,15 +193,12 @@ class Slot:
         self.contents = contents
         self.bytes = charge_bytes * self.length // max(self.unsettled, 1)
 
-    def fill_with(
-        self, contents: list[Any], charge_bytes: int, returns: Iterable[ReturnRun], *, recovered: bool
-    ) -> None:
-        """Set messages leased from a shared store; the slot must be empty."""
+    def fill_with(self, contents: list[Any], charge_bytes: int, returns: Iterable[ReturnRun]) -> None:
+        """Take messages that were leased from a shared store; the slot must be empty."""
         self.contents = contents
         self.length = len(contents)
         self.bytes = charge_bytes
         self.note_returns(returns)
-        self.recovered = recovered
 
     def note_returns(self, returns: Iterable[ReturnRun]) -> None:
         """Set the known counts of earlier returns."""

@@ -91,8 +91,6 @@ _SPARES: Final = SpareDescriptors()  # for the whole process, like the limit
 class _Failing:
     """A context that turns an OSError into StoreFailed."""
 
-    __slots__ = ("_path",)
-
     def __init__(self, path: Path) -> None:
         self._path = path
 

@@ -7,12 +7,9 @@ from functools import partial
 from typing import Final
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
-from broker.core.deadlines import Clock
 from broker.core.names import is_short_text
 from broker.core.vhost import Vhost
-from broker.settings import Settings
 from broker.slot_files.seal_log import TAP_PREFIX, Cursor
-from broker.slot_files.slot_folder import SlotFolder
 from broker.taps.slot_writer import SlotWriter
 from broker.vhosts.vhosts import Vhosts
 
@@ -38,22 +35,12 @@ class Cursors:
     Shapes: `moved` is called after each change, which may make slot files removable.
     """
 
-    def __init__(
-        self,
-        folder: SlotFolder,
-        vhosts: Vhosts,
-        writer: SlotWriter,
-        settings: Callable[[], Settings],
-        clock: Clock,
-        moved: Callable[[], None],
-    ) -> None:
-        self._folder = folder
-        self._settings = settings
-        self._begun: list[str] = []  # the owners of cursors that are being created
+    def __init__(self, vhosts: Vhosts, writer: SlotWriter, moved: Callable[[], None]) -> None:
         self._vhosts = vhosts
         self._writer = writer
-        self._clock = clock
+        self._folder, self._settings, self._clock = writer.folder, writer.settings, writer.clock
         self._moved = moved
+        self._begun: list[str] = []  # the owners of cursors that are being created
 
     async def set(
         self,

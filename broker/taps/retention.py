@@ -7,12 +7,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from broker.core.deadlines import Clock
 from broker.event_log import get_logger
-from broker.settings import Settings
 from broker.slot_files.seal_log import Seal
 from broker.slot_files.seal_view import SealView
-from broker.slot_files.slot_folder import SlotFolder
 from broker.taps.slot_snapshots import Snapshots
 from broker.taps.slot_writer import SlotWriter
 from broker.tasks import Tasks
@@ -39,21 +36,12 @@ class Retention:
     """Remove slot files and snapshots every ten seconds."""
 
     def __init__(
-        self,
-        folder: SlotFolder,
-        vhosts: Vhosts,
-        writer: SlotWriter,
-        snapshots: Snapshots,
-        settings: Callable[[], Settings],
-        clock: Clock,
-        fail: Callable[[BaseException], None],
+        self, vhosts: Vhosts, writer: SlotWriter, snapshots: Snapshots, fail: Callable[[BaseException], None]
     ) -> None:
-        self._folder = folder
         self._vhosts = vhosts
         self._writer = writer
         self._snapshots = snapshots
-        self._settings = settings
-        self._clock = clock
+        self._folder, self._settings, self._clock = writer.folder, writer.settings, writer.clock
         self._tasks = Tasks(fail)
         self._next_s = 0.0
         self._ends = False

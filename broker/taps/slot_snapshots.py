@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from broker.core.deadlines import Clock
 from broker.core.queue.kinds import TapQueue
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from broker.delivery.engine import Engine
-    from broker.settings import Settings
-    from broker.slot_files.slot_folder import SlotFolder, SnapshotSlot
+    from broker.slot_files.slot_folder import SnapshotSlot
     from broker.taps.slot_writer import SlotWriter
     from broker.vhosts.vhosts import Vhosts
 
@@ -86,22 +84,10 @@ class Snapshots(Mapping[str, Snapshot]):
     one is refused. Users' share of the disk is bounded, and each must leave as much to the others as it takes.
     """
 
-    def __init__(
-        self,
-        folder: SlotFolder,
-        vhosts: Vhosts,
-        writer: SlotWriter,
-        settings: Callable[[], Settings],
-        clock: Clock,
-        *,
-        in_cluster: bool,
-    ) -> None:
-        self._in_cluster = in_cluster
-        self._folder = folder
+    def __init__(self, vhosts: Vhosts, writer: SlotWriter) -> None:
         self._vhosts = vhosts
         self._writer = writer
-        self._settings = settings
-        self._clock = clock
+        self._folder, self._settings, self._clock = writer.folder, writer.settings, writer.clock
         self._by_id: dict[str, Snapshot] = {}
         self._taking: list[Taking] = []
 
@@ -134,7 +120,7 @@ class Snapshots(Mapping[str, Snapshot]):
         Raises: TapRefused.
         Cost: the messages of one slot file in memory at a time.
         """
-        if self._in_cluster:
+        if self._settings().cluster.is_on:
             raise TapRefused(IN_CLUSTER)
         queue = vhost_named(self._vhosts, vhost).queues.get(name)
         if queue is None:

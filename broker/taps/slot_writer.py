@@ -55,12 +55,12 @@ class SlotWriter:
         fail: Callable[[BaseException], None],
         keep_free_bytes: int,
     ) -> None:
-        """`keep_free_bytes` of the disk are left to the logs, because a broker needs them to start on a full disk."""
-        self._folder = folder
+        """`keep_free_bytes` of the disk are left to the logs: a broker needs them to start on a full disk."""
+        self.folder = folder
+        self.settings = settings
+        self.clock = clock
         self._keep_free_bytes = keep_free_bytes
         self._engines = engines
-        self._settings = settings
-        self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="slot-writer")
         self.turn = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -85,7 +85,7 @@ class SlotWriter:
         """Find the taps that are due; called ten times a second. Cost: O(vhosts and taps)."""
         if self._ends or asyncio.get_running_loop().time() < self._retry_at_s:
             return
-        now_ms = self._clock.now_ms
+        now_ms = self.clock.now_ms
         known, self._since_ms = self._since_ms, {}
         windows, self._windows_ms = self._windows_ms, {}
         for engine in self._engines.values():
@@ -166,7 +166,7 @@ class SlotWriter:
             self._refuse_all(self._stopping())
 
     def _stopping(self) -> StoreFailed:
-        return StoreFailed(self._folder.folder, "the broker stops")
+        return StoreFailed(self.folder.folder, "the broker stops")
 
     async def _seal_due(self) -> None:
         while self._due and not self._ends:
@@ -175,7 +175,7 @@ class SlotWriter:
             try:
                 async with self.turn:
                     if engine.retired:
-                        self._refuse(queue, StoreFailed(self._folder.folder, "the vhost is deleted or down"))
+                        self._refuse(queue, StoreFailed(self.folder.folder, "the vhost is deleted or down"))
                         continue
                     if not queue.deleted and (queue in self._asked or self._is_due(queue)):
                         await self._seal(engine, queue)
@@ -192,7 +192,7 @@ class SlotWriter:
         """Move a file's worth of a tap's messages into one. Raises: NotWritten; StoreFailed."""
         level = queue.level
         level.manager.seal()
-        settings = self._settings().taps
+        settings = self.settings().taps
         pieces = gather(
             level,
             level.manager.slots,
@@ -215,7 +215,7 @@ class SlotWriter:
         finally:
             let_go(engine.store, pieces)
         await self._settle(engine, level, end)
-        self._since_ms[queue] = self._clock.now_ms
+        self._since_ms[queue] = self.clock.now_ms
         self._widen(queue)
         if seal is not None:
             _log.debug(
@@ -230,19 +230,19 @@ class SlotWriter:
         first = pieces[0].slot.first + pieces[0].indexes[0]
         number = queue.level.number
         try:
-            free_bytes = self._folder.free_bytes()
-            if free_bytes < self._keep_free_bytes + self._settings().taps.window_bytes:
+            free_bytes = self.folder.free_bytes()
+            if free_bytes < self._keep_free_bytes + self.settings().taps.window_bytes:
                 raise StoreFailed(
-                    self._folder.folder, f"the disk has {free_bytes} bytes free, which are left to the logs"
+                    self.folder.folder, f"the disk has {free_bytes} bytes free, which are left to the logs"
                 )
-            draft = self._folder.draft(vhost, queue.tap, number, first)
-            ahead_ms = self._clock.ahead_ms
-            end = copy_pieces(store, number, pieces, draft, self._settings().taps.window_bytes, ahead_ms)
+            draft = self.folder.draft(vhost, queue.tap, number, first)
+            ahead_ms = self.clock.ahead_ms
+            end = copy_pieces(store, number, pieces, draft, self.settings().taps.window_bytes, ahead_ms)
         except CorruptStore:
             raise
         except StoreFailed as error:
             raise NotWritten from error
-        return (self._folder.seal(draft, end, ahead_ms) if draft.writer.rows else None), end
+        return (self.folder.seal(draft, end, ahead_ms) if draft.writer.rows else None), end
 
     async def _settle(self, engine: Engine, level: Level, end: int) -> None:
         """Settle the messages below an id, a few slots per turn of the loop."""
@@ -261,20 +261,20 @@ class SlotWriter:
 
     def _window_ms(self, queue: TapQueue) -> int:
         """Return how long a tap's oldest message waits."""
-        settings = self._settings().taps
+        settings = self.settings().taps
         return max(settings.window_ms, min(self._windows_ms.get(queue, 0), settings.window_max_ms))
 
     def _widen(self, queue: TapQueue) -> None:
         """Double the window of a tap for which a file was written, unless somebody has read it since the last one."""
         window_ms = self._window_ms(queue)
         if self._windows_ms.pop(queue, None) != 0:
-            self._windows_ms[queue] = min(2 * window_ms, self._settings().taps.window_max_ms)
+            self._windows_ms[queue] = min(2 * window_ms, self.settings().taps.window_max_ms)
 
     def _is_due(self, queue: TapQueue) -> bool:
-        settings = self._settings().taps
+        settings = self.settings().taps
         if not queue.ready:
             return False
-        now_ms = self._clock.now_ms
+        now_ms = self.clock.now_ms
         age_ms = now_ms - self._since_ms.get(queue, now_ms)
         if age_ms >= self._window_ms(queue) or queue.ready >= settings.window_messages:
             return True

@@ -55,18 +55,13 @@ class Taps:
         self._folder = folder
         self._vhosts = vhosts
         self._settings = settings
-        self._in_cluster = settings.cluster.is_on
         self._limits = PatternLimits(settings.routing.hashes_max, settings.routing.words_max)
         self._clock = clock
-
-        def in_force() -> Settings:
-            return self._settings
-
         kept_bytes = settings.store.reserve_bytes // RESERVE_DIVISOR
-        self._writer = SlotWriter(folder, vhosts.engines, in_force, clock, fail, kept_bytes)
-        self.snapshots = Snapshots(folder, vhosts, self._writer, in_force, clock, in_cluster=self._in_cluster)
-        self._retention = Retention(folder, vhosts, self._writer, self.snapshots, in_force, clock, fail)
-        self.cursors = Cursors(folder, vhosts, self._writer, in_force, clock, self._retention.soon)
+        self._writer = SlotWriter(folder, vhosts.engines, lambda: self._settings, clock, fail, kept_bytes)
+        self.snapshots = Snapshots(vhosts, self._writer)
+        self._retention = Retention(vhosts, self._writer, self.snapshots, fail)
+        self.cursors = Cursors(vhosts, self._writer, self._retention.soon)
         vhosts.tell(self._writer.leave, self._forget)
 
     def take_settings(self, settings: Settings) -> None:
@@ -132,7 +127,7 @@ class Taps:
 
         A tap without its own caps gets the current ones of the settings.
         """
-        if self._in_cluster:
+        if self._settings.cluster.is_on:
             raise TapRefused(IN_CLUSTER)
         held = vhost_named(self._vhosts, vhost)
         name = name or exchange or "default"

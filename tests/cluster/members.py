@@ -97,11 +97,9 @@ class TestNode:
         self.told.append("lost")
         self.reasons.append(reason)
 
-    def members_seen(self, members: list[ClusterMember]) -> None:
-        pass
-
-    def members_changed(self) -> None:
-        self.names = sorted(member.node for member in self.node.members)
+    def members_seen(self, members: list[ClusterMember], *, changed: bool) -> None:
+        if changed:
+            self.names = sorted(member.node for member in members)
 
     def reconcile(self, rows: list[LeasedRow]) -> None:
         self.rows.append(rows)

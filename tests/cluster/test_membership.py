@@ -155,7 +155,7 @@ async def test_a_defect_in_what_a_node_tells_ends_the_broker(postgres_url: str, 
     """A node whose beats, or whose way back after a break, ended with an error would wait for ever."""
     failures: list[BaseException] = []
 
-    def break_down(*_: object) -> None:
+    def break_down(*_: object, **_more: object) -> None:
         raise ZeroDivisionError
 
     async with joined(postgres_url, schema, failed=failures.append) as a:
@@ -251,7 +251,7 @@ async def test_the_lease_counts_from_when_the_beat_was_sent(
             passed_s: list[float] = []
             ends_s: list[float] = []
 
-            def seen(_members: object) -> None:
+            def seen(*_: object, **_more: object) -> None:
                 if passed_s:
                     ends_s.append(a.node._tenure.ends_s)
 

@@ -7,7 +7,7 @@ import asyncio
 import asyncpg
 import pytest
 
-from broker.cluster.schema import SCHEMA_VERSION, SchemaTooNew, install
+from broker.cluster.schema import SCHEMA_VERSION, SchemaRefused, install
 from tests.cluster.sql_session import Session, Sessions, Share
 from tests.deadline import wait_until_async
 
@@ -29,7 +29,7 @@ async def test_a_newer_schema_is_refused(sessions: Sessions, schema: str) -> Non
     """An older broker neither changes a newer schema nor joins it."""
     a = await sessions("a")
     await a.value("UPDATE cluster SET schema_version = $1, function_version = 2", SCHEMA_VERSION + 1)
-    with pytest.raises(SchemaTooNew):
+    with pytest.raises(SchemaRefused):
         await install(a.connection, schema)
     with pytest.raises(asyncpg.PostgresError) as raised:
         await a.join("b")

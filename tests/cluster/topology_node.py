@@ -126,10 +126,7 @@ class TopologyNode:
             client.machine.lost()
         self.clients.clear()
 
-    def members_seen(self, members: list[ClusterMember]) -> None:
-        pass
-
-    def members_changed(self) -> None:
+    def members_seen(self, members: list[ClusterMember], *, changed: bool) -> None:
         pass
 
     def reconcile(self, rows: list[LeasedRow]) -> None:
