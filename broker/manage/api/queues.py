@@ -295,23 +295,21 @@ async def declare(call: Call) -> Response:
     return created() if is_new else no_content()
 
 
-async def delete(call: Call) -> Response:
+async def delete(call: Call) -> None:
     """Delete a queue, on the conditions if-empty and if-unused."""
     vhost, queue = queue_of(call)
     conditions = {name: call.asks(f"if-{name}") for name in ("empty", "unused")}
     async with acting(call, vhost.name) as client:
         await client.call(DeleteAny(queue=queue.name, if_unused=conditions["unused"], if_empty=conditions["empty"]))
     _log.info("queue.deleted", vhost=vhost.name, queue=queue.name, by=call.user.name)
-    return no_content()
 
 
-async def act(call: Call) -> Response:
+async def act(call: Call) -> None:
     """Accept what RabbitMQ does to mirrored queues: there is nothing to do."""
     queue_of(call)
     action = (await call.fields()).text("action")
     if action not in ACTIONS:
         raise bad_request(f"unknown action '{action}': there are {', '.join(ACTIONS)}")
-    return no_content()
 
 
 ROUTES: Final = (
