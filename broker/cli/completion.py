@@ -144,12 +144,10 @@ def add_completion(commands: Any, all_commands: Callable[[], argparse.ArgumentPa
     command.set_defaults(run=_words, all_commands=all_commands)
 
 
-def _print(arguments: argparse.Namespace) -> int:
+def _print(arguments: argparse.Namespace) -> None:
     print(script_of(arguments.shell), end="")
-    return 0
 
 
-def _words(arguments: argparse.Namespace) -> int:
+def _words(arguments: argparse.Namespace) -> None:
     for line in completions(arguments.all_commands(), arguments.words or [""]):
         print(line)
-    return 0

@@ -54,10 +54,9 @@ def request(verb: str, *names: str, show: Callable[[Any], None] = lambda _answer
     `show` prints the answer, unless the command was given --json.
     """
 
-    def run(arguments: argparse.Namespace) -> int:
+    def run(arguments: argparse.Namespace) -> None:
         answer = ask_for(arguments, verb, *names)
         (print_json if getattr(arguments, "json", False) else show)(answer)
-        return 0
 
     return run
 

@@ -69,7 +69,7 @@ def add_listing(commands: Any) -> None:
         finish(one, _list, json=True, kind=kind)
 
 
-def print_list(arguments: argparse.Namespace, kind: str, **filters: Any) -> int:
+def print_list(arguments: argparse.Namespace, kind: str, **filters: Any) -> None:
     """Print what the broker lists. Raises: Unanswered."""
     chosen = getattr(arguments, "columns", None)
     wanted = COLUMNS[kind] if chosen is None else chosen.split(",")
@@ -79,7 +79,6 @@ def print_list(arguments: argparse.Namespace, kind: str, **filters: Any) -> int:
     rows = ask_for(arguments, f"list_{kind.replace('-', '_')}", **filters)
     columns = COLUMNS[kind] if chosen is None else _chosen(wanted, kind, rows)
     print_rows(rows, columns, as_json=arguments.json)
-    return 0
 
 
 def _chosen(columns: Sequence[str], kind: str, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
@@ -91,8 +90,8 @@ def _chosen(columns: Sequence[str], kind: str, rows: Sequence[Mapping[str, Any]]
     return columns
 
 
-def _list(arguments: argparse.Namespace) -> int:
-    return print_list(arguments, arguments.kind, vhost=arguments.vhost)
+def _list(arguments: argparse.Namespace) -> None:
+    print_list(arguments, arguments.kind, vhost=arguments.vhost)
 
 
 def _print_status(answer: Mapping[str, Any]) -> None:
