@@ -66,7 +66,7 @@ def add_listing(commands: Any) -> None:
         one = add_command(kinds, kind, f"columns: {', '.join(columns)}")
         add_any_vhost(one)
         add_value(one, "--columns", "A,B", "show these columns; --json shows all columns")
-        finish(one, _list, json=True, kind=kind)
+        finish(one, lambda given: print_list(given, given.kind, vhost=given.vhost), json=True, kind=kind)
 
 
 def print_list(arguments: argparse.Namespace, kind: str, **filters: Any) -> None:
@@ -88,10 +88,6 @@ def _chosen(columns: Sequence[str], kind: str, rows: Sequence[Mapping[str, Any]]
         if rows and column not in known:
             raise BadUsage(f"there is no column '{column}': there are {', '.join(known)}")
     return columns
-
-
-def _list(arguments: argparse.Namespace) -> None:
-    print_list(arguments, arguments.kind, vhost=arguments.vhost)
 
 
 def _print_status(answer: Mapping[str, Any]) -> None:

@@ -140,8 +140,8 @@ class QueueRows:
 
 def sampled_queue(vhost: Vhost, queue: Queue) -> Sampled:
     """Return the numbers of a queue as samples are taken of them."""
-    read = lambda: None if queue.deleted else queue_numbers(queue)  # noqa: E731
-    return Sampled(queue_key(vhost, queue), QUEUE_NUMBERS, QUEUE_COUNTERS, read)
+    key = queue_key(vhost, queue)
+    return Sampled(key, QUEUE_NUMBERS, QUEUE_COUNTERS, lambda: None if queue.deleted else queue_numbers(queue))
 
 
 def _add_counters(row: Row, numbers: Sequence[int], rates: Sequence[float] | None) -> None:
