@@ -12,8 +12,8 @@ from typing import Any, Final
 __all__ = ["VISITED_MAX", "Collector"]
 
 INTERVAL_S: Final = 1.0
-YOUNG: Final = 5000  # new objects per collection of generation 0: most messages of a turn are gone by then
-ROUNDS: Final = 1  # more collections of generation 0 than this are followed by one of generation 1
+YOUNG: Final = 5000  # new objects per collection of generation 0: by then most messages of a turn have been freed
+ROUNDS: Final = 1  # after this many collections of generation 0, one of generation 1 follows
 NEVER: Final = 1 << 30
 OLD: Final = 2  # collections of generation 1 after which everything is frozen at once
 VISITED_MAX: Final = YOUNG * (ROUNDS + 3) * OLD
@@ -23,16 +23,16 @@ CONTAINERS: Final = frozenset({list, tuple, dict, set, deque})
 
 
 class Collector:
-    """Moves objects that stay to the permanent generation (`gc.freeze`), in portions.
+    """Move long-lived objects to the permanent generation (`gc.freeze`), in portions.
 
     A full collection would visit every object: 70 ms in a fresh broker, a second with 100,000 bindings. Frozen objects
-    are not visited, and are still freed when their last reference goes. What comes and goes with clients leaves no
-    reference cycles, so nothing is ever unfrozen. The cycles of failures and of asyncio are found while they are young.
-    Once a second the objects that have become old since are visited once more, and frozen. If they are many, they are
-    frozen at once: a topology has grown.
-    Python begins a collection when the objects made outnumber those freed by a limit. An import frees one for each
-    new one, and generation 0 would grow to 100,000 objects. So `look_young` counts those, too.
-    Invariant: a collection visits VISITED_MAX objects at most, and what was made since the last two calls of
+    are not visited, but are still freed with their last reference. Objects of clients leave no reference cycles, so
+    nothing is ever unfrozen. The cycles of failures and of asyncio are found while they are young. Once a second the
+    objects that have become old since are visited once more, and frozen. If there are many, because a topology has
+    grown, they are frozen at once. Python begins a collection when allocated objects outnumber freed ones by a limit.
+    An import frees one for each new one, and generation 0 would grow to 100,000 objects. So `look_young` counts those,
+    too.
+    Invariant: a collection visits at most VISITED_MAX objects, and those created since the last two calls of
         `look_young`; `look` begins none that would follow more than REFERENCES_MAX references.
     Source: the gc module's freeze(), from Instagram's web servers.
     """
@@ -73,7 +73,7 @@ class Collector:
     def look(self) -> None:
         """Collect the objects that have become old since the last time, and freeze the others.
 
-        Where they hold very much, as in an import, all are frozen.
+        If they have very many references, as in an import, all are frozen.
         """
         if self._aged:
             held = sum([len(one) for one in gc.get_objects() if type(one) in CONTAINERS])
@@ -92,7 +92,9 @@ class Collector:
         self._collects = False
 
     def collect(self) -> None:
-        """Collect what is not frozen, and freeze what stays. It also frees the tuples that Python keeps for reuse."""
+        """Collect objects that are not frozen, and freeze the survivors. It also frees the tuples that Python keeps for
+        reuse.
+        """
         gc.collect()
         self._freeze()
 

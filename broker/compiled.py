@@ -25,7 +25,7 @@ GROUPS: Final = {
 
 
 def compiled_groups() -> list[str]:
-    """Return the packages whose hot modules Python imports compiled. Cost: looks for some thirty files."""
+    """Return the packages whose hot modules Python imports compiled. Cost: checks for some thirty files."""
     package = Path(broker.__file__).parent
     return [
         name

@@ -1,6 +1,5 @@
-"""The process's memory: the heap keeps freed memory for the next messages, and what stays unused goes to the kernel.
-
-With another C library than glibc nothing here has an effect.
+"""The process's memory: the heap keeps freed memory for the next messages, and returns unused memory to the kernel.
+Without glibc nothing here has an effect.
 Source: mallopt(3), malloc_trim(3), mallinfo(3), madvise(2), sbrk(2), proc_pid_smaps(5).
 """
 
@@ -17,8 +16,8 @@ from typing import Any, Final
 from broker.process_memory import memory_limit_bytes, resident_bytes
 
 INTERVAL_S: Final = 10.0
-GROWTH_BYTES: Final = 4 << 20  # less than this above the memory of the start is not worth a search
-SLICE_BYTES: Final = 4 << 20  # what is returned in one step of the loop: 0.8 ms
+GROWTH_BYTES: Final = 4 << 20  # growth since the start below this is not worth a search
+SLICE_BYTES: Final = 4 << 20  # returned in one step of the loop: 0.8 ms
 PAUSE_S: Final = 0.01  # between two slices
 BLOCKS_BYTES: Final = (SLICE_BYTES, 256 << 10, 64 << 10)
 BLOCKS_MAX: Final = 4096  # taken at once: 3 ms
@@ -33,7 +32,7 @@ _KEPT_BLOCK_MAX_BYTES: Final = 18 << 20  # more than a body of 16 MiB, less than
 _KEPT_MAX_BYTES: Final = 64 << 20
 _SMAPS: Final = Path("/proc/self/smaps")
 _MAPS: Final = Path("/proc/self/maps")
-QUIET_TURNS: Final = 100 * round(INTERVAL_S)  # fewer turns of the loop between two looks: nobody loads the broker
+QUIET_TURNS: Final = 100 * round(INTERVAL_S)  # with fewer turns of the loop between two checks, the broker is idle
 _KEPT_SHARE: Final = 32  # of the memory that the process may use
 
 
@@ -47,10 +46,10 @@ def keep_freed_memory() -> bool:
     """Let glibc keep up to 64 MiB of freed memory for the next message; return False with another C library.
 
     By default it returns the block of a large body to the kernel and soon takes it back. The kernel then clears every
-    page again at its first use, which costs a message of 200 KiB a quarter of its CPU time.
-    Blocks of 18 MiB and more still go back: such a block is the memory of a password hash, which no message could use.
-    All threads share one arena. They allocate while they hold Python's lock, so they rarely wait for each other, and
-    what one of them frees serves all.
+    page again at its first use, which costs a message of 200 KiB a quarter of its CPU time. Blocks of 18 MiB and more
+    are still returned: such a block is the memory of a password hash, which no message could use. All threads share one
+    arena. They allocate while they hold Python's lock, so they rarely wait for each other, and what one of them frees
+    serves all.
     """
     kept_bytes = min(_KEPT_MAX_BYTES, memory_limit_bytes() // _KEPT_SHARE)
     values = ((_M_MMAP_THRESHOLD, _KEPT_BLOCK_MAX_BYTES), (_M_TRIM_THRESHOLD, kept_bytes), (_M_ARENA_MAX, 1))
@@ -62,18 +61,18 @@ def keep_freed_memory() -> bool:
 
 
 class Heap:
-    """Returns the free memory of the heap to the kernel every ten seconds in which the broker worked.
+    """Return the free memory of the heap to the kernel every ten seconds in which the broker worked.
 
     At the start it also unmaps the code and the constants of the libraries: a third of the resident memory, most of
-    which nothing but the start reads. What runs later is mapped again from the page cache.
+    which only the start reads. Code that runs later is mapped again from the page cache.
 
-    malloc_trim would hold glibc's lock until it has returned everything: 60 ms for 300 MB. So the free blocks are taken
-    first, as any allocation takes them, and their pages are returned in slices, between which the loop serves clients.
-    malloc_trim then returns the pages of smaller chunks, if there are few.
-    When a load is over, the broker first frees what it can compute again, a step in each turn, because few small
-    objects keep much memory: Python returns an arena of 1 MiB only when it is empty. Code that ran is unmapped again.
-    Cost: 20 µs when nothing is free; 0.2 ms for each MB.
-    Invariant: only the thread of the loop takes blocks; each is freed once.
+    malloc_trim would hold glibc's lock until it has returned everything: 60 ms for 300 MB. So the free blocks are
+    allocated first, like any others, and their pages are returned in slices, between which the loop serves clients.
+    malloc_trim then returns the pages of smaller chunks, if there are few. After a load, the broker first frees data
+    that it can compute again, one step per turn, because a few small objects can keep much memory: Python returns an
+    arena of 1 MiB only when it is empty. Code that ran is unmapped again.
+    Cost: 20 µs if nothing is free; 0.2 ms per MB. Invariant: only the loop's thread allocates blocks; each is freed
+        once.
     """
 
     def __init__(
@@ -82,7 +81,9 @@ class Heap:
         work: Callable[[], int],
         free: Callable[[], Iterator[None]] = lambda: iter(()),
     ) -> None:
-        """`work` returns how many turns the loop has had; `free` frees, in steps, what the broker can compute again."""
+        """`work` returns the number of turns of the loop; `free` frees, in steps, data that the broker can compute
+        again.
+        """
         self._loop = loop
         self._work = work
         self._free = free
@@ -95,7 +96,7 @@ class Heap:
         self._alarm: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Return what the start has freed, and look every ten seconds from then on."""
+        """Return the memory that the start has freed, then check every ten seconds."""
         if self._libc is not None:
             self._code = _code()
             self._unmap_code(self._code)
@@ -112,7 +113,7 @@ class Heap:
         self._blocks.clear()
 
     def look(self) -> None:
-        """Begin to return free memory if the broker has worked since the last time and uses more than at its start."""
+        """Begin to return free memory if the broker has worked since the last check and uses more than at its start."""
         work = self._work()
         worked, self._worked = work - self._worked, work
         if not (worked or self._loaded) or resident_bytes() < self._start_bytes + GROWTH_BYTES:
@@ -191,7 +192,7 @@ def _read_only_files(maps: Iterable[str]) -> Iterator[tuple[int, int]]:
 
 
 def _clean_files(smaps: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Yield address and size of each read-only mapping of a file that nobody wrote to: no linker, no debugger."""
+    """Yield address and size of each read-only file mapping that neither a linker nor a debugger has written to."""
     address = end = 0
     for line in smaps:
         words = line.split()

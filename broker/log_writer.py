@@ -1,7 +1,6 @@
-"""Writes log lines so that a slow reader of the log cannot stop the broker.
-
-A pipe that nobody reads blocks; a closed pipe and a full disk fail. A line that could block is written by a thread.
-Lines that cannot be written in time are dropped and counted, and the count is logged when lines can be written again.
+"""Write log lines so that a slow reader of the log cannot stop the broker. An unread pipe blocks; a closed pipe and a
+full disk fail. A line that could block is written by a thread. Lines that cannot be written in time are dropped and
+counted, and the count is logged when lines can be written again.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from threading import Condition, Lock, Thread
 from typing import Final, TextIO
 
 WAITING_MAX: Final = 10_000  # lines
-LAST_WORDS_S: Final = 1.0  # how long a reader has to take the last lines
+LAST_WORDS_S: Final = 1.0  # how long a reader has to read the last lines
 LINE_MAX: Final = 1024  # characters of a line that fits in what a pipe with room takes, 4096 bytes
 
 

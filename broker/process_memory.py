@@ -30,7 +30,7 @@ def resident_bytes() -> int:
 
 
 def open_descriptors() -> int | None:
-    """Return how many descriptors the process has open, None where the system does not report it."""
+    """Return the number of open descriptors, None if the system does not report it."""
     try:
         return sum(1 for _entry in Path("/dev/fd").iterdir()) - 1  # the folder's own, while it is read
     except OSError:
@@ -38,7 +38,7 @@ def open_descriptors() -> int | None:
 
 
 def memory_limit_bytes(cgroups: Path = _CGROUPS, mounted: Path = _MOUNTED) -> int:
-    """Return how much memory this process may use: its control group's limit if it has one, else the machine's memory.
+    """Return the memory limit of this process: that of its control group if it has one, else the machine's memory.
 
     Source: cgroups(7); /proc/self/cgroup names the group, which in a container is often the root of the mount.
     """

@@ -16,14 +16,14 @@ QUANTITY: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([a-z]*)", re.ASCII)
 
 
 def size_bytes(text: str) -> int:
-    """Return the bytes of a size such as 4096, 512MiB or 10GB. Raises: ValueError with what it should be."""
+    """Return the bytes of a size such as 4096, 512MiB or 10GB. Raises: ValueError with the expected form."""
     return _quantity(text, {"": 1, **SIZES}, "a size such as 10GB or 512MiB")
 
 
 def duration_ms(text: str, *, plain_ms: int = 1) -> int:
     """Return the milliseconds of a time such as 90s, 12h or 7d; a number without a unit counts `plain_ms` each.
 
-    Raises: ValueError with what it should be.
+    Raises: ValueError with the expected form.
     """
     return _quantity(text, {"": plain_ms, **TIMES_MS}, "a time such as 500ms, 90s, 12h or 7d")
 

@@ -1,4 +1,4 @@
-"""Reloading of settings: what has changed, what the running broker applies, and what needs a restart."""
+"""Reloading of settings: the changes, those that the running broker applies, and those that need a restart."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def process_facts(began_s: float) -> dict[str, Any]:
 
 _log = get_logger()
 
-OVERLAY_S: Final = 0.02  # between two looks of an overlay's brokers at the time
+OVERLAY_S: Final = 0.02  # between two updates of the time of overlay brokers
 
 
 class BrokerServer:
@@ -74,9 +74,8 @@ class BrokerServer:
         clock: Callable[[], float] | None = None,
         source: SettingsSource | None = None,
     ) -> None:
-        """Take the files, real ones by default, and the clock in seconds since 1970, which never goes back.
-
-        `source` is where `reload` reads the settings again.
+        """Take the files, real ones by default, and the clock in seconds since 1970, which never goes back. `reload`
+        reads the settings again from `source`.
         """
         path = Path(settings.server.data_dir).absolute()
         self._shared = shared = Shared(settings, files or Files(), path, clock or SteadyClock(), self._fail)
@@ -164,15 +163,15 @@ class BrokerServer:
         _log.info("server.stopped")
 
     def stop_with(self, stop: Callable[[], None]) -> None:
-        """Take the function that stops the process which runs this broker; the control socket calls it."""
+        """Set the function that stops the broker's process, for the control socket."""
         self._on_stop = stop
 
     def step_with(self, step: Callable[[], None]) -> None:
-        """Take a function that is called ten times a second from now on."""
+        """Set a function that is called ten times a second."""
         self._step_more = step
 
     def _ask_to_stop(self, tell: Callable[[Mapping[str, Any]], None]) -> None:
-        """Ask the process to stop the broker, and report what the stop waits for. Raises: ValueError."""
+        """Ask the process to stop the broker, and report the progress of the stop. Raises: ValueError."""
         if self._on_stop is None:
             raise ValueError("this broker runs inside another program, which has to stop it")
         self.stopping.listen(tell)
@@ -183,7 +182,7 @@ class BrokerServer:
         self.clients.drop()
 
     def free_computed(self) -> Iterator[None]:
-        """Free, in steps, what is computed again when it is needed: answers about rights, first misses of caches."""
+        """Free, in steps, data that can be recomputed: answers about rights, first misses of caches."""
         self.clients.permissions.forget_answers()
         for engine in list(self.engines.values()):
             yield from engine.free_computed()
@@ -249,7 +248,7 @@ class BrokerServer:
 
     @property
     def usage(self) -> Usage:
-        """How many connections and channels each user has."""
+        """The connections and channels of each user."""
         return self.clients.usage
 
     @property
@@ -308,7 +307,7 @@ class BrokerServer:
             self._step_more()
 
     def _start_timers(self, timers: Timers) -> None:
-        """Begin the periodic looks. What an idle broker costs is how often they wake it."""
+        """Start the periodic calls. The cost of an idle broker is the number of its wake-ups."""
         timers.every(lambda: 1 / STEPS, self.listener.step, self.vhosts.page, self.taps.tick, self._step)
         timers.every(lambda: self.settings.flow.check_interval_ms / 1000, self.clients.alarm_watch.measure)
         timers.every(lambda: 1.0, self.vhosts.tick, self.data.watch.tick, self.zmq.tick)

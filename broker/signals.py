@@ -11,7 +11,7 @@ STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def end_at_once() -> None:
-    """Let a signal to stop end the process at once with exit code 0, and ignore SIGHUP; nothing has begun yet."""
+    """End the process at once with exit code 0 on a signal to stop, and ignore SIGHUP: nothing has begun yet."""
     for number in STOPS:
         signal.signal(number, lambda _number, _frame: os._exit(0))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -29,7 +29,7 @@ class Systemd:
         loop: asyncio.AbstractEventLoop,
         recovery: Callable[[], Mapping[str, Any]],
     ) -> None:
-        """`recovery` returns the progress of recovery, empty when there is none."""
+        """`recovery` returns the progress of a running recovery, else an empty text."""
         address = environment.get("NOTIFY_SOCKET", "")
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self._loop = loop
@@ -62,7 +62,7 @@ class Systemd:
             self._tell("STOPPING=1", "STATUS=Stopping")
 
     def waiting(self, step: Mapping[str, Any]) -> None:
-        """Report what the stop waits for. Shapes: those of `Stopping`."""
+        """Report the progress of the stop. Shapes: those of `Stopping`."""
         if "waits_for" in step:
             self._tell(f"STATUS=Stopping: waits for {step['waits_for']}")
 

@@ -29,7 +29,7 @@ class Tasks:
 
     @classmethod
     def logged(cls, event: str) -> Tasks:
-        """Return an owner that logs each defect as this event, because what it does is not vital."""
+        """Return an owner that logs each defect as this event, because its work is not vital."""
         return cls(lambda error: _log.error(event, exc_info=error))
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -62,7 +62,7 @@ class Tasks:
         await self.ended()
 
     async def ended(self) -> None:
-        """Return when all tasks have ended by themselves."""
+        """Wait until all tasks have ended by themselves."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -87,7 +87,7 @@ async def uncancelled(work: Awaitable[_T], cancelled: Callable[[], None] = lambd
         cancelled()
         await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # nobody takes it any more
+            task.exception()  # nothing awaits it
         raise
 
 

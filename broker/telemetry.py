@@ -118,7 +118,7 @@ def _redacted(key: object, value: Any, depth: int) -> Any:
         return {str(name): _redacted(name, inner, depth - 1) for name, inner in value.items()}  # depth: counted
     if isinstance(value, Sequence):
         return [_redacted(None, inner, depth - 1) for inner in value]  # depth: counted
-    text = str(value)  # of an exception or a path: what the renderer would have printed
+    text = str(value)  # of an exception or a path: the renderer's text
     return _redacted(None, text, depth - 1)  # depth: counted
 
 
@@ -168,7 +168,7 @@ def text_form(terminal: bool) -> Callable[[dict[str, Any]], str]:
 
 
 def spell_out(event: dict[str, Any]) -> dict[str, Any]:
-    """Escape what is not printable, so that a name chosen by a client can neither end a line nor control a terminal."""
+    """Escape unprintable characters, so that a name chosen by a client cannot end a line or control a terminal."""
     for key, value in event.items():
         if isinstance(value, str) and not value.isprintable():
             kept = "\n" if key == "exception" else ""  # a traceback has lines
@@ -189,7 +189,7 @@ encode_value: Final = json.JSONEncoder(default=str).encode
 
 
 class TimeStamp:
-    """Tells the time in UTC, as ISO 8601 with microseconds.
+    """Return the time in UTC, as ISO 8601 with microseconds.
 
     Cost: the calendar is computed once per second.
     """
@@ -211,10 +211,10 @@ class TimeStamp:
 
 
 class RepeatedWarnings:
-    """Passes a warning on once per interval and counts the rest; the next one that passes says suppressed=n.
+    """Pass a warning on once per interval and count the rest; the next one passed says suppressed=n.
 
     Two warnings are equal when event, kind, reason, user, vhost and queue are. Errors are never held back.
-    Cost: one dictionary look-up a warning; at most REMEMBERED_MAX kinds are kept, the oldest goes first.
+    Cost: one dictionary look-up per warning; at most REMEMBERED_MAX kinds are kept, the newest ones.
     """
 
     __slots__ = ("_clock", "_interval_s", "_seen")
@@ -225,7 +225,7 @@ class RepeatedWarnings:
         self._seen: OrderedDict[tuple[object, ...], list[float]] = OrderedDict()  # kind -> [when it passed, suppressed]
 
     def pass_on(self, event: str, fields: Mapping[str, Any]) -> int | None:
-        """Return how many were held back before this warning, or None to hold it back too."""
+        """Return the number held back before this warning, or None to hold it back too."""
         if not self._interval_s:
             return 0
         kind = (event, *(str(fields.get(name)) for name in ("kind", "reason", "user", "vhost", "queue")))

@@ -1,8 +1,6 @@
-"""The definitions in force, and how each of them changes.
-
-A change is tried on a draft, stored, applied in memory, then answered; one change at a time. What is stored is a
-definitions document, so a start and an import read the same format. Brokers that share their definitions apply each
-other's changes as the difference between what they have and what is stored.
+"""The definitions in force, and their changes. A change is tried on a draft, stored, applied in memory, then answered;
+one change at a time. They are stored as a definitions document, so a start and an import read the same format. Brokers
+that share their definitions apply each other's changes as the difference between their own and the stored definitions.
 """
 
 from __future__ import annotations
@@ -44,11 +42,11 @@ _log = get_logger()
 
 
 class Administration(Definitions):
-    """Keeps the definitions in force and carries out changes one at a time.
+    """Keep the definitions in force and perform changes one at a time.
 
     Raises: ValueError from each change that is refused, in RabbitMQ's words where it has some, with nothing changed;
         StoreFailed when a change cannot be written, which ends the broker.
-    Invariant: a change that has begun is finished, even when its caller is cancelled. What is in force is what was
+    Invariant: a change that has begun is finished, even if its caller is cancelled. The definitions in force are those
         stored last, except while a change is applied.
     """
 
@@ -95,12 +93,12 @@ class Administration(Definitions):
         return sorted({*self.vhost_facts, *self.vhosts, *self.vhosts.offline})
 
     def policies(self, vhost: str) -> Policies:
-        """Return the policies of a vhost; of one that is offline or does not exist, policies that apply to nothing."""
+        """Return the policies of a vhost; if it is offline or does not exist, policies that apply to nothing."""
         found = self.vhosts.get(vhost)
         return Policies() if found is None else found.policies
 
     def take_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
-        """Keep the entry of a vhost, and give the vhost its default type of queues."""
+        """Store the entry of a vhost, and set the vhost's default queue type."""
         super().take_facts(vhost, facts)
         if vhost in self.vhosts:
             self.vhosts[vhost].set_default_queue_type(default_type(facts))
@@ -150,7 +148,7 @@ class Administration(Definitions):
             return await work()
 
     async def close(self) -> None:
-        """Refuse further changes, and return when the last one is written."""
+        """Refuse further changes, and wait until the last one is written."""
         self._closed = True
         await self._changes.ended()
 
@@ -223,7 +221,7 @@ class Administration(Definitions):
         return [name for name in names if name not in self.vhosts and not self.vhosts.is_down(name)]
 
     async def _make_vhosts(self, names: list[str]) -> None:
-        """Make vhosts. Raises: ValueError, having made none."""
+        """Create vhosts. Raises: ValueError, having created none."""
         for number, name in enumerate(names):
             try:
                 await self._add(name)
@@ -255,7 +253,7 @@ class Administration(Definitions):
             await self._take_stored(anew=anew)
 
     async def swept(self, *names: str, tell: Tell = lambda _progress: None) -> None:
-        """Return when the policies of these vhosts, or of all, are applied; call `tell` with the progress."""
+        """Wait until the policies of these vhosts, or of all, are applied; call `tell` with the progress."""
         for vhost in [self.vhosts[name] for name in names or self.vhosts if name in self.vhosts]:
             if not vhost.sweep.pending:
                 continue
@@ -282,13 +280,12 @@ class Administration(Definitions):
         try:
             return await self._apply(version, stored, changes)
         except Exception as error:
-            self._fail(error)  # what is in force would contradict what is stored
+            self._fail(error)  # the definitions in force would contradict the stored ones
             raise
 
     async def _apply(self, version: int, stored: Mapping[str, Any], changes: Changes) -> set[str]:
-        """Make what differs between the definitions in force and stored ones as it is stored.
-
-        Return the vhosts that have other policies now.
+        """Apply the differences between the stored definitions and those in force. Return the vhosts whose policies
+        have changed.
         """
         for part, name in [(key[0], key[1]) for key, row in changes.items() if row is None]:
             if part == "vhosts":

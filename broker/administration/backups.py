@@ -32,10 +32,10 @@ class Backups:
         self._busy = False
 
     async def take(self, target: Path, told: Callable[[str, int, int], None]) -> dict[str, int]:
-        """Make a consistent copy of the data folder in a new or empty folder; return its files and bytes.
+        """Create a consistent copy of the data folder in a new or empty folder; return its files and bytes.
 
-        It contains everything confirmed before. `told` is called in each step with the amount done and the
-        total. A backup that fails leaves a target that no broker opens. Raises: ValueError when it cannot be made.
+        It contains everything confirmed before. `told` is called in each step with the amount done and the total. A
+        backup that fails leaves a target that no broker opens. Raises: ValueError if it is not possible.
         """
         if self._busy:
             raise ValueError("a backup is already running")

@@ -1,4 +1,4 @@
-"""Waits for what a change of the topology is postponed for: in a cluster every node has to apply it first."""
+"""Wait for the postponements of topology changes: in a cluster every node has to apply a change first."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def decided(act: Callable[[], T]) -> T:
 
 
 async def count_all(queues: Collection[Queue]) -> None:
-    """Let `counts` of each queue say what all nodes have; what this node has, if the database does not answer."""
+    """Make `counts` of each queue include all nodes, or only this node if the database does not answer."""
     asked: dict[Queue, Postponed] = {}
     for number, queue in enumerate(queues, 1):
         if number % COUNTED_AT_ONCE == 0:
@@ -47,7 +47,7 @@ async def count_all(queues: Collection[Queue]) -> None:
 
 
 async def answers(postponed: Iterable[Postponed]) -> None:
-    """Return when the answers to all postponements are there; they are asked for at once.
+    """Wait for the answers to all postponements, which are asked for at once.
 
     Raises: ChannelError 406 if one is refused.
     """

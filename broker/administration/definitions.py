@@ -38,7 +38,7 @@ IDENTITIES: Final[Mapping[str, tuple[str, ...]]] = {
 
 Key = tuple[str, ...]  # the part of the document, then the fields that identify the entry
 Row = dict[str, Any]  # an entry as the document has it; an operator policy is a parameter there, as in RabbitMQ
-Changes = Mapping[Key, Row | None]  # the new row of each entry that differs, None where there is none any more
+Changes = Mapping[Key, Row | None]  # the new row of each entry that differs, None if it was removed
 ParameterKey = tuple[str, str, str]  # vhost, component, name
 
 
@@ -52,13 +52,12 @@ class DefinitionsStore(Protocol):
         """
 
     async def write(self, definitions: Mapping[str, Any], expected: int) -> int | None:
-        """Replace the definitions and return their version; None when the stored ones are not those of `expected`.
-
-        Raises: TypeError or ValueError when nothing was stored, or it is not known; StoreFailed.
+        """Replace the definitions and return their version; None if the stored version is not `expected`. Raises:
+        TypeError or ValueError if nothing was stored, or the outcome is unknown; StoreFailed.
         """
 
     def dropped(self, vhost: Vhost, /) -> None:
-        """Note that a vhost is deleted here; it still has its queues."""
+        """Handle the deletion of a vhost here; it still has its queues."""
 
     async def settled(self, version: int, swept: Collection[str] = (), /) -> None:
         """Return when every broker that shares the definitions follows a version, which this one does.
@@ -128,7 +127,7 @@ class Definitions(ABC):
 
     @abstractmethod
     def policies(self, vhost: str) -> Policies:
-        """Return the policies of a vhost; of one that is offline or does not exist, policies that apply to nothing."""
+        """Return the policies of a vhost; if it is offline or does not exist, policies that apply to nothing."""
 
     def vhost_limits(self, name: str) -> dict[str, int]:
         """Return the limits of a vhost."""
@@ -141,7 +140,7 @@ class Definitions(ABC):
         return {**fields, "limits": limits or []} if limits or "limits" in fields else fields  # [] as in RabbitMQ
 
     def take_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
-        """Keep the entry of a vhost."""
+        """Store the entry of a vhost."""
         self.vhost_facts[vhost] = dict(facts)
 
     def set_parameter(self, key: ParameterKey, value: Any) -> None:
@@ -255,7 +254,7 @@ class Draft(Definitions):
         self.importing = document
 
     def end_import(self) -> None:
-        """Forget the document that was being applied."""
+        """Clear the record of the document that was being applied."""
         self.importing = None
 
     def policies(self, vhost: str) -> Policies:
@@ -265,7 +264,7 @@ class Draft(Definitions):
         return self._policies[vhost]
 
     def check_vhost(self, name: str) -> None:
-        """Accept a vhost that exists and is not offline."""
+        """Check that a vhost exists and is not offline."""
         if name in self._offline:
             raise ValueError(f"Virtual host '{name}' is down: {self._offline[name].reason}")
         if name not in self.vhost_facts:

@@ -1,9 +1,9 @@
 """Import a definitions document into the running broker: all of it, or nothing.
 
-First the document is compared with the broker. Of what the broker has already nothing more is done, even if a client
-deletes it during the import. The rest is rehearsed: its exchanges, queues and bindings are declared in copies of their
-vhosts by the code that serves clients. It is applied only if nothing was refused. After a crash during that, the next
-start finishes it. All of this goes in slices, between which the loop turns.
+First the document is compared with the broker. Existing entries are skipped, even if a client deletes them during the
+import. The rest is rehearsed: its exchanges, queues and bindings are declared in copies of their vhosts by the code
+that serves clients. It is applied only if nothing was refused. After a crash during this, the next start finishes it.
+All of this runs in slices, between which the loop turns.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MADE: Final = "made"  # the key of the vhosts that an import made
 ENTRIES_AT_ONCE: Final = 50
 NAMED_MAX: Final = 100  # entries without effect that the log names; the command names all
 NOT_FOUND: Final = 404
-BROKERS_OWN: Final = "amq."  # RabbitMQ skips such entries too: they exist, or may not be declared
+BROKERS_OWN: Final = "amq."  # RabbitMQ skips such entries too, because they exist or may not be declared
 
 _log = get_logger()
 
@@ -119,7 +119,7 @@ class DefinitionsImport:
         return counts
 
     def outcome(self) -> dict[str, Any]:
-        """Return how many entries were made, changed or present, and the names of those without effect."""
+        """Return the numbers of created, changed and present entries, and the names of those without effect."""
         assert self._tally is not None, "ask after the import"
         return self._tally.fields()
 
@@ -180,7 +180,9 @@ class DefinitionsImport:
         return bool((yield from differing(administration.stored, (yield from self._draft.storing()))))
 
     def _begin(self, written: dict[str, Any], draft: Draft) -> None:
-        """Write down that the document is being applied, and add its vhosts: after a crash the next start goes on."""
+        """Record on disk that the document is being applied, and add its vhosts; after a crash the next start
+        continues.
+        """
         for vhost in self._document.vhosts:
             if vhost.name not in draft.vhost_names:
                 draft.add_vhost(vhost.name, vhost.facts)
@@ -238,7 +240,7 @@ class DefinitionsImport:
         await finished(self._putting(self._draft))
 
     async def _rehearsed(self) -> None:
-        """Declare what is absent in copies. Raises: BadDefinitions."""
+        """Declare absent entries in copies of the vhosts. Raises: BadDefinitions."""
         async with self._rehearse(self._touched) as copies:
             await self._declare_all("checking", copies.__getitem__, [], self._refused)
         if self._refused and not self._skip_refused:
@@ -326,7 +328,7 @@ class DefinitionsImport:
                             skipped.append(f"{part}[{number}]: {error}")
                         elif refused is not None:
                             refused[part, number] = f"{part}[{number}]: {error}"
-                        else:  # what was proposed already is waited for, so that it can be undone
+                        else:  # wait for proposals already made, so that they can be undone
                             failed = failed or BadDefinitions(f"{part}[{number}]: {error}")
                 await answers([unanswered for _, unanswered in postponed])
                 waiting = [entry for entry, _ in postponed]
@@ -336,7 +338,7 @@ class DefinitionsImport:
         return skipped
 
     def _topology(self) -> Iterator[tuple[str, list[tuple[int, Entry]]]]:
-        """Yield the absent entries with their numbers, those of one part in slices."""
+        """Yield the absent entries with their numbers, in slices of one part each."""
         for part in TOPOLOGY:
             rest = iter(self._absent[part])
             while piece := list(islice(rest, ENTRIES_AT_ONCE)):
@@ -409,7 +411,7 @@ def _has_queue(vhost: Vhost, entry: QueueEntry) -> bool:
 
 
 def _declaration(entry: ExchangeEntry | QueueEntry) -> dict[str, Any]:
-    """Return what an exchange or a queue is declared with, besides its name."""
+    """Return the declaration of an exchange or a queue, without its name."""
     flags = {"durable": entry.durable, "auto_delete": entry.auto_delete, "arguments": dict(entry.arguments)}
     return flags | ({"type": entry.type, "internal": entry.internal} if isinstance(entry, ExchangeEntry) else {})
 

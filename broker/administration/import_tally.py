@@ -1,4 +1,4 @@
-"""The outcome of a definitions import: how many entries were made, changed, present, or without effect."""
+"""The outcome of a definitions import: numbers of entries created, changed, present, or without effect."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from broker.core.policy.policy_definition import keys_without_effect
 
 
 class ImportTally:
-    """Counts of entries by kind: ``made`` were missing, ``changed`` had other values, ``present`` were the same.
-
-    Shapes: `before` has the rows of `Administration.document()` as it was before the import.
+    """Counts of entries by kind: ``made`` were missing, ``changed`` had other values, ``present`` were equal. Shapes:
+    `before` has the rows of `Administration.document()` before the import.
     """
 
     def __init__(self, document: Document, before: Mapping[Key, Any]) -> None:
@@ -27,7 +26,7 @@ class ImportTally:
         self.without_effect: list[str] = []
 
     def declared(self, part: str, *, new: bool) -> None:
-        """Count an exchange, a queue or a binding; one that exists equals the document's, or it was refused."""
+        """Count an exchange, a queue or a binding; an existing one equals the document's, or it was refused."""
         (self.made if new else self.present)[part] += 1
 
     def comparing(self, after: Mapping[Key, Any]) -> Generator[None, None, None]:
@@ -47,7 +46,7 @@ class ImportTally:
         self.without_effect += _without_effect(self._document)
 
     def let_go(self) -> None:
-        """Refer to no entry any more: their owner frees them in slices."""
+        """Drop all references to entries, which their owner frees in slices."""
         self._document, self._before = Document(), {}
 
     def fields(self) -> dict[str, Any]:

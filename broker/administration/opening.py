@@ -84,7 +84,7 @@ async def _open_vhosts(
 
 
 def _note_lost(folder: DataFolder, settings: Settings) -> None:
-    """Refuse to start over where there were definitions: the first user would be an administrator again."""
+    """Refuse to start over after the loss of definitions, because the first user would be an administrator again."""
     path = folder.path / DEFINITIONS
     note_missing(
         path, "with all users, permissions, policies and names of vhosts", quarantine=settings.store.quarantines

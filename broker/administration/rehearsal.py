@@ -38,7 +38,7 @@ class Touched:
     bindings: int = 0
 
     def add_binding(self, source: str, destination: str, *, to_exchange: bool) -> None:
-        """Add a binding and what it binds."""
+        """Add a binding and its source and destination."""
         self.exchanges.add(source)
         (self.exchanges if to_exchange else self.queues).add(destination)
         self.bindings += 1
@@ -57,7 +57,7 @@ class _Idle(QueueWorker[Queue]):
         """Serve nothing."""
 
     def serve_first(self, queue: Queue) -> int:
-        """Hand out nothing."""
+        """Deliver nothing."""
         return 0
 
     def wait(self, confirmable: Confirmable) -> None:
@@ -77,7 +77,7 @@ class Rehearsal:
     def __init__(
         self, vhosts: Mapping[str, Vhost], settings: Settings, clock: Clock, generate: Callable[[], str]
     ) -> None:
-        """`generate` is that of `Vhost`."""
+        """`generate` is as for `Vhost`."""
         self._vhosts = vhosts
         self._settings = settings
         self._clock = clock
@@ -89,9 +89,8 @@ class Rehearsal:
 
     @asynccontextmanager
     async def __call__(self, touched: Mapping[str, Touched]) -> AsyncIterator[dict[str, Vhost]]:
-        """Yield copies of vhosts by name, empty ones where there is no such vhost.
-
-        A vhost is copied in slices: a change that a client makes meanwhile may be in the copy or not.
+        """Yield copies of vhosts by name, empty ones for missing vhosts. A vhost is copied in slices; a client's change
+        meanwhile may or may not be in the copy.
         """
         with ExitStack() as stores:
             copies = {name: self._empty(name, stores) for name in touched}
@@ -150,7 +149,7 @@ def copying(source: Vhost, copy: Vhost, touched: Touched) -> Generator[None, Non
     whole = not _has_room(source, touched)
     exchanges: Iterable[Exchange] = list(source.exchanges.values())
     queues: Iterable[Queue] = list(source.queues.values())
-    if not whole:  # looked up step by step: there may be very many
+    if not whole:  # looked up in steps, because there may be very many
         exchanges = (source.exchanges[name] for name in touched.exchanges if name in source.exchanges)
         queues = (source.queues[name] for name in touched.queues if name in source.queues)
     for exchange in exchanges:

@@ -55,14 +55,14 @@ NO_FACTS: Final = plain_facts(persistent=False, priority=NO_PRIORITY, expiration
 
 
 class ChannelSession(Protocol):
-    """Carries out the methods of a channel. Core implements it.
+    """The methods of a channel, implemented in core.
 
     A ProtocolError that is raised becomes a close method, Fatal propagates, and any other error ends this connection
     with 541.
     """
 
     def method(self, method: Method) -> None:
-        """Carry out any method except basic.publish and those that open and close."""
+        """Run any method except basic.publish and those that open and close."""
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
         """Publish one message: the raw method, the raw content header, which was measured, and the body."""
@@ -70,7 +70,8 @@ class ChannelSession(Protocol):
     def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
         """Publish messages from index `start` on, up to the first that needs a detailed check.
 
-        Return the index of the first message that was not published; publish() takes it. All have equal properties.
+        Return the index of the first message that was not published, which goes to publish(). All have equal
+        properties.
         """
 
     def leave(self) -> None:
@@ -113,11 +114,11 @@ class Channel:
 
     def __init__(self, connection: ConnectionOutput, number: int, closed: Callable[[Channel], None]) -> None:
         self.connection = connection
-        self._closed = closed  # called when the close handshake is over
+        self._closed = closed  # called after the close handshake
         self.number = number
         self.state = ChannelState.OPEN
         self.facts = NO_FACTS
-        # Class and method octets of the method in progress: an error that names no method is about this one.
+        # Class and method octets of the method in progress, for errors that name no method.
         self.progress = OPEN_METHOD
         self._session_open = False
         self._expects = FRAME_METHOD
@@ -132,12 +133,12 @@ class Channel:
         self._seen_header = b""
 
     def limit_messages(self, limit_bytes: int) -> None:
-        """Set the largest message that this channel takes, in place of the limit for clients."""
+        """Set the largest message for this channel, in place of the limit for clients."""
         self._limit_bytes = limit_bytes
 
     @property
     def unfinished_bytes(self) -> int:
-        """Return how many body bytes of an incomplete message are held."""
+        """Return the number of body bytes held of an incomplete message."""
         return sum(map(len, self._body))
 
     def start(self, session: ChannelSession) -> None:
@@ -147,11 +148,11 @@ class Channel:
         self.send(OPEN_OK)
 
     def takes(self, payload: bytes) -> bool:
-        """Return whether a method frame of that payload would be handed to the session now."""
+        """Return whether a method frame with this payload would be passed to the session now."""
         return self.state is IS_OPEN and self._expects == FRAME_METHOD and OPEN_MOVES.get(payload[:4]) is TO_SESSION
 
     def accept(self, kind: int, payload: bytes) -> None:
-        """Take the next frame of this channel. HOT.
+        """Accept the next frame of this channel. HOT.
 
         Raises: ChannelError, ConnectionFault, and other errors of the session.
         """
@@ -170,7 +171,7 @@ class Channel:
             self._content_body(payload)
 
     def accept_part(self, front: bytes, part: memoryview) -> None:
-        """Take a part of a body frame, whose first octets are `front`, as accept() takes a whole one."""
+        """Accept a part of a body frame, whose first octets are `front`, as accept() accepts a whole one."""
         if self._expects != FRAME_BODY:
             self._refuse_frame(FRAME_BODY, front)
             return
@@ -185,7 +186,7 @@ class Channel:
     def accept_run(self, run: PublishRun) -> int:
         """Accept complete publishes at once, as accept() would their frames, and return how many. HOT.
 
-        Pass the rest again: after a hold, or because it is not a publish.
+        The caller passes the rest again: after a hold, or because it is not a publish.
         """
         payloads = run.payloads
         count = len(payloads)
@@ -246,7 +247,7 @@ class Channel:
             self.connection.write_behind(self.number, encode_method(self.number, method), *frames)
 
     def send_return(self, method: Method, header: bytes, body: bytes) -> None:
-        """Send a basic.return, which waits for no answer: the confirm that follows it does not either."""
+        """Send a basic.return without waiting for withheld answers, as its confirm does not wait for them either."""
         if self.state is IS_OPEN:
             frames = content_frames(self.number, header, body, self.connection.frame_max)
             self.connection.write(encode_method(self.number, method), *frames)

@@ -1,4 +1,4 @@
-"""The states of a channel, and what it does with each method, as a table."""
+"""The states of a channel, and its action on each method, as a table."""
 
 from __future__ import annotations
 

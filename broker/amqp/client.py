@@ -3,7 +3,7 @@
     GREETING --start--> STARTED --tune--> TUNED --open-ok--> OPENING --each channel.open-ok--> OPEN --close--> CLOSING
     any state --connection.close, close-ok or a broken frame--> CLOSED
 
-It has no socket, task or clock. A shell writes what take_output() returns, and acts on what feed() returns.
+It has no socket, task or clock. A shell writes the result of take_output(), and acts on the result of feed().
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CLOSES: Final = frozenset({commands.Channel.Close, commands.Connection.Close})
 
 
 class ClientState(Enum):
-    """The state that says which frames may come next."""
+    """The state, which determines the allowed frames."""
 
     GREETING = auto()
     STARTED = auto()
@@ -84,23 +84,23 @@ class ArrivingContent:
         self.parts: list[Octets] = []
 
     def take_header(self, octets: Octets) -> None:
-        """Take the content header, which says how many bytes of body follow."""
+        """Read the content header, which has the size of the body."""
         self.header = bytes(octets)
         (self.missing_bytes,) = BODY_BYTES.unpack_from(octets, BODY_BYTES_AT)
 
     def take_body(self, octets: Octets) -> None:
-        """Take a part of the body."""
+        """Append a part of the body."""
         self.parts.append(octets)
         self.missing_bytes -= len(octets)
 
 
 class ClientConnection:
-    """Logs in, opens a vhost and channels, and then sends and receives.
+    """Log in, open a vhost and channels, then send and receive.
 
     Shapes: `login` is a user and a password, None for a broker that knows the user already (EXTERNAL); channels are
-        numbered from 1; `blocked` is the reason of connection.blocked, empty unless the broker is blocked; `failure`
-        says why nothing more can be read, empty if nothing is wrong.
-    Units: `heartbeat_s` is what the client asks for, later what was agreed; 0 turns heartbeats off. `silent_beats`
+        numbered from 1; `blocked` is the reason of connection.blocked, empty unless the broker is blocked; `failure` is
+        the reason why nothing more can be read, else empty.
+    Units: `heartbeat_s` is the requested interval, later the negotiated one; 0 turns heartbeats off. `silent_beats`
         counts calls of beat() without received bytes in between. `out_bytes` counts contents since take_output().
     Invariant: feed() raises no protocol error. Closes of the broker are answered.
     """
@@ -204,7 +204,7 @@ class ClientConnection:
             self._received.append(Received(channel, content.method, content.header, b"".join(content.parts)))
 
     def _open(self, method: Method) -> None:
-        """Take the next step of the opening."""
+        """Perform the next step of the opening."""
         match self.state, method:
             case ClientState.GREETING, commands.Connection.Start():
                 self._start(method)
@@ -236,7 +236,7 @@ class ClientConnection:
         self.state = ClientState.STARTED
 
     def _agree(self, tune: commands.Connection.Tune) -> None:
-        """Take the limits of the broker where they are lower than ours. Received headers may have grown beyond them."""
+        """Adopt the limits of the broker where they are lower than ours. Received headers may exceed them."""
         self.frame_max_bytes = min(tune.frame_max or FRAME_MAX_BYTES, FRAME_MAX_BYTES)
         if self.heartbeat_s and tune.heartbeat:
             self.heartbeat_s = min(self.heartbeat_s, tune.heartbeat)
@@ -262,7 +262,7 @@ class ClientConnection:
         return self.silent_beats <= SILENT_BEATS_MAX
 
     def close(self, text: str) -> None:
-        """Send connection.close; what the broker sent before its answer is still received."""
+        """Send connection.close; frames that precede the broker's answer are still received."""
         if self.state is ClientState.GREETING:
             self.state = ClientState.CLOSED
         elif self.state is not ClientState.CLOSING and self.state is not ClientState.CLOSED:
@@ -270,6 +270,6 @@ class ClientConnection:
             self.state = ClientState.CLOSING
 
     def take_output(self) -> list[Octets]:
-        """Return what is to be written, in pieces."""
+        """Return the output to write, in pieces."""
         out, self._out, self.out_bytes = self._out, [], 0
         return out

@@ -57,7 +57,7 @@ PREPARED: Final[dict[type[Method], bytes]] = {
     for kind, fields in FIELDS.items()
     if not fields or kind in RESERVED_ALONE
 }
-CLIENTS_MAX: Final = 64  # distinct client properties that are kept decoded
+CLIENTS_MAX: Final = 64  # distinct client properties kept decoded
 
 
 def read_short_string(payload: bytes, at: int) -> tuple[str, int]:

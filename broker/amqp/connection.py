@@ -1,7 +1,7 @@
-"""A connection as a value: received bytes in, bytes to send out, and sessions that carry out the methods.
+"""A connection as a value: received bytes in, bytes to send out, and sessions that run the methods.
 
-It has no socket, task or clock. The transport calls feed() with what it read and writes what take_output() returns.
-Errors end here: logic raises them, this file alone turns them into close methods.
+It has no socket, task or clock. The transport calls feed() with the bytes it has read, and writes the result of
+take_output(). Errors end here: logic raises them, this file alone turns them into close methods.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ CLOSE_OK: Final = commands.Connection.CloseOk()
 
 
 class ConnectionSession(Protocol):
-    """Carries out the methods of a connection."""
+    """The methods of a connection."""
 
     def authenticate(self, mechanism: str, response: bytes) -> None:
         """Admit the user, or raise Refused, also for a mechanism that was not offered.
@@ -152,17 +152,17 @@ class Connection(ConnectionOutput):
 
     @property
     def unfinished_bytes(self) -> int:
-        """Return how many body bytes of incomplete messages are held."""
+        """Return the number of body bytes held of incomplete messages."""
         return sum(channel.unfinished_bytes for channel in self.channels.values())
 
     @property
     def buffered_bytes(self) -> int:
-        """Return how many received bytes wait to be processed."""
+        """Return the number of received bytes that wait to be processed."""
         return self._cutter.buffered_bytes
 
     @property
     def spared_bytes(self) -> int:
-        """Return how many of the bytes processed so far used up no budget, because they belong to large bodies."""
+        """Return the number of processed bytes that used up no budget, because they belong to large bodies."""
         return self._cutter.spared_bytes
 
     @property
@@ -172,7 +172,7 @@ class Connection(ConnectionOutput):
 
     @property
     def client_facts(self) -> dict[str, Any] | None:
-        """What operators see of a client whose session may outlive the connection; None in AMQP."""
+        """The facts about a client whose session may outlive the connection; None in AMQP."""
         return None
 
     def has_capability(self, name: str) -> bool:
@@ -239,7 +239,7 @@ class Connection(ConnectionOutput):
         return all_cut or not cutter.has_frame
 
     def upcoming(self, count: int) -> Iterator[tuple[Channel, Any]]:
-        """Yield the methods on open channels that come next, at most `count`, which are processed later as usual."""
+        """Yield the next methods on open channels, at most `count`, which are processed later as usual."""
         for number, payload in self._cutter.upcoming(count):
             channel = self.channels.get(number)
             if channel is None or not channel.takes(payload):
@@ -253,7 +253,7 @@ class Connection(ConnectionOutput):
     def lost(self) -> None:
         """Close every session, because the transport is gone. Called exactly once.
 
-        Transport and session hold the connection: it lets go of both, so that none waits for the garbage collector.
+        Transport and session refer to the connection, so it drops both, and none waits for the garbage collector.
         """
         self.finish()
         self.discard_output()
@@ -281,7 +281,7 @@ class Connection(ConnectionOutput):
         return encode_method(0, commands.Connection.Close(error.reply_code, error.reply_text, 0, 0))
 
     def admit(self) -> None:
-        """Admit the user, also when the decision came after a hold, and propose limits."""
+        """Admit the user, possibly after a hold, and propose limits."""
         if self.state is not STARTING:
             return
         self.state = TUNING
@@ -306,7 +306,7 @@ class Connection(ConnectionOutput):
     def answer_close(self) -> None:
         """Answer the client's close, if it sent one, and end: the session has released everything.
 
-        The answers that are withheld come first.
+        Withheld answers are sent first.
         """
         self.when_all_sent(self._answer_close)
 
@@ -335,12 +335,12 @@ class Connection(ConnectionOutput):
             self._guard(self.session.close)
 
     def forget_channel(self, channel: Channel) -> None:
-        """Free the number of a channel whose close handshake is over."""
+        """Free the number of a channel after its close handshake."""
         self.channels.pop(channel.number, None)
         channel.end()
 
     def take_limits(self, frame_max: int, channel_max: int, heartbeat_s: int) -> None:
-        """Take the negotiated limits, which hold from the next frame on."""
+        """Set the negotiated limits, which apply from the next frame on."""
         self.frame_max = frame_max
         self._cutter.take_limit(frame_max)
         self.channel_max = channel_max
@@ -356,12 +356,12 @@ class Connection(ConnectionOutput):
         self.when_all_sent(partial(self.send, 0, close))
         self.state = CLOSING
         self.end_sessions()
-        # After a broken frame nothing can be read any more, not even close-ok.
+        # After a broken frame nothing can be read, not even close-ok.
         if self._cutter.broken:
             self._finish_in_order()
 
     def _finish_in_order(self) -> None:
-        """End the connection when nothing is withheld any more, and read nothing until then."""
+        """End the connection once nothing is withheld, and read nothing until then."""
         if self.withholds:
             self.hold()
         self.when_all_sent(self.finish)
@@ -410,7 +410,7 @@ class Connection(ConnectionOutput):
             self._open_channel(number, payload)
 
     def _accept_control(self, payload: bytes) -> None:
-        """Do what the table lists for a method on channel 0 in the connection's state."""
+        """Perform the table's action for a method on channel 0 in the connection's state."""
         move = move_of(self.state, payload)
         if move is None:
             return
@@ -419,7 +419,7 @@ class Connection(ConnectionOutput):
             self.finish()
             return
         if move is ANSWER:
-            # The client's close crossed ours: answer it, and wait for the answer to ours.
+            # The client's close crossed ours: answer it, and keep waiting for the answer to ours.
             self.when_all_sent(partial(self.send, 0, CLOSE_OK))
             return
         method: Any = decode_method(payload, self.limits.table_depth_max, self.limits.table_entries_max)

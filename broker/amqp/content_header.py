@@ -60,9 +60,8 @@ KNOWN_MAX_BYTES: Final = 512
 
 
 class HeaderGauge:
-    """Measures content headers, and remembers those that are valid, because publishers repeat their properties.
-
-    Headers of a producer that numbers its publishes are remembered without the number, which is new in each.
+    """Measure content headers, and cache the valid ones, because publishers repeat their properties. Headers of
+    numbered publishes are cached without the number, which changes each time.
     Invariant: `known` holds at most 1,024 properties of at most 512 octets, all within the limits, and as many
         templates.
     """
@@ -74,7 +73,7 @@ class HeaderGauge:
         self._entries_max = entries_max
         # Property octets -> their facts. The publish path looks here first.
         self.known: dict[bytes, HeaderFacts] = {}
-        # Octets before and after the number -> the facts of all headers that differ in the number alone.
+        # Octets before and after the number -> the facts of all headers that differ only in the number.
         self._templates: dict[tuple[bytes, bytes], HeaderFacts] = {}
 
     def facts(self, header: bytes) -> HeaderFacts:
@@ -111,7 +110,7 @@ def gauge_of(depth_max: int = TABLE_DEPTH_MAX, entries_max: int = TABLE_ENTRIES_
 
 
 def facts_of(header: bytes) -> HeaderFacts:
-    """Return the facts of a header that was measured when it arrived, by the limits of that time."""
+    """Return the facts of a header that was measured on arrival, under the limits of that time."""
     return gauge_of(MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX).facts(header)
 
 
@@ -176,7 +175,7 @@ def decode_properties(
     """Return the properties of a content header payload.
 
     Text that is not UTF-8 is shown with replacement characters, because RabbitMQ relays it too; a timestamp beyond the
-    calendar, such as one in milliseconds, is a number. So every header that was measured can be decoded.
+    calendar, such as one in milliseconds, is a number. So every measured header can be decoded.
     """
     flags = property_flags(header)
     at = PROPERTIES_AT + 2

@@ -82,9 +82,8 @@ MOVES: Final[dict[ConnectionState, dict[type[Method], ControlVerdict]]] = {
 
 
 def move_of(state: ConnectionState, payload: bytes) -> ControlVerdict | None:
-    """Return what to do about a method on channel 0, None for one that is discarded.
-
-    Raises: 504 for a method that the state does not expect, 540 for one that does not exist.
+    """Return the action on a method on channel 0, None to discard it. Raises: 504 for a method unexpected in the state,
+    540 for an unknown one.
     """
     kind = METHODS.get(payload[:4])
     move = MOVES[state].get(kind) if kind is not None else None

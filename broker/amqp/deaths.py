@@ -26,9 +26,9 @@ REPLAYED_QUEUE, REPLAYED_REASON = "x-replayed-queue", "x-replayed-reason"
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """How a message was published to the queue that dead-lettered it.
+    """The publish of a message to the queue that dead-lettered it.
 
-    Shapes: its own routing key comes before those of its header CC; `expiration` is its own, which dead-lettering
+    Shapes: its own routing key precedes those of its header CC; `expiration` is the original one, which dead-lettering
         removed.
     """
 
@@ -44,11 +44,9 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class PastDeath:
-    """The latest death of a dead letter, which the first entry of x-death describes.
-
-    Shapes: `count` is how often it died in `queue` for `reason`; `published` is how it was published to that queue, and
-        `first_published` how it was published to the queue where it died first; `replayed` is how often it was
-        published again.
+    """The latest death of a dead letter, from the first entry of x-death. Shapes: `count` is the number of its deaths
+    in `queue` for `reason`; `published` is its publish to that queue, and `first_published` that to the queue where it
+    first died; `replayed` is the number of times it was published again.
     Units: `time_s` is since the epoch, None when unknown.
     """
 

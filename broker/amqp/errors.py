@@ -45,11 +45,11 @@ REPLY_TEXT_MAX_BYTES: Final = 255
 
 
 class BrokerError(Exception):
-    """The broker refuses a request, or fails to carry it out."""
+    """The broker refuses a request, or fails to perform it."""
 
 
 class ProtocolError(BrokerError):
-    """Carries the reply code and text that a close method tells the client."""
+    """Carries the reply code and text of a close method."""
 
     def __init__(self, reply_code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
         self.reply_code = reply_code
@@ -73,10 +73,9 @@ class ConnectionFault(ProtocolError):
 
 
 class Refused(BrokerError):
-    """Refuses a client before it is admitted.
-
-    The reason is for the log: the client is told less, so that it cannot probe for users, or nothing at all. `shown` is
-    what it may know in any case, since it has proven who it is or since it holds for everybody.
+    """Refuses a client before it is admitted. The reason is for the log: the client is told less, so that it cannot
+    probe for users, or nothing. `shown` is the text for a client that has proven its identity, or a text that is true
+    for everybody.
     """
 
     def __init__(self, reason: str, *, told: bool = True, shown: str = "") -> None:

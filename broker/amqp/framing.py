@@ -32,9 +32,9 @@ BASIC_CONTENT: Final = b"\x00\x3c\x00\x00"
 LARGE_BYTES: Final = 32 << 10
 # A part of a large body that is less than this share of its chunk is copied, so that it does not keep the chunk.
 PART_OF_CHUNK: Final = 4
-# Octets of large bodies are passed on without being looked at: they use up this fraction of a budget.
+# Octets of large bodies are passed on unread, so they use up only this fraction of a budget.
 LARGE_COST: Final = 8
-# What is kept of a large body frame for the text of an error: 16 octets, and one to tell that there are more.
+# The part of a large body frame kept for error texts: 16 octets, and one to show that there are more.
 FRONT_BYTES: Final = 17
 
 # Some clients count the negotiated size without the head and the end octet; RabbitMQ tolerates these 8 octets.
@@ -62,14 +62,14 @@ class PublishRun:
 
     Invariant: valid until the next frame is cut: a connection's lone publishes share one run.
     Shapes: one payload, header and body per publish. A header is the payload of a content header frame of class basic;
-        bodies of equal size share one header object. No body is empty. The first payload is checked to be a publish;
-        the others only have content frames after them, so the caller checks payloads that it does not know.
+        bodies of equal size share one header object. No body is empty. Only the first payload is checked to be a
+        publish; the others are just followed by content frames, so the caller checks payloads that it does not know.
     """
 
     __slots__ = ("at", "bodies", "headers", "largest_bytes", "payloads")
 
     def __init__(self, at: int, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], largest: int) -> None:
-        """Shapes: `at` is where its first frame stood, for the cutter."""
+        """Shapes: `at` is the offset of its first frame, for the cutter."""
         self.at = at
         self.payloads = payloads
         self.headers = headers
@@ -77,7 +77,7 @@ class PublishRun:
         self.largest_bytes = largest
 
     def renew(self, at: int, payload: bytes, header: bytes, body: bytes) -> None:
-        """Become the run of another lone publish. Invariant: the run has one publish."""
+        """Reuse the run for another lone publish. Invariant: the run has one publish."""
         self.at = at
         self.payloads[0] = payload
         self.headers[0] = header
@@ -98,11 +98,11 @@ class FrameCutter:
 
     A body frame of at least `LARGE_BYTES` may be returned in parts, as they arrive, which are views of the received
     chunks. Its last octet is returned when its end octet has arrived.
-    Invariant: a frame is cut once; begin() continues where an iteration was left early.
+    Invariant: a frame is cut once; begin() continues an interrupted iteration.
     Cost: one copy per payload, none of a large body frame, and one more for small chunks that are joined to one frame.
     Units: `at` is the place in the buffer where the next frame begins; none that begins at `enough` or later is cut.
-        `spared_bytes` is how many of the octets that were cut so far used up no budget. After frames(),
-        `amid_message` tells whether the octets end within a frame or between the frames of a message.
+        `spared_bytes` is the number of octets cut so far that used up no budget. After frames(), `amid_message` tells
+        whether the octets end within a frame or between the frames of a message.
     """
 
     __slots__ = (
@@ -154,15 +154,15 @@ class FrameCutter:
         self._header = b""
         self._channel = 0
         self._body_bytes = 0
-        self._lone: PublishRun | None = None  # the last run, if it had one publish: to make another costs more
+        self._lone: PublishRun | None = None  # the last run, if it had one publish, because creating another costs more
 
     def take_limit(self, limit_bytes: int) -> None:
-        """Take the size that frames may have from the next one on."""
+        """Set the largest size of frames, from the next one on."""
         self.limit_bytes = limit_bytes
 
     @property
     def buffered_bytes(self) -> int:
-        """Return how many received bytes are not cut yet."""
+        """Return the number of received bytes that are not cut yet."""
         ahead_bytes = 0 if self._ahead is None else len(self._ahead[2]) + FRAME_OVERHEAD_BYTES
         return ahead_bytes + len(self._buffer) - self.at + sum(map(len, self._late))
 
@@ -185,7 +185,7 @@ class FrameCutter:
         return bool(kind == FRAME_BODY and size >= LARGE_BYTES and arrived_bytes >= HEAD_BYTES + FRONT_BYTES)
 
     def feed(self, data: bytes) -> None:
-        """Append received bytes; begin() has to follow."""
+        """Append received bytes; begin() must follow."""
         self.enough = NOTHING
         if self._missing_bytes > len(data):
             self._missing_bytes -= len(data)
@@ -205,7 +205,8 @@ class FrameCutter:
     def _complete(self, data: bytes) -> bool:
         """Join the payload of a frame that these bytes complete, and leave the bytes after it in place.
 
-        Return False, and do nothing, if there is no such frame, if it does not pay, or if frames() must check it.
+        Return False, and do nothing, if there is no such frame, if this would not be faster, or if frames() must check
+        it.
         """
         buffer = self._buffer
         start = self.at + HEAD_BYTES
@@ -240,7 +241,7 @@ class FrameCutter:
             yield frame
 
     def begin(self, budget_bytes: int | None = None) -> None:
-        """Let next_frame() return the frames that begin within the budget, until more bytes are fed."""
+        """Let next_frame() return the frames that begin within the budget, until the next feed()."""
         at = self.at
         if budget_bytes is None:
             self.enough = len(self._buffer)
@@ -257,7 +258,7 @@ class FrameCutter:
         """Return the next whole frame, NO_FRAME when there is none or the budget is used up. HOT.
 
         Complete publishes are returned as runs; the caller passes a run that it did not finish to take_back().
-        Raises: 501 at the broken frame, after the good ones; bytes after it have no meaning any more.
+        Raises: 501 at the broken frame, after the good ones; the bytes after it are meaningless.
         """
         kind: int  # compiled code computes with declared numbers, and with others through objects
         channel: int
@@ -317,13 +318,13 @@ class FrameCutter:
         return NO_FRAME, 0, b"", None
 
     def _break(self, kind: int, payload: bytes, cause: str) -> ConnectionFault:
-        """Note that the bytes have no meaning any more, and return the error that says why."""
+        """Mark the rest of the bytes as meaningless, and return the error with the reason."""
         self.broken = True
         self.enough = NOTHING
         return broken_frame(kind, payload, cause)
 
     def _cut_part(self) -> memoryview | None:
-        """Cut what has arrived of a large body frame, and its end octet; return None if there is nothing to return.
+        """Cut the arrived part of a large body frame, and its end octet; return None if there is nothing to return.
 
         Raises: 501 for a wrong end octet.
         """
@@ -347,9 +348,8 @@ class FrameCutter:
         return memoryview(buffer)[at:end]
 
     def upcoming(self, count: int) -> list[tuple[int, bytes]]:
-        """Return channel and payload of at most `count` complete frames that come next, if all are methods.
-
-        Nothing is cut; whatever else comes ends the list.
+        """Return channel and payload of the next complete frames, at most `count`, up to the first that is not a
+        method. Nothing is cut.
         """
         found: list[tuple[int, bytes]] = []
         buffer, at = self._buffer, self.at
@@ -429,7 +429,7 @@ class FrameCutter:
         first = buffer[start:body] if repeats else b""  # the frames of the first publish up to its body
         first_bytes, payload = body - start, payloads[0]
         while at < enough and at + MIN_CONTENT_BYTES < length and len(bodies) < RUN_MAX:
-            if repeats:  # one comparison, as long as each publish has the same octets in front of its body
+            if repeats:  # one comparison, while each publish has the same octets before its body
                 body = at + first_bytes
                 last = body + body_bytes
                 if last < length and buffer[last] == FRAME_END and buffer[at:body] == first:

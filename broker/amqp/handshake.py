@@ -1,4 +1,4 @@
-"""The handshake: what the broker offers, its limits of a connection, and the checks of what a client answers."""
+"""The handshake: the broker's offer, its limits for a connection, and the checks of a client's answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.amqp.errors import ConnectionFault
 
 MECHANISMS: Final = ("PLAIN", "AMQPLAIN")
 LOCALES: Final = "en_US"
-OFFERS_MAX: Final = 8  # distinct offers that are kept encoded; a broker makes one per kind of listener
+OFFERS_MAX: Final = 8  # distinct offers kept encoded; a broker has one per kind of listener
 
 # Extensions of the specification that this broker has. Clients depend on these, so each is true.
 CAPABILITIES: Final = {
@@ -77,7 +77,7 @@ class ConnectionLimits:
     table_entries_max: int = 4096
 
     def __post_init__(self) -> None:
-        """Raise ValueError when no client could keep to these limits."""
+        """Raise ValueError if no client could comply with these limits."""
         if not 0 < self.frame_min_bytes <= self.frame_max_bytes:
             raise ValueError("frame_max_bytes must be at least frame_min_bytes, and both above 0")
         if not 0 <= self.channel_max <= 65535 or not 0 <= self.heartbeat_s <= 65535:
@@ -85,7 +85,7 @@ class ConnectionLimits:
 
 
 def serves(received: bytes) -> bool | None:
-    """Return whether the connection begins with a protocol header that we serve, or None if more octets are needed."""
+    """Return whether the connection begins with a supported protocol header, or None if more octets are needed."""
     begun = received[:PROTOCOL_HEADER_BYTES]
     if begun in HEADERS_SERVED:
         return True

@@ -1,4 +1,4 @@
-"""Content headers, encoded from values or edited without loss: entries that are not named keep their octets.
+"""Content headers, encoded from values or edited without loss: unnamed entries keep their octets.
 
 Dead letters, delayed messages and direct replies differ from the published message in a few entries. The rest belongs
 to the publisher, and a codec would give its numbers other widths and its texts other octets.
@@ -70,8 +70,8 @@ def edit_header(
     A new entry replaces every entry of its name and follows the others. The headers table is created if there is none,
     and stays when it becomes empty. Properties that are set are text, such as reply_to.
     Raises: ValueError for a value that a table or a short string cannot hold.
-    Cost: linear in the header's octets. Its size has no bound but the frame's: RabbitMQ too sends one that grew past
-        what the consumer negotiated.
+    Cost: linear in the header's octets. Its size is bounded only by the frame's: RabbitMQ, too, sends a header that has
+        outgrown the consumer's negotiated size.
     """
     properties = cut_properties(header)
     if set_headers or drop_headers:

@@ -19,7 +19,7 @@ INTEGER: Final = re.compile(rb"[+-]?[0-9]+")
 PRINTABLE: Final = frozenset({*range(0x20, 0x7F), *range(0xA0, 0x100), *b"\n\r\t\v\b\f\x1b"})
 ESCAPES: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v", "\b": r"\b", "\f": r"\f", "\x1b": r"\e"}
 ESCAPED: Final = str.maketrans({**ESCAPES, '"': r"\"", "\\": r"\\"})
-# Bounds for a header that was measured when it arrived, whatever limits the broker has.
+# Bounds for a header that was measured on arrival, whatever the broker's limits.
 MEASURED_DEPTH_MAX: Final = TABLE_NESTING_MAX
 MEASURED_ENTRIES_MAX: Final = 1 << 31
 
@@ -124,7 +124,7 @@ class HeaderFacts:
 class ProducerMark:
     """The place of the number in a content header, and the message without it.
 
-    All headers that differ in the number alone share it: they have ``header_bytes`` octets, with ``before`` between the
+    All headers that differ only in the number share it: they have ``header_bytes`` octets, with ``before`` between the
     first 12 octets of every content header and the number, and ``after`` those that follow it.
     Shapes: ``bare`` are the property octets as consumers see them, ``facts`` theirs; ``plain`` means that there is
         nothing special in them.
@@ -254,8 +254,8 @@ def named_entries(header: bytes, table_at: int) -> dict[bytes, Entry]:
 def refused_routes(header: bytes, cc: Any, bcc: Any, named: dict[bytes, Entry]) -> str | None:
     """Return the text of the 406 for CC or BCC that is not an array; RabbitMQ skips items that are not long strings.
 
-    RabbitMQ has no bound for their length. Here they are at most as long as a routing key, because matching one costs
-    its words times the bindings that they pass.
+    RabbitMQ has no bound for their length. Here they are at most as long as a routing key, because matching costs their
+    words times the bindings visited.
     """
     for name, keys in ((CC, cc), (BCC, bcc)):
         if name not in named:

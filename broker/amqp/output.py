@@ -25,7 +25,7 @@ class OutputTaker:
 
     @abstractmethod
     def output_waits(self) -> None:
-        """Note that there is output, or another reason to call take_output(); called once until it is called."""
+        """Announce output, or another reason to call take_output(); called once until that call."""
 
 
 class Nobody(OutputTaker):
@@ -41,10 +41,8 @@ NOBODY: Final = Nobody()
 
 
 class Withheld:
-    """Frames of a channel that are sent later, and what to do right after that.
-
-    Units: ``number`` is that of the change which must be on disk first: 0 for frames that only follow others,
-        UNDECIDED until it is known.
+    """Frames of a channel that are sent later, and the function to call right afterwards. Units: ``number`` is that of
+    the change that must be on disk first: 0 for frames that only follow others, UNDECIDED until it is known.
     """
 
     __slots__ = ("frames", "number", "then")
@@ -62,12 +60,11 @@ class Withheld:
 
 
 class ConnectionOutput:
-    """The half of a connection that its channels write to.
-
-    An answer that says what a crash could undo is *withheld* until that is on disk. The answers after it on its
-    channel are sent after it; confirms and deliveries are not.
-    Shapes: `large_at` are the indexes in `out` of pieces that are too large to be joined with others. ``_withheld`` has
-        the frames of each channel that withholds some, in order; it is None while none does.
+    """The half of a connection to which its channels write. An answer about a change that a crash could undo is
+    *withheld* until the change is on disk. The answers after it on its channel are sent after it; confirms and
+    deliveries are not.
+    Shapes: `large_at` are the indexes in `out` of pieces too large to be joined with others. ``_withheld`` has the
+        frames of each channel that withholds some, in order; it is None while none does.
     Invariant: ``held`` is set from the first hold until each hold has been released.
     """
 
@@ -103,16 +100,16 @@ class ConnectionOutput:
         self._told = False  # the taker knows of the output
         self._withheld: dict[int, deque[Withheld]] | None = None
         self._withheld_bytes = 0
-        self._is_full = False  # the connection is held, because it withholds too much
-        self._after_answers: list[Callable[[], None]] = []  # what follows all that is withheld
+        self._is_full = False  # the connection is held, because too much is withheld
+        self._after_answers: list[Callable[[], None]] = []  # functions to call once nothing is withheld
 
     def hold(self) -> None:
-        """Stop processing after the present frame until this hold is released, because something comes first."""
+        """Stop processing after the current frame until this hold is released."""
         self._holds += 1
         self.held = True
 
     def release(self) -> None:
-        """End one hold; after the last one tell the taker, which continues with feed(b"")."""
+        """End one hold; after the last one notify the taker, which continues with feed(b"")."""
         if self._holds > 1:
             self._holds -= 1
         else:
@@ -120,7 +117,7 @@ class ConnectionOutput:
             self.touch()
 
     def end_holds(self) -> None:
-        """End all holds, because what they wait for no longer matters."""
+        """End all holds, because their reasons no longer matter."""
         self._holds = 0
         self.held = False
 
@@ -129,7 +126,7 @@ class ConnectionOutput:
         self._taker = NOBODY
 
     def discard_output(self) -> None:
-        """Forget the frames that wait to be taken, and those that are withheld."""
+        """Discard waiting and withheld frames."""
         self.out.clear()
         self.large_at.clear()
         self.out_bytes = 0
@@ -162,9 +159,8 @@ class ConnectionOutput:
         return self._withheld is not None and channel in self._withheld
 
     def withhold(self, channel: int, answer: Withheld) -> None:
-        """Send an answer when `let_out` says so, after those of its channel that are withheld already.
-
-        The connection is held while it withholds more than may be unsent.
+        """Send an answer once `let_out` allows it, after earlier withheld answers of its channel. The connection is
+        held while it withholds more than may be unsent.
         """
         withheld = self._withheld
         if withheld is None:
@@ -180,30 +176,31 @@ class ConnectionOutput:
             self.hold()
 
     def write_behind(self, channel: int, *frames: Octets) -> None:
-        """Append complete frames of a channel to the output, after what it withholds."""
+        """Append complete frames of a channel to the output, after its withheld answers."""
         if self.withholds_on(channel):
             self.withhold(channel, Withheld(frames, 0))
         else:
             self.write(*frames)
 
     def when_sent(self, channel: int, act: Callable[[], None]) -> None:
-        """Call a function when all that a channel has sent so far is in the output: now, or after what it withholds."""
+        """Call a function once everything a channel has sent so far is in the output: now, or after its withheld
+        answers.
+        """
         if self.withholds_on(channel):
             self.withhold(channel, Withheld((), 0, act))
         else:
             act()
 
     def when_all_sent(self, act: Callable[[], None]) -> None:
-        """Call a function when nothing is withheld any more: now, or later."""
+        """Call a function once nothing is withheld: now, or later."""
         if self._withheld is None:
             act()
         else:
             self._after_answers.append(act)
 
     def let_out(self, upto: int) -> bool:
-        """Send what waited for changes up to a number, on each channel in order; return whether some is withheld yet.
-
-        Cost: what is sent, and the channels that withhold something.
+        """Send answers that waited for changes up to a number, on each channel in order; return whether any is still
+        withheld. Cost: the answers sent, and the channels with withheld answers.
         """
         withheld = self._withheld
         if withheld is None:
@@ -227,7 +224,7 @@ class ConnectionOutput:
         return False
 
     def drop_withheld(self) -> None:
-        """Send nothing of what is withheld, and go on with what waits for it."""
+        """Discard withheld answers, and call the functions that wait for them."""
         self._withheld = None
         self._withheld_bytes = 0
         if self._is_full:
@@ -239,17 +236,17 @@ class ConnectionOutput:
 
     @property
     def heartbeat(self) -> bytes:
-        """What tells the client that the broker is alive; empty for a client that is told nothing."""
+        """The octets of a heartbeat; empty for a client that gets none."""
         return HEARTBEAT
 
     def touch(self) -> None:
-        """Tell the taker, once until it takes the output."""
+        """Notify the taker, once until it takes the output."""
         if not self._told:
             self._told = True
             self._taker.output_waits()
 
     def take_output(self) -> list[Octets]:
-        """Return the output in pieces to write, and forget it; only large pieces are not joined."""
+        """Return the output in pieces to write, and clear it; only large pieces are not joined."""
         self._told = False
         out = self.out
         if not out:

@@ -51,9 +51,8 @@ def encode_value(value: Any, levels: int = TABLE_NESTING_MAX) -> bytes:
 
 
 def encode_table(table: Mapping[str, Any], levels: int = TABLE_NESTING_MAX) -> bytes:
-    """Return a table, preceded by its length.
-
-    Raises: ValueError for a value that a table cannot hold, or that has more than `levels` of tables and arrays.
+    """Return a table, preceded by its length. Raises: ValueError for a value that a table cannot hold, or with more
+    than `levels` of tables and arrays.
     """
     inner = _inner(levels)
     return counted(b"".join([encode_entry(key, value, inner) for key, value in table.items()]))

@@ -7,7 +7,7 @@ from typing import Final
 
 FRAME_HEAD: Final = Struct(">BHI")  # type, channel, size of the payload
 FRAME_END_OCTET: Final = b"\xce"
-PROPERTIES_AT: Final = 12  # of a content header's payload: class, weight and body size stand before
+PROPERTIES_AT: Final = 12  # of a content header's payload before its flags: class, weight and body size
 FLAGS: Final = Struct(">H")  # which properties follow
 LENGTH: Final = Struct(">I")  # of a long string, table or array
 DECIMAL: Final = Struct(">BI")  # scale and unscaled value

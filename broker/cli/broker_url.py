@@ -55,14 +55,14 @@ def broker_of(arguments: argparse.Namespace) -> AnyBroker:
 
 
 def called(broker: AnyBroker) -> str:
-    """Return what error texts call a broker."""
+    """Return the name of a broker in error texts."""
     return f"the broker at {broker.shown}" if isinstance(broker, BrokerUrl) else f"the broker on data folder {broker}"
 
 
 def with_password(url: str, variable: str) -> str:
-    """Return a URL that has a password if it has a user; no password need be in the history of the shell.
+    """Return the URL with a password if it has a user, so that no password need be in the shell's history.
 
-    The password is that of the URL, of a variable, of the file that the variable with _FILE names, or typed at the
+    The password is that of the URL, of a variable, of the file named by the variable with _FILE, or typed at the
     terminal. Raises: BadUsage.
     """
     parts = urlsplit(url)

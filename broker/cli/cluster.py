@@ -26,7 +26,7 @@ COLUMNS: Final = (
 )  # fmt: skip
 COPY_NODE: Final = "backup"  # what PostgreSQL shows as the name of the connection
 NO_DATABASE: Final = "no cluster is named: give --cluster-file FILE, --cluster URL or --config FILE"
-LEAVE_SILENCE_S: Final = 180.0  # a look at the node's beats takes as long as its lease allows
+LEAVE_SILENCE_S: Final = 180.0  # checking the node's heartbeats takes as long as its lease allows
 
 
 def add_cluster(commands: Any) -> None:
@@ -166,7 +166,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     try:
         settings = load(arguments.config, {"cluster": {**layer["cluster"], "node": COPY_NODE}})
     except SettingsError:
-        if not load(arguments.config, layer).cluster.is_on:  # otherwise it says what is wrong
+        if not load(arguments.config, layer).cluster.is_on:  # otherwise it reports what is wrong
             raise BadUsage(NO_DATABASE) from None
         raise
     return with_cluster_url(settings)

@@ -40,7 +40,7 @@ def completions(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterat
 
 
 class CompletionPlace:
-    """A place on the command line: the parser of the command so far, and what it still takes."""
+    """A place on the command line: the parser of the command so far, and the arguments that may follow."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         self._path: list[str] = []
@@ -50,7 +50,7 @@ class CompletionPlace:
         self._enter(parser)
 
     def pass_word(self, word: str) -> None:
-        """Take a complete word. Raises: KeyError for an unknown command; BadUsage."""
+        """Process a complete word. Raises: KeyError for an unknown command; BadUsage."""
         if self._option is not None:
             self._given[self._option.dest] = word
             self._option = None

@@ -30,7 +30,7 @@ class ControlStream(Protocol):
         """Send bytes."""
 
     def recv(self, size: int, /) -> bytes:
-        """Return what has arrived, at least one byte before the end."""
+        """Return the received bytes, at least one before the end."""
 
     def shutdown(self, how: int, /) -> None:
         """End this side."""
@@ -41,7 +41,7 @@ class Unanswered(Exception):
 
 
 def ask_for(command: argparse.Namespace, verb: str, /, *names: str, **more: Any) -> Any:
-    """Return what `ask` returns of the chosen broker; `names` are arguments of the command line, passed on as such.
+    """Return the result of `ask` for the chosen broker; `names` are command-line arguments to pass on unchanged.
 
     Raises: BadFile, BadUsage, Unanswered.
     """
@@ -49,9 +49,8 @@ def ask_for(command: argparse.Namespace, verb: str, /, *names: str, **more: Any)
 
 
 def request(verb: str, *names: str, show: Callable[[Any], None] = lambda _answer: None) -> Run:
-    """Return what runs a command that asks for a verb, with these arguments of the command line.
-
-    `show` prints the answer, unless the command was given --json.
+    """Return a function that runs a command by requesting a verb with these command-line arguments. `show` prints the
+    answer, unless --json is given.
     """
 
     def run(arguments: argparse.Namespace) -> None:

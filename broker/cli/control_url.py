@@ -48,7 +48,7 @@ class HttpConversation:
         self._socket.sendall(b"%x\r\n%b\r\n" % (len(data), data))
 
     def recv(self, size: int, /) -> bytes:
-        """Return what has arrived of the answer, empty at its end."""
+        """Return the received part of the answer, empty at its end."""
         try:
             if self._answer is None:
                 self._answer = HTTPResponse(self._socket, method="POST")  # `close` closes it, also when it is refused

@@ -1,8 +1,8 @@
 """The exit codes of all commands.
 
-    0    done; of a broker, an orderly stop
-    1    refused or failed, and another try may succeed: a full disk, a port or data folder in use, no broker, a defect
-    2    wrong usage, settings, rights or files: every try fails until somebody changes them
+    0 done; for a broker, a clean stop
+    1    refused or failed, and a retry may succeed: a full disk, a port or data folder in use, no broker, a defect
+    2    wrong usage, settings, rights or files: every retry fails until they are changed
     130  interrupted
 
 The unit for systemd starts a broker again after 1, and not after 2.

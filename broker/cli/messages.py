@@ -71,7 +71,7 @@ def add_messages(commands: Any) -> None:
 
 
 def message_count(text: str) -> int:
-    """Return how many messages to show. Raises: ArgumentTypeError."""
+    """Return the number of messages to show. Raises: ArgumentTypeError."""
     if text.isdecimal() and 1 <= int(text) <= GET_MAX:
         return int(text)
     raise argparse.ArgumentTypeError(f"'{text}' is not a number from 1 to {GET_MAX}")
@@ -103,7 +103,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     with ProgressLine(quiet=arguments.quiet) as line:
         try:
             for bodies in _batches(arguments):
-                with first_interrupt(lambda: stops.append(True)):  # what was sent is counted
+                with first_interrupt(lambda: stops.append(True)):  # sent messages are counted
                     encoded = [b64encode(body).decode() for body in bodies]
                     answer = ask_for(arguments, "publish", "to", "vhost", properties=properties, bodies=encoded)
                 to = answer["to"]

@@ -177,7 +177,7 @@ def _report(migration: Migration, problem: str, imported: Any, arguments: argpar
 
 
 def _remarks(outcome: Any) -> list[str]:
-    """Return what an operator should know of a queue."""
+    """Return remarks on a queue for the operator."""
     remarks = []
     if outcome.fault:
         remarks.append(outcome.fault)

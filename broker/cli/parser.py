@@ -103,14 +103,14 @@ class ShowVersion(argparse.Action):
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Reports errors in one line; `--help` has the rest. Options may stand anywhere among a command's arguments."""
+    """Report errors in one line; `--help` has the rest. Options may stand anywhere among a command's arguments."""
 
     _intermixed = False
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Return the arguments and what is left; an optional one may follow an option: `publish q --quiet body`."""
+        """Return the arguments and the rest; an optional argument may follow an option: `publish q --quiet body`."""
         if self._intermixed or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
         self._intermixed = True
@@ -132,11 +132,11 @@ class LazyParser(OneLineParser):
     add: Callable[[str, Any], None] | None = None
 
     def lead_to(self, name: str, program: str, add: Callable[[str, Any], None]) -> None:
-        """Stand for the parser that `add` adds under this name to the commands of a program."""
+        """Defer to the parser that `add` adds under this name to the commands of a program."""
         self.name, self.program, self.add = name, program, add
 
     def own_parser(self) -> argparse.ArgumentParser:
-        """Return the command's own parser, or this one if it stands for no other."""
+        """Return the command's own parser, or this one if it does not defer to another."""
         if self.add is None:
             return self
         own = OneLineParser(prog=self.program).add_subparsers(prog=self.program)

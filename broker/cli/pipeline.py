@@ -22,7 +22,7 @@ JOBS: Final = {  # name -> what `slotmq pipeline --help` says; broker.pipeline.j
     "server": "start, stop or check a Spark server that commands share",
 }
 NEEDED: Final = ("pyspark", "pyarrow", "pandas", "numpy", "deltalake", "rich")
-WITHOUT_EXTRA: Final = frozenset({"doctor"})  # it reports itself what is missing
+WITHOUT_EXTRA: Final = frozenset({"doctor"})  # it reports missing parts itself
 
 
 def missing_packages() -> list[str]:

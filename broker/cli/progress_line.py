@@ -40,5 +40,5 @@ class ProgressLine:
 
 
 def share_of(done: int, total: int) -> str:
-    """Return how much is done, as text."""
+    """Return the finished share as text."""
     return f"{done:,} of {total:,} ({done * 100 // total if total else 100} %)"

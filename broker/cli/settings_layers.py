@@ -24,8 +24,8 @@ from broker.settings.problem import nearest, problem_lines
 
 DELIMITER: Final = "__"
 MISSING_DRIVER: Final = "the cluster needs asyncpg, which the extra has: pip install '.[cluster]' in a clone of SlotMQ"
-ENTRIES: Final = (dict[str, SecretStr],)  # tables of names that the model does not know: one variable an entry, or JSON
-FLAGS: Final = {"cluster.url": "--cluster", "cluster.url_file": "--cluster-file"}  # others are called like their key
+ENTRIES: Final = (dict[str, SecretStr],)  # tables with free names: one variable per entry, or JSON
+FLAGS: Final = {"cluster.url": "--cluster", "cluster.url_file": "--cluster-file"}  # others are named like their key
 FILE_BYTES_MAX: Final = 1 << 20  # a settings file is read whole; nobody writes a megabyte by hand
 SERVICE_LINK: Final = re.compile(r"SLOTMQ_(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT_\d+_(TCP|UDP)\w*)")
 

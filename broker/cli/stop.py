@@ -1,4 +1,4 @@
-"""`slotmq stop`: stops the running broker, prints what it waits for, and returns when its process has ended."""
+"""`slotmq stop`: stop the running broker, print what it waits for, and return once its process has ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid: what SO_PEERCRED give
 
 
 class StillStopping(Unanswered):
-    """The broker had not stopped in time; it goes on stopping."""
+    """The broker did not stop in time; it is still stopping."""
 
 
 class Deadline:
@@ -103,7 +103,7 @@ def _is_there(pid: int) -> bool:
 
 
 def _follow(client: socket.socket, process: ServerProcess, deadline: Deadline) -> bool:
-    """Print what the broker waits for until it closes the socket, and return whether it stopped in order."""
+    """Print what the broker waits for until it closes the socket, and return whether it stopped cleanly."""
     buffer = bytearray()
     while True:
         client.settimeout(deadline.left_s())
@@ -129,7 +129,7 @@ def _follow(client: socket.socket, process: ServerProcess, deadline: Deadline) -
 
 
 def _said(step: Mapping[str, Any]) -> str:
-    """Return what a step waits for, as text."""
+    """Describe what a step waits for."""
     what = str(step["waits_for"])
     if "count" in step:
         return counted(int(step["count"]), cell(what))

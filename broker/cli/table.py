@@ -12,12 +12,12 @@ from typing import Any
 
 
 def in_columns(columns: Sequence[str]) -> Callable[[Sequence[Mapping[str, Any]]], None]:
-    """Return what prints rows in these columns."""
+    """Return a function that prints rows in these columns."""
     return lambda rows: print_rows(rows, columns, as_json=False)
 
 
 def print_count(what: str) -> Callable[[Mapping[str, Any]], None]:
-    """Return what prints how many messages an answer counts, and what became of them."""
+    """Return a function that prints the count of messages in an answer, and what became of them."""
     return lambda answer: print(f"{counted(answer['messages'], 'messages')} {what}")
 
 

@@ -68,7 +68,7 @@ class TopTerminal:
         return shutil.get_terminal_size()
 
     def show(self, lines: Sequence[str]) -> None:
-        """Draw the lines over what is shown."""
+        """Draw the lines over the current ones."""
         drawn = f"{CLEAR_LINE}\r\n".join(lines)
         self._write(f"{HOME}{STYLES.sub('', drawn) if self._plain else drawn}{CLEAR_LINE}")
 
@@ -155,7 +155,7 @@ def _top(arguments: argparse.Namespace) -> None:
 
 
 def _watch(view: TopView, look: Any, interval_s: float) -> None:
-    """Show the view until the user ends it. Raises: Unanswered if the first look fails."""
+    """Show the view until the user ends it. Raises: Unanswered if the first request fails."""
     view.take(look(1))
     with TopTerminal() as terminal:
         due_s = time.monotonic()

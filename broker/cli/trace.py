@@ -1,4 +1,4 @@
-"""`slotmq trace`: shows live what is published and delivered, and switches the firehose on and off."""
+"""`slotmq trace`: show messages live as they are published and delivered, and switch the firehose on and off."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Enough(Exception):
 
 
 class _CannotWrite(Exception):
-    """The reader of the output is gone, which is not an error of the broker."""
+    """The reader of the output has gone away, which is not an error of the broker."""
 
     def __init__(self, reason: OSError) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ class LinkRefused(Exception):
 
 
 class BlockingLink:
-    """An open connection; what is written to its `client` leaves with the next flush()."""
+    """An open connection; output of its `client` is sent by the next flush()."""
 
     def __init__(self, address: AmqpAddress, properties: Mapping[str, Any], channels: int = 1) -> None:
         """Connect, log in and open channels. Raises: LinkLost, LinkRefused."""
@@ -51,7 +51,7 @@ class BlockingLink:
             raise
 
     def flush(self) -> None:
-        """Send what was written; keep what arrives meanwhile, because the broker may wait for us to read it.
+        """Send the output; keep input that arrives meanwhile, because the broker may wait for us to read it.
 
         Raises: LinkLost.
         """
@@ -67,7 +67,7 @@ class BlockingLink:
                 raise LinkLost(f"the connection to {self._address} is lost: {error.strerror or error}") from None
 
     def receive(self, timeout_s: float) -> Iterator[Received]:
-        """Yield what the broker has sent, after waiting for some of it up to `timeout_s`.
+        """Yield received methods, after waiting for some up to `timeout_s`.
 
         Raises: LinkLost when the connection has ended or the broker shuts down, LinkRefused for any other close.
         """

@@ -20,7 +20,7 @@ HIGH_WATER_BYTES: Final = 256 << 10
 
 
 class CallRefused(Exception):
-    """The broker refused a method and closed its channel. Code 0: it did not look at the method."""
+    """The broker refused a method and closed its channel. Code 0: it did not process the method."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -41,22 +41,22 @@ class ClientEvents:
     cancelled = "its queue was deleted"
 
     def delivered(self, message: Received) -> None:
-        """Take a message."""
+        """Handle a message."""
 
     def returned(self, message: Received) -> None:
-        """Take a mandatory publish that found no queue; its confirm follows."""
+        """Handle a returned mandatory publish; its confirm follows."""
 
     def settled(self, tag: int, *, multiple: bool, accepted: bool) -> None:
-        """Take a confirm of a publish."""
+        """Handle a confirm of a publish."""
 
     def read(self) -> None:
-        """Take note that all that was received is handled."""
+        """React to the end of received input: all of it is handled."""
 
     def writable(self, *, is_writable: bool) -> None:
         """Stop or resume publishing: the broker reads no more at the moment, or again."""
 
     def ended(self, error: CallRefused) -> None:
-        """Take note of the end of the connection."""
+        """React to the end of the connection."""
 
 
 class ClientLink(asyncio.Protocol):
@@ -122,7 +122,7 @@ class ClientLink(asyncio.Protocol):
         self.flush()
 
     def flush(self) -> None:
-        """Write what is to be sent."""
+        """Write the output."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -175,7 +175,7 @@ class ClientLink(asyncio.Protocol):
         self.flush()
 
     def data_received(self, data: bytes) -> None:
-        """Act on what the broker sends."""
+        """Process input from the broker."""
         client = self.client
         for received in client.feed(data):
             self._take(received)
@@ -205,7 +205,7 @@ class ClientLink(asyncio.Protocol):
         self.closed.set()
 
     def beat(self) -> None:
-        """Send a heartbeat, and end a connection that was silent for two intervals, unless it is not read."""
+        """Send a heartbeat, and end a connection that was silent for two intervals, unless reading is paused."""
         client, transport = self.client, self._transport
         if self.ended.done() or transport is None:
             return
@@ -251,7 +251,7 @@ class ClientLink(asyncio.Protocol):
                 call.set_result(answer)
 
     def _refuse(self, channel: int, error: CallRefused) -> None:
-        """End the calls on a channel: the first was refused, the others were not looked at (code 0).
+        """End the calls on a channel: the first was refused, the others were not processed (code 0).
 
         Without a call a publish was refused, and the connection ends.
         """
@@ -265,7 +265,7 @@ class ClientLink(asyncio.Protocol):
             _fail(other, CallRefused(0, "the channel was closed"))
 
     def _end(self, error: CallRefused) -> None:
-        """End the connection; what the broker does not read in time is dropped."""
+        """End the connection; output that the broker does not read in time is dropped."""
         if self.ended.done():
             return
         self.refused = error
@@ -289,6 +289,6 @@ def _fail(call: asyncio.Future[Any], error: CallRefused) -> None:
 
 
 def _seen(call: asyncio.Future[Any]) -> None:
-    """Look at an error that nobody awaits any more, so that asyncio does not report it."""
+    """Retrieve an error that is no longer awaited, so that asyncio does not report it."""
     if not call.cancelled():
         call.exception()

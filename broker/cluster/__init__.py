@@ -1,1 +1,1 @@
-"""A cluster: brokers that share one PostgreSQL, and the slots of their queues between them."""
+"""A cluster: brokers that share the slots of their queues through one PostgreSQL database."""

@@ -1,6 +1,7 @@
 """A backup of a cluster: one snapshot of its schema in PostgreSQL, while the nodes run.
 
-The nodes go on. Their old chunk tables are not emptied meanwhile, because TRUNCATE would show in the snapshot.
+The nodes continue. Their old chunk tables are not emptied during the backup, because TRUNCATE would show in the
+snapshot.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ NOT_COPIED: Final = "cluster"
 """The table with the version of the schema; the head of the file has what a restore needs of it."""
 SEQUENCES: Final = ("number_of_call", "level_number", "arrival_of_consumer")
 CHUNKS: Final = "chunk_"
-ATTEMPTS: Final = 10  # a table is added between the look and the lock once per 256 MiB
+ATTEMPTS: Final = 10  # a table is added between listing and locking them once per 256 MiB
 
-SETTINGS: Final = {  # what an administrator may have set for other work
+SETTINGS: Final = {  # overrides settings of an administrator for other work
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
@@ -41,7 +42,7 @@ Told = Callable[[int, int], None]
 
 
 class CopiedTable(NamedTuple):
-    """A table of the schema. Units: `size_bytes` is what it takes on disk."""
+    """A table of the schema. Units: `size_bytes` is its size on disk."""
 
     name: str
     size_bytes: int
@@ -49,7 +50,7 @@ class CopiedTable(NamedTuple):
 
 
 async def back_up(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[str, int]:
-    """Write the schema to a stream, and return how many tables and rows there were, and how many bytes it took.
+    """Write the schema to a stream, and return the number of tables, rows and bytes written.
 
     Shapes: `told` is called with the bytes written so far and the approximate total.
     Raises: BackupRefused; Unreachable; DatabaseRefused; OSError of the stream.
@@ -102,7 +103,7 @@ async def newest_numbers(connection: asyncpg.Connection) -> dict[str, int]:
 
 
 def _query_of(table: CopiedTable) -> str:
-    """Return the query for the rows of a table; of chunks only those that a slot refers to."""
+    """Return the query for the rows of a table; for chunk tables only the chunks that a slot refers to."""
     query = f"SELECT {quoted(*table.columns)} FROM {quoted(table.name)}"  # noqa: S608 names of our own
     if table.name.startswith(CHUNKS):
         ring = int(table.name.removeprefix(CHUNKS))

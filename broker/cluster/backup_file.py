@@ -1,4 +1,4 @@
-"""The file format of a backup. Pure, but for the stream, which the caller has opened.
+"""The file format of a backup. Pure, except for the stream, which the caller opens.
 
 All integers are little-endian. The file begins with a line that names it, then come blocks:
 
@@ -7,7 +7,7 @@ All integers are little-endian. The file begins with a line that names it, then 
     5   u32 CRC-32C of kind and content
     9       content: JSON, or of D what PostgreSQL sends for COPY (FORMAT binary)
 
-A file without its end was never finished.
+A file without an end block is incomplete.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class BackupWriter:
         self.written = stream.write(MAGIC)
 
     def say(self, kind: bytes, fields: Mapping[str, Any]) -> None:
-        """Write the buffered rows, then a block of JSON."""
+        """Write the buffered rows, then a JSON block."""
         self.flush()
         self._write(kind, json.dumps(fields).encode())
 
@@ -90,7 +90,7 @@ class BackupReader:
         return kind, content
 
     def fields(self, kind: bytes) -> dict[str, Any]:
-        """Return the fields of the next block, which must be of that kind."""
+        """Return the fields of the next block, which must have the given kind."""
         found, content = self.next()
         if found != kind:
             raise BackupRefused(f"the backup is damaged at byte {self.position:,}: another block is expected there")

@@ -1,9 +1,10 @@
-"""The batch that is gathered for the next call: messages, settlements and used producer numbers. Pure.
+"""The batch collected for the next call: messages, settlements and used producer numbers. Pure.
 
 A batch is committed by one call. PostgreSQL alone decides which messages a full queue refuses: the answer to the call
 names them, and the batch knows whose publishes they are. Transactions, and messages with a producer's number, are
-atomic: all their queues take them, or none does. PostgreSQL takes a call with such work completely or does nothing, and
-then the batch leaves out what was refused, with the atomic work that it belongs to, and is sent again.
+atomic: either all their queues accept them or none does. PostgreSQL executes a call with atomic work completely or not
+at all. If it refuses the call, the batch is sent again without the refused messages and the atomic work to which they
+belong.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class Share:
     """The messages of one level in a batch.
 
     Shapes: one bit per message: ``mine`` are leased to this node from the start, ``free`` to nobody; ``refused`` are
-        left out, because PostgreSQL refused them in an earlier attempt. ``sent_mine`` and ``sent_free`` are what the
-        call has of them. ``brief`` has the indexes of those with a time to live of 0, ``queue`` is the number of the
-        queue, ``records`` are those of the chunk. With ``sized`` the call has the size of each body.
+        left out, because PostgreSQL refused them in an earlier attempt. ``sent_mine`` and ``sent_free`` are the bits
+        sent with the call. ``brief`` has the indexes of messages with a time to live of 0, ``queue`` is the number of
+        the queue, ``records`` are indexes of records in the chunk. With ``sized`` the call has the size of each body.
     """
 
     __slots__ = (
@@ -79,12 +80,12 @@ class Share:
             self.free.extend(b"\1" * (count - mine))
 
     def note_due(self, due_ms: int) -> None:
-        """Note when a delayed message is due; a share is due with its first message."""
+        """Record when a delayed message is due; a share is due with its first message."""
         if not self.due_ms or due_ms < self.due_ms:
             self.due_ms = due_ms
 
     def note_brief(self, index: int) -> None:
-        """Note a message with a time to live of 0."""
+        """Record a message with a time to live of 0."""
         self.brief.append(index)
 
     def tell_sizes(self) -> None:
@@ -110,7 +111,7 @@ class Share:
         self.refused = bits if self.refused is None else self.refused | bits
 
     def prepare(self, settled: bitarray | None) -> bool:
-        """Set the bits that are sent, less what was settled or refused, and return whether any is left."""
+        """Compute the bits to send, without settled and refused messages, and return whether any remain."""
         self.sent_mine, self.sent_free = self.mine, self.free
         if settled is not None:
             self.sent_mine = self.mine & ~(settled + bitarray(self.slot.count - len(settled), "big"))
@@ -125,7 +126,7 @@ class Share:
 
 
 class AtomicWork:
-    """A transaction or a move: PostgreSQL takes its records and settlements completely or not at all.
+    """A transaction or a move: PostgreSQL executes its records and settlements completely or not at all.
 
     Shapes: its records are ``first`` <= record < ``stop``; ``settled`` by slot. ``origin`` waits for the commit.
     """
@@ -143,10 +144,10 @@ class AtomicWork:
 
 
 class LeftOut(NamedTuple):
-    """Work that a refusal takes out of a batch.
+    """Work that is removed from a batch after a refusal.
 
-    Shapes: ``origins`` are publishes that are answered with a nack, ``records`` those that no queue gets, ``settled``
-        is what was not settled after all, ``producers`` are those of which numbers were not used.
+    Shapes: ``origins`` are publishes that are answered with a nack, ``records`` those that enter no queue, ``settled``
+        the messages that were not settled after all, ``producers`` those whose numbers were not used.
     """
 
     origins: list[Origin]
@@ -156,11 +157,10 @@ class LeftOut(NamedTuple):
 
 
 class GatheringBatch:
-    """Gathers what one call commits.
-
-    Units: ``messages`` counts those that were added, ``size_bytes`` is the approximate size of the call.
-    Shapes: ``sent`` has the shares of the call, in its order. ``confirms`` is what the commit confirms, and up to which
-        number.
+    """Collect the work of one call. Units: ``messages`` counts added messages, ``size_bytes`` is the approximate size
+    of the call.
+    Shapes: ``sent`` has the shares of the call, in its order. ``confirms`` has the publishers that the commit confirms,
+        and up to which number.
     Invariant: ``synchronous`` is set when something in it must survive a crash of the database.
     """
 
@@ -194,7 +194,7 @@ class GatheringBatch:
         self._atomic: list[AtomicWork] = []
         self._open: AtomicWork | None = None
         self._settled: dict[SharedSlot, bitarray] = {}  # outside atomic work
-        self._settlements = 0  # slots with settlements, in atomic work too
+        self._settlements = 0  # slots with settlements, atomic ones included
         self._used: dict[Number, int] = {}  # the record that a producer's number belongs to, -1 for none
         self._numbers: dict[int, Number] = {}  # by record
         self._also: dict[int, list[Origin]] = {}  # by record: who published the same number again meanwhile
@@ -238,7 +238,7 @@ class GatheringBatch:
         return first
 
     def origin_of(self, record: int) -> Origin | None:
-        """Return who published a record, and the number of the publish."""
+        """Return the publisher of a record, and the number of its publish."""
         place = bisect_right(self._starts, record) - 1
         origin = self._origins[place] if place >= 0 else None
         return None if origin is None else (origin[0], origin[1] + record - self._starts[place])
@@ -251,7 +251,7 @@ class GatheringBatch:
         return share
 
     def settling(self, slot: SharedSlot) -> bitarray:
-        """Return the bits of a slot in which the caller marks what is settled."""
+        """Return the bits of a slot, in which the caller marks settled messages."""
         settled = self._settled if self._open is None else self._open.settled
         bits = settled.get(slot)
         if bits is None:
@@ -262,17 +262,17 @@ class GatheringBatch:
         return bits
 
     def settlements(self) -> list[tuple[SharedSlot, bitarray]]:
-        """Return what is settled, by slot; a slot may be there more than once."""
+        """Return the settled messages by slot; a slot may occur more than once."""
         return [one for settled in (self._settled, *(one.settled for one in self._atomic)) for one in settled.items()]
 
     def use(self, producer: str, sequence: int, record: int) -> None:
-        """Note that a producer used a number for a record, -1 if none of the records has the message."""
+        """Record that a producer used a number for a record, -1 if none of the records has the message."""
         self._used[producer, sequence] = record
         if record >= 0:
             self._numbers[record] = (producer, sequence)
 
     def use_again(self, producer: str, sequence: int, origin: Origin) -> None:
-        """Note who published a number of this batch again: the publish is answered as the first one is."""
+        """Record the publisher that repeated a number of this batch: its publish gets the answer of the first one."""
         record = self._used.get((producer, sequence), -1)
         if record >= 0:
             self._also.setdefault(record, []).append(origin)
@@ -286,7 +286,7 @@ class GatheringBatch:
         self.confirms.append((confirmable, upto))
 
     def begin_atomic(self, origin: Origin | None) -> None:
-        """Begin work that PostgreSQL takes completely or not at all."""
+        """Begin work that PostgreSQL executes completely or not at all."""
         assert self._open is None
         self._open = AtomicWork(len(self.writer), origin)
         self._atomic.append(self._open)
@@ -302,9 +302,9 @@ class GatheringBatch:
     def close(self) -> SharedCall | None:
         """Return the call, None when there is nothing to commit; nothing is added afterwards.
 
-        What was settled since it was added is not part of the call, and neither is a level without other messages.
+        Messages that were added and settled since are not part of the call, nor are levels without other messages.
         Levels and slots ascend, which is the order of the locks. The number of every settled slot is known by now.
-        It may be called again after `leave_out`.
+        `close` may be called again after `leave_out`.
         """
         settled = self._all_settled()
         sent = self.sent = [share for _, share in sorted(self.shares.items()) if share.prepare(settled.get(share.slot))]
@@ -340,7 +340,7 @@ class GatheringBatch:
         )
 
     def _all_settled(self) -> Mapping[SharedSlot, bitarray]:
-        """Return all that is settled, each slot once."""
+        """Return all settled messages, each slot once."""
         if not self._atomic:
             return self._settled
         settled: dict[SharedSlot, bitarray] = {}
@@ -350,7 +350,7 @@ class GatheringBatch:
         return settled
 
     def _wanted(self) -> bytearray | None:
-        """Return for each record whether a node will read it, None when all are wanted."""
+        """Return for each record whether a node will read it, or None if all will be read."""
         if not any(share.is_reduced for share in self.sent) and len(self.sent) == len(self.shares):
             return None
         wanted = bytearray(len(self.writer))
@@ -378,7 +378,7 @@ class GatheringBatch:
         return ranges
 
     def committed(self, number: int) -> None:
-        """Take the number that the commit gave to all slots of the call."""
+        """Store the number that the commit gave to all slots of the call."""
         for share in self.shares.values():
             share.slot.numbered(number)
 
@@ -398,7 +398,9 @@ class GatheringBatch:
         return left_out
 
     def leave_all_out(self) -> LeftOut:
-        """Leave out all messages, which PostgreSQL would refuse each time; without messages, everything."""
+        """Leave out all messages, because PostgreSQL would refuse them every time; without messages, leave out
+        everything.
+        """
         left_out = self.leave_out([(share, share.mine | share.free) for share in self.shares.values()])
         if not self.shares:
             left_out.settled.extend(self.settlements())
@@ -408,7 +410,7 @@ class GatheringBatch:
             self._atomic.clear()
             self._used.clear()
             self._settlements = 0
-        self.shares.clear()  # their slots get no number: what was delivered ahead cannot be settled
+        self.shares.clear()  # their slots get no number, so messages delivered ahead of the commit cannot be settled
         return left_out
 
     def _leave_out(self, record: int, left_out: LeftOut) -> None:

@@ -1,7 +1,7 @@
-"""A broker as a node of a cluster: the parts of its vhosts' engines, and what happens to the node.
+"""A broker as a node of a cluster: the parts of its vhosts' engines, and its reactions to the events of the node.
 
-Messages and topology are in PostgreSQL. The vhost's own store holds what leaves the memory while it is leased, and
-nothing of it outlives the process.
+Messages and topology are in PostgreSQL. The vhost's own store holds leased messages that are paged out; nothing in it
+outlives the process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 WATCH_S: Final = 0.1
 HAS_MQTT: Final = "SELECT to_regproc('claim_clients') IS NOT NULL"
-REPORTED_LEVELS_MAX: Final = 1000  # of which a beat tells how many messages the node has
+REPORTED_LEVELS_MAX: Final = 1000  # queues for which a heartbeat reports how many messages the node has
 
 
 class NodeClients(Protocol):
@@ -60,23 +60,23 @@ class NodeClients(Protocol):
 
     @property
     def count(self) -> int:
-        """How many connections there are."""
+        """The number of connections."""
 
     def block(self, reason: str) -> None:
-        """Block publishers, and tell them why."""
+        """Block publishers, and tell them the reason."""
 
     def unblock(self) -> None:
         """Unblock publishers."""
 
     def drop(self, reason: str) -> None:
-        """Close all connections and discard what was to be sent to them."""
+        """Close all connections and discard their pending output."""
 
 
 class BrokerNode:
-    """One node, from its start to its end. It gives the engines of its vhosts their parts, and is the `NodeEvents`.
+    """One node, from its start to its end. It provides the parts of its vhosts' engines, and implements `NodeEvents`.
 
     ``topology`` decides changes of exchanges, queues and bindings, ``claims`` claims producers, ``mailbox`` has the
-    direct replies of other nodes; `QueueParts` says what queues use.
+    direct replies of other nodes; `QueueParts` has the parts that queues use.
     Raises: BrokerError from `start`, with one line.
     """
 
@@ -130,11 +130,11 @@ class BrokerNode:
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes wait to be committed; publishers are paused when there are too many."""
+        """Bytes that wait to be committed; publishers are paused when there are too many."""
         return self.data.caller.pending_bytes
 
     def retained(self, vhost: Vhost, mapping: MessageMapping, most: int, max_bytes: int) -> SharedRetained:
-        """Return what keeps the retained messages of a vhost."""
+        """Return the store of a vhost's retained messages."""
         return SharedRetained(vhost, mapping, most, max_bytes, self.database, self.member.give_up)
 
     def parts_of(self, vhost: str) -> SharedParts:
@@ -157,7 +157,7 @@ class BrokerNode:
         self._timers.every(lambda: WATCH_S, self._watch)
 
     def follow(self, follower: Follower) -> None:
-        """Follow the changes of the definitions that other nodes make, from now on."""
+        """Start to follow changes of the definitions by other nodes."""
 
         async def flushed() -> None:
             await follower.swept()
@@ -168,7 +168,9 @@ class BrokerNode:
         self._tasks.start(self.definitions.run(follower))
 
     async def drain(self, timeout_s: float) -> None:
-        """Return when everything accepted is committed, or after the timeout: then the rest was never confirmed."""
+        """Wait until everything accepted is committed, or until the timeout; the remaining publishes are never
+        confirmed.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 await self.data.drain()
@@ -176,7 +178,7 @@ class BrokerNode:
             pass
 
     async def leave(self) -> None:
-        """Return what the node holds, and leave the cluster."""
+        """Return all leased messages, and leave the cluster."""
         self._timers.close()
         await self._tasks.stop()
         await self._end_epoch()
@@ -184,7 +186,7 @@ class BrokerNode:
         await self.data.close()
 
     async def _end_epoch(self) -> None:
-        """Stop the parts; questions that they were asked are dropped."""
+        """Stop the parts, and drop their open questions."""
         await self.topology.log.stop()
         await self.consumers.stop()
         await self.keeper.stop()
@@ -203,7 +205,7 @@ class BrokerNode:
             self.clients.unblock()
 
     def _clock_s(self) -> float:
-        """Return the time by the database's clock, which never goes back here: a beat may correct it."""
+        """Return the time by the database's clock, which never goes back here; a heartbeat may correct it."""
         self._now_ms = max(self._now_ms, self.member.now_ms())
         return self._now_ms / 1000
 
@@ -222,35 +224,35 @@ class BrokerNode:
         self.mailbox.start()
 
     def paused(self, reason: str) -> None:
-        """Deliver and answer nothing; connections stay."""
+        """Stop delivering and answering; connections stay open."""
         self.data.leases.pause()
         self._block(reason)
 
     def activated(self) -> None:
-        """Ask PostgreSQL for messages again, and schedule a turn for clients that came while none could run."""
+        """Ask PostgreSQL for messages again, and schedule a turn for clients that connected while no turn could run."""
         self.data.leases.resume()
         self._turn.schedule()
 
     async def lost(self, reason: str) -> None:
-        """Drop what this node held, and close its clients: other nodes have taken over."""
+        """Drop all leased messages, and close the clients' connections, because other nodes have taken over."""
         await self._end_epoch()
         self.clients.drop(f"this node was lost to the cluster: {reason}")
         self.data.forget_all()
 
     def members_seen(self, members: list[ClusterMember]) -> None:
-        """Take what the members report with their beats."""
+        """Record the reports in the members' heartbeats."""
         self.mailbox.members_seen({member.epoch for member in members})
         for member in members:
             self.topology.log.heard_applied(member.applied_version, member.epoch)
         self.inquiries.heard(members)
 
     def members_changed(self) -> None:
-        """Look for what departed members left behind."""
+        """Take over the work that departed members have left."""
         if self._follows:  # the vhosts are open
             self.consumers.look_for_orphans()
 
     def reconcile(self, rows: Sequence[LeasedRow]) -> None:
-        """Compare what PostgreSQL says that this node holds with what it knows."""
+        """Compare the rows that PostgreSQL says this node holds with the node's own state."""
         self.data.reconcile(rows)
 
     def _heard(self, hint: Hint) -> None:
@@ -275,7 +277,7 @@ class BrokerNode:
             self.clients.block(reason)
 
     def _report(self) -> dict[str, Any]:
-        """Return what a beat tells the other nodes."""
+        """Return the report for the next heartbeat."""
         ready: dict[int, int] = {}
         held = slots = 0
         for queue in self.consumers.queues:
@@ -315,7 +317,7 @@ class SharedParts:
     def level_of(
         self, queue: LevelOwner, level: int, number: int, ports: QueuePorts[Level, Queue], _persists_all: bool
     ) -> SharedLevel:
-        """Return a level of a new queue; no other one ever has its number."""
+        """Return a level of a new queue; its number is never used again."""
         return SharedLevel(queue, level, number, ports, self._node.data.levels)
 
     def committer(self, *_: object) -> SharedCommitter:
@@ -335,9 +337,9 @@ class SharedParts:
         return SharedMessages(vhost, queue, reader, committer, self._node.data)
 
     def opened(self, vhost: Vhost) -> None:
-        """Make the exchanges, queues and bindings that the cluster has."""
+        """Create the cluster's exchanges, queues and bindings."""
         self._node.topology.opened(vhost)
 
     def closed(self) -> None:
-        """Leave the vhost alone, because it is being deleted."""
+        """Stop acting on the vhost, because it is being deleted."""
         self._node.topology.closed(self._vhost)

@@ -1,8 +1,8 @@
 """The caller: commits one batch after another, and confirms their publishes and transactions.
 
-A publish is confirmed only by the answer to its call. The answer also says what full queues refused: no node decides
-that by itself. While a call runs the next batch gathers. A lone message leaves at once; under load a batch waits until
-it has 64 KiB, or for 2 ms. Settlements alone wait for up to 50 ms.
+A publish is confirmed only by the answer to its call. The answer also says which messages full queues refused: no node
+decides that by itself. While a call runs, the next batch is collected. A lone message leaves at once; under load a
+batch waits until it has 64 KiB, or for 2 ms. Settlements alone wait for up to 50 ms.
 """
 
 from __future__ import annotations
@@ -48,10 +48,9 @@ class Caller:
         returned: Callable[[list[Returned]], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`freed` is called with free messages: slot number, levels and chunk. `fail` is called with the error that
-        ended a call: a defect, or the end of the epoch.
-
-        `returned` is called with the messages that a refused transaction had settled.
+        """`freed` is called for messages that became free, with the slot number, levels and chunk; `fail` with the
+        error that ended a call, which is a defect or the end of the epoch; `returned` with the messages that a refused
+        transaction had settled.
         """
         self._levels = levels
         self._database = database
@@ -77,27 +76,27 @@ class Caller:
 
     @property
     def busy(self) -> bool:
-        """Whether a call runs, or will follow at once."""
+        """Whether a call is running or about to start."""
         return self._tasks.busy or self._urgent or bool(self._waiting) or self._levels.batch.publishes
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes wait to be committed."""
+        """Bytes that wait to be committed."""
         running = self._levels.running
         return self._levels.batch.size_bytes + (0 if running is None else running.size_bytes)
 
     def wait(self, confirmable: Confirmable) -> None:
-        """Confirm a publisher or a transaction as soon as everything that it gathered is committed."""
+        """Confirm a publisher or a transaction as soon as all its work so far is committed."""
         self._waiting.append(confirmable)
         self._levels.schedule()
 
     def commit_soon(self) -> None:
-        """Commit what was gathered as soon as no call runs."""
+        """Commit the collected batch as soon as no call is running."""
         self._urgent = True
         self._levels.schedule()
 
     async def drain(self) -> None:
-        """Return when everything that was gathered so far is committed. Raises: Fenced."""
+        """Wait until everything collected so far is committed. Raises: Fenced."""
         if not self._tasks.busy and not (self._levels.batch.publishes or self._levels.batch.settles):
             return
         future: asyncio.Future[None] = self._loop.create_future()
@@ -106,7 +105,7 @@ class Caller:
         await future
 
     def look(self) -> None:
-        """Start a call when one is due, and confirm those that wait for none."""
+        """Start a call if one is due, and confirm publishers that need none."""
         if self._tasks.busy or self._closed:
             return
         batch = self._levels.batch
@@ -123,7 +122,7 @@ class Caller:
             self._confirm([(waiting, waiting.published) for waiting in self._take_waiting()], self._take_drains())
 
     def forget(self) -> None:
-        """Drop the gathering batch and its waiters: the epoch of this node has ended."""
+        """Drop the collected batch and its waiters, because the epoch of this node has ended."""
         self._levels.drop_batch()
         self._levels.unsaved.clear()
         self._take_waiting()
@@ -170,7 +169,7 @@ class Caller:
             self._levels.call_ended()
 
     async def _commit(self, batch: GatheringBatch, call: SharedCall) -> None:
-        """Commit a batch, without atomic work that full queues refuse and work that could never be accepted."""
+        """Commit a batch, leaving out atomic work that full queues refuse and work that can never be accepted."""
         began_s, size_bytes = self._loop.time(), batch.size_bytes
         left: SharedCall | None = call
         settled: list[Returned] = []
@@ -222,7 +221,7 @@ class Caller:
     def _dead_letter(
         self, batch: GatheringBatch, call: SharedCall, rows: Sequence[RefusedShare], left_out: LeftOut
     ) -> None:
-        """Dead-letter what full queues refused, if PostgreSQL says so, except for atomic work."""
+        """Dead-letter messages that full queues refused, if PostgreSQL says so, except for atomic work."""
         for row in rows:
             share = batch.sent[row.place]
             level = self._levels.by_number.get(share.slot.level)
@@ -233,7 +232,7 @@ class Caller:
                     level.dead_letter_unleased(message, "maxlen")
 
     def _tell(self, left_out: LeftOut) -> None:
-        """Tell publishers what full queues refused; their confirms become nacks."""
+        """Nack publishes that full queues refused."""
         for confirmable, number in left_out.origins:
             confirmable.refuse(number)
         if left_out.producers:
@@ -264,7 +263,7 @@ class Caller:
         return drains
 
     def _start_timer(self, wait_s: float) -> None:
-        """Schedule the next check after a while, unless an earlier one is due."""
+        """Schedule the next check after a delay, unless one is due earlier."""
         due = self._loop.time() + wait_s
         if self._timer is not None:
             if self._timer_due <= due:
@@ -280,7 +279,7 @@ class Caller:
 
 
 def _returned(left_out: LeftOut) -> list[Returned]:
-    """Return the messages that a refused transaction had settled; a client's count as delivered."""
+    """Return the messages that a refused transaction had settled; those of a client count as delivered."""
     found: list[Returned] = []
     for slot, bits in left_out.settled:
         one = Returned(slot)
@@ -303,25 +302,24 @@ class SharedCommitter:
 
     @property
     def tally(self) -> CommitTally:
-        """The commits of the node, of all its vhosts together."""
+        """The number of commits of the node, for all its vhosts."""
         return self._caller.tally
 
     def wait(self, confirmable: Confirmable) -> None:
-        """Confirm a publisher or a transaction as soon as everything that it gathered is committed."""
+        """Confirm a publisher or a transaction as soon as all its work so far is committed."""
         self._caller.wait(confirmable)
 
     def sync_soon(self) -> None:
-        """Commit what was gathered so far as soon as no call runs."""
+        """Commit the collected work as soon as no call is running."""
         self._caller.commit_soon()
 
     def turn(self, _number: int, _alone: bool) -> int:
-        """Return how many bytes wait for a commit. Calls start by themselves."""
+        """Return the number of bytes that wait for a commit. Calls start by themselves."""
         return self._caller.pending_bytes
 
     async def drain(self) -> None:
-        """Return when everything that was gathered so far is committed.
-
-        Raises: the error that ended the broker; BrokerError when the node was lost to the cluster.
+        """Wait until everything collected so far is committed. Raises: the error that ended the broker; BrokerError
+        when the node was lost to the cluster.
         """
         self.check()
         try:
@@ -335,9 +333,9 @@ class SharedCommitter:
             raise self._failure
 
     def abort(self, failure: BaseException) -> None:
-        """Note the error that ended the broker."""
+        """Record the error that ended the broker."""
         self._failure = failure
 
     def close(self) -> None:
-        """Stop confirming, because the vhost is deleted."""
+        """Stop confirming, because the vhost is being deleted."""
         self.abort(self._failure or ValueError("the vhost was deleted"))

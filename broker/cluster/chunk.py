@@ -16,9 +16,9 @@ All integers are little-endian.
     36  u64 bytes of the bodies
 
 The index follows the head: the body size of each record (u32), the kind of each run of records (u32), the length of
-each run (u32), the number of each level (i64), how many messages each level has (u32), the records of the levels,
-one level after the other (u32), and the kinds. The bodies follow the index. A message that went to several levels is
-one record. The index of a message in its slot is its place among the records of the level.
+each run (u32), the number of each level (i64), how many messages each level has (u32), the records of the levels, one
+level after the other (u32), and the kinds. The bodies follow the index. A message that went to several levels is one
+record. The index of a message in its slot is its position among the records of the level.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _I64: Final = "q"  # the mailbox of a node has a negative number
 
 
 class DamagedChunk(Exception):
-    """Bytes that are not whole chunk, or one that a newer broker wrote; the text says what is wrong."""
+    """Bytes that are not a complete chunk, or that a newer broker wrote; the text has the reason."""
 
 
 class Kind:
     """The common fields of a run of messages.
 
-    Shapes: ``route`` as a log record has it, ``header`` the payload of the content header frame.
-    Units: ``expires_ms`` is the moment at which the message expires by itself, ``due_ms`` that at which a delayed one
-        is due; 0 for never and at once.
+    Shapes: ``route`` is encoded as in a log record, ``header`` is the payload of the content header frame.
+    Units: ``expires_ms`` is the moment at which the message expires, 0 for never; ``due_ms`` the moment at which a
+        delayed message is due, 0 for at once.
     """
 
     __slots__ = ("due_ms", "expires_ms", "header", "route", "timestamp_ms")
@@ -71,9 +71,8 @@ class Kind:
 
 
 class ChunkWriter:
-    """Gathers messages, and encodes them as a chunk.
-
-    Cost: per message the append of a body; what neighbours have in common is stored once.
+    """Collect messages, and encode them as a chunk. Cost: one append of a body per message; fields that neighbours
+    share are stored once.
     Invariant: ``bytes`` grows with each record, and is the approximate size of the chunk.
     """
 
@@ -133,8 +132,8 @@ class ChunkWriter:
     def encode(self, levels: Sequence[int], records: Sequence[array[int]], wanted: bytearray | None = None) -> bytes:
         """Return the chunk.
 
-        Shapes: ``records[n]`` are those of ``levels[n]``, arrays of u32. Of records for which `wanted` has a 0 the
-            body is left out, because no node will read it.
+        Shapes: ``records[n]`` are those of ``levels[n]``, arrays of u32. The body of a record for which `wanted` has a
+            0 is left out, because no node will read it.
         """
         bodies = self.bodies
         if wanted is not None:
@@ -160,11 +159,11 @@ class ChunkWriter:
 
 
 class Chunk:
-    """A chunk that was read: its index, and its bodies once they are needed.
+    """A chunk as read: its index, and its bodies once they are needed.
 
     Shapes: ``kinds`` has the kind of each run; ``levels`` the records of each level. Record ``n`` has the body
         ``data[ends[n]:ends[n + 1]]``.
-    Raises: DamagedChunk, also when only the front is there and bodies are asked for.
+    Raises: DamagedChunk, also if bodies are needed and only the index was read.
     """
 
     __slots__ = ("_checked", "_kind_of", "_runs", "data", "ends", "kinds", "levels", "records")
@@ -214,11 +213,11 @@ class Chunk:
 
     @property
     def bytes(self) -> int:
-        """How long the whole chunk is."""
+        """The length of the whole chunk."""
         return int(self.ends[self.records])
 
     def run_of(self) -> array[int]:
-        """Return the run that each record belongs to."""
+        """Return the run of each record."""
         kind_of = self._kind_of
         if kind_of is None:
             kind_of = self._kind_of = array(_U32)
@@ -245,12 +244,12 @@ class Chunk:
 
 
 class ChunkLoader(MessageLoader):
-    """Turns the records of chunks into messages. Neighbouring messages share their envelope, header and facts."""
+    """Build messages from the records of chunks. Neighbouring messages share their envelope, header and facts."""
 
     __slots__ = ()
 
     def load(self, chunk: Chunk | DamagedChunk, level: int, indexes: list[int], count: int) -> list[Message]:
-        """Return messages of a level, which has `count` in the chunk. HOT. Raises: DamagedChunk."""
+        """Return the messages of a level, which has `count` of them in the chunk. HOT. Raises: DamagedChunk."""
         if isinstance(chunk, DamagedChunk):
             raise chunk
         chunk.check()

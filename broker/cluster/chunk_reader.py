@@ -16,7 +16,7 @@ WantedChunk = tuple[int, int, int]  # level, number, ring
 
 
 class ChunkReader:
-    """Reads chunks and keeps the last ones, up to a number of bytes.
+    """Read chunks and cache the most recently used ones, up to a number of bytes.
 
     Units: ``reads`` counts statements.
     """
@@ -30,17 +30,17 @@ class ChunkReader:
         self.reads = 0
 
     def keep(self, number: int, parts: Sequence[bytes]) -> None:
-        """Keep a chunk that this node wrote: its own consumers may lease messages of it next."""
+        """Cache a chunk that this node wrote, because its own consumers may lease its messages next."""
         self._put(number, parts, sum([len(part) for part in parts]))
 
     def clear(self) -> None:
-        """Forget all chunks."""
+        """Empty the cache."""
         self._chunks.clear()
         self._sizes.clear()
         self._size_bytes = 0
 
     async def read(self, rows: Sequence[LeasedRow]) -> dict[int, Chunk | DamagedChunk]:
-        """Return the chunks of leased rows by number, the error for one that is missing or damaged.
+        """Return the chunks of leased rows by number, with an error in place of a missing or damaged chunk.
 
         One statement per table reads all that are not in memory. A chunk that is not in its table was moved to another
         one, and is looked up once more.
@@ -66,7 +66,7 @@ class ChunkReader:
         return found
 
     async def _fetch(self, wanted: Sequence[WantedChunk], found: dict[int, Chunk | DamagedChunk]) -> list[WantedChunk]:
-        """Read chunks into `found`, and return those that were not where they should be."""
+        """Read chunks into `found`, and return those that are not in the expected table."""
         by_ring: dict[int, dict[int, None]] = {}
         for _level, number, ring in wanted:
             by_ring.setdefault(ring, {})[number] = None
@@ -82,7 +82,7 @@ class ChunkReader:
     async def _parts(
         self, ring: int, numbers: list[int], found: dict[int, Chunk | DamagedChunk]
     ) -> Sequence[tuple[int, bytes]]:
-        """Return the numbers and parts of chunks. One that PostgreSQL cannot read, and never will, is damaged."""
+        """Return the numbers and parts of chunks. A chunk that PostgreSQL will never be able to read is damaged."""
         try:
             return await self._database.chunks(ring, numbers)
         except StatementRefused as error:

@@ -1,6 +1,5 @@
-"""The connections of a node to PostgreSQL: one for each kind of work, opened together and closed together.
-
-When one breaks, all are closed: a node has either all of them, to one server, or none.
+"""The connections of a node to PostgreSQL: one for each kind of work. They are opened and closed together: when one
+breaks, all are closed, so a node has either all of them, to one server, or none.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _T = TypeVar("_T")
 Lane = Literal["call", "lease", "read", "listen", "beat", "upkeep"]
 LANES: Final[tuple[Lane, ...]] = ("call", "lease", "read", "listen", "beat", "upkeep")
 
-# A commit is never cancelled. Counting a node out waits for its call, and moves everything that it held.
+# A commit is never cancelled. Declaring a node dead waits for its call, and frees everything that it held.
 STATEMENT_TIMEOUT_MS: Final[dict[Lane, int]] = {
     "call": 0,
     "lease": 30_000,
@@ -42,12 +41,12 @@ STATEMENT_TIMEOUT_MS: Final[dict[Lane, int]] = {
     "beat": 30_000,
     "upkeep": 300_000,
 }
-# What an administrator may have set otherwise for the role or the database, and what a node relies on.
+# Settings that a node relies on, which an administrator may have changed for the role or the database.
 PROTECTED: Final = {
     "default_transaction_isolation": "read committed",  # each statement of a function sees what others committed
     "client_min_messages": "warning",  # a commit that no standby confirmed brings one
     "lock_timeout": "0",
-    "idle_session_timeout": "0",  # a connection may have nothing to do for hours
+    "idle_session_timeout": "0",  # a connection may be idle for hours
 }
 TCP_USER_TIMEOUT_MS: Final = 10_000
 KEEPALIVE_IDLE_S: Final = 5
@@ -63,7 +62,7 @@ SELECT s.system_identifier, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) 
 FROM pg_control_system() AS s, pg_stat_activity AS a WHERE a.pid = pg_backend_pid()
 """
 _SET: Final = "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS s (name, value)"
-# A pooler may have given a process to another client since, and to this node again.
+# A pooler may since have given a process to another client, and back to this node.
 _END: Final = """
 SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity AS a
 JOIN unnest($1::int[], $2::timestamptz[]) AS b (pid, backend_start) USING (pid, backend_start)
@@ -79,7 +78,7 @@ class Identity(NamedTuple):
 
 
 class Backend(NamedTuple):
-    """A server process of PostgreSQL. Its pid alone may have been given to another one since."""
+    """A server process of PostgreSQL. The pid alone is not enough, because the system reuses it."""
 
     pid: int
     started: dt.datetime
@@ -97,11 +96,11 @@ class _Connection:
         self.warning = ""
 
     def forget_warning(self) -> None:
-        """Forget what an earlier statement brought."""
+        """Discard the warning of an earlier statement."""
         self.warning = ""
 
     def note_warning(self, _driver: Any, message: Any) -> None:
-        """Remember that a statement brought a warning, such as that a standby did not confirm a commit."""
+        """Record that a statement caused a warning, such as that a standby did not confirm a commit."""
         if message.severity == "WARNING":
             self.warning = one_line(message)
 
@@ -109,8 +108,8 @@ class _Connection:
 class Connections:
     """Open connections, one per lane, to one server.
 
-    As soon as one of them is lost all are closed, the function given to `watch` is called, and the object is of no more
-    use.
+    When one of them is lost, all are closed, the function given to `watch` is called, and the object can no longer be
+    used.
     """
 
     def __init__(self, target: ServerAddress, identity: Identity, lanes: dict[Lane, _Connection]) -> None:
@@ -125,7 +124,7 @@ class Connections:
             lane.driver.add_log_listener(lane.note_warning)
 
     def watch(self, lost: Callable[[], None] = lambda: None) -> None:
-        """Call a function when the connections are lost; without one, nothing."""
+        """Set the function that is called when the connections are lost, or None."""
         self._lost = lost
 
     @property
@@ -134,7 +133,7 @@ class Connections:
         return [lane.backend for lane in self._lanes.values()]
 
     def ended(self, reason: str) -> None:
-        """Close all connections at once. Statements that run fail with Unreachable."""
+        """Close all connections at once. Running statements fail with Unreachable."""
         if self.is_broken:
             return
         self.reason = reason
@@ -156,7 +155,7 @@ class Connections:
                 lane.driver.terminate()
 
     async def install(self) -> int:
-        """Make the schema or bring it up to date, and return the version of its functions.
+        """Create or upgrade the schema, and return the version of its functions.
 
         Raises: Unreachable; DatabaseRefused.
         """
@@ -184,7 +183,7 @@ class Connections:
             raise self._failure(error) from error
 
     async def fetch(self, lane: Lane, statement: str, *arguments: Any) -> list[Any]:
-        """Run a statement and return its rows. It is prepared at its first use. Must not be cancelled.
+        """Run a statement and return its rows. It is prepared at its first use. The call must not be cancelled.
 
         Raises: Fenced; Conflict; Unreachable.
         """
@@ -204,7 +203,7 @@ class Connections:
         return self._lanes[lane].warning
 
     async def end_backends(self, backends: list[Backend]) -> None:
-        """End server processes of earlier connections, and return when they are gone. Raises: Unreachable."""
+        """Terminate the server processes of earlier connections, and wait until they are gone. Raises: Unreachable."""
         earlier = set(backends) - set(self.backends)
         pids, started = [backend.pid for backend in earlier], [backend.started for backend in earlier]
         while await self.fetch("beat", _END, pids, started):  # noqa: ASYNC110 PostgreSQL does not tell when they have ended
@@ -213,8 +212,8 @@ class Connections:
     def _failure(self, error: Exception) -> ClusterError:
         """Return the error for a statement that failed.
 
-        An end in the middle of something confuses the driver, which then raises anything. So only what PostgreSQL
-        itself said, on connections that stand, means anything else than that they are lost.
+        If a connection ends in the middle of an operation, the driver may raise any error. So unless PostgreSQL itself
+        reported the error and the connections are intact, they are considered lost.
         """
         text = self.target.reason(error)
         failure = None if self.is_broken else failure_of(text, error)
@@ -249,9 +248,8 @@ class Connections:
 
 
 async def first_open(target: ServerAddress, attempt: Callable[[ServerAddress], Awaitable[_T]]) -> _T:
-    """Return what `attempt` opens to the first server of the URL that takes writes.
-
-    The driver would try the servers by itself, but one that is silent would use up the time of all.
+    """Return the result of `attempt` for the first server of the URL that accepts writes. The driver could try the
+    servers by itself, but a silent one would use up the time of all.
     Raises: Unreachable; DatabaseRefused, if one server refused: it is named with the others.
     """
     failures: list[ClusterError] = []
@@ -265,9 +263,8 @@ async def first_open(target: ServerAddress, attempt: Callable[[ServerAddress], A
 
 
 async def newer_primary(used: Connections, servers: Sequence[ServerAddress]) -> ServerAddress | None:
-    """Return a server that takes writes and has a newer timeline of the database in use, None if there is none.
-
-    A standby was promoted then, and the old primary goes on. Of several servers it is the newest.
+    """Return the server that accepts writes and has the newest timeline of the database in use, None if no timeline is
+    newer. A newer one means that a standby was promoted while the old primary continues.
     """
     others = [server for server in servers if server.url != used.target.url]
     looks = await _open_each(others)
@@ -283,7 +280,9 @@ async def newer_primary(used: Connections, servers: Sequence[ServerAddress]) -> 
 
 
 async def _open_each(targets: Sequence[ServerAddress]) -> list[tuple[Any, Any] | BaseException]:
-    """Return an open connection to each, or why there is none. When it is cancelled no connection stays open."""
+    """Return an open connection to each server, or the reason why there is none. If cancelled, leave no connection
+    open.
+    """
     opened: list[Any] = []
 
     async def attempt(target: ServerAddress) -> tuple[Any, Any]:
@@ -335,10 +334,10 @@ def _no_confusion() -> Iterator[None]:
 
 
 async def _prepared(target: ServerAddress, opened: list[tuple[Any, Any]]) -> tuple[Identity, dict[Lane, _Connection]]:
-    """Check that all connections lead to one server and keep their sessions, and make the settings of each.
+    """Check that all connections lead to one server and keep their sessions, then apply the settings of each.
 
     A pooler that is not in session mode gives a session to another client after each transaction: the one that was
-    released first, or last. Of two looks in opposite orders one finds another process. Nothing is set before.
+    released first, or last. Of two checks in opposite orders, one finds another process. No setting is changed before.
     """
     servers = {(row["system_identifier"], row["timeline"], row["started"]) for _, row in opened}
     if len(servers) > 1:
@@ -360,7 +359,9 @@ async def _prepared(target: ServerAddress, opened: list[tuple[Any, Any]]) -> tup
 
 
 def _settings(target: ServerAddress, lane: Lane) -> dict[str, str]:
-    """Return the settings of a session. They are made when it is open: poolers do not pass them on at its start."""
+    """Return the settings of a session. They are applied once it is open, because poolers do not pass them on at its
+    start.
+    """
     return SESSION_SETTINGS | {
         "application_name": target.application_name,
         "search_path": target.quoted_schema,

@@ -1,6 +1,7 @@
 """The registry of the consumers of shared queues in PostgreSQL: their number on each node, and the active node.
 
-A consumer is registered before it starts, so that an exclusive one is alone on all nodes, and removed after it left.
+A consumer is registered before it starts, so that an exclusive one is alone on all nodes, and removed after it has
+left.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from broker.core.queue.level import Level
 from broker.tasks import Tasks, WakeUp
 
 LOOK_S: Final = 1.0
-CONSUMERS: Final = "consumers"  # the hint that another node may be active for levels
+CONSUMERS: Final = "consumers"  # the hint that the active node of some levels may have changed
 
 
 class RegisteredQueue(Hashable, Protocol):
@@ -35,11 +36,11 @@ class RegisteredQueue(Hashable, Protocol):
         """Deliver, or ask for messages."""
 
     def abandoned(self) -> None:
-        """Handle that the last consumer of all nodes has left, and that it was one of this node."""
+        """React to the departure of the last consumer of all nodes, which was one of this node."""
 
 
 class ConsumerRegistry:
-    """Registers the consumers of one node, one statement after the other."""
+    """Register the consumers of one node, one statement at a time."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class ConsumerRegistry:
         self._tasks.start(self._run())
 
     async def stop(self) -> None:
-        """Stop and forget everything: the epoch has ended, or the node leaves."""
+        """Stop and discard all state, because the epoch has ended or the node leaves."""
         await self._tasks.stop()
         self._registered.clear()
         self._arriving.clear()
@@ -79,9 +80,8 @@ class ConsumerRegistry:
     def register(
         self, queue: RegisteredQueue, exclusive: bool, room: int, answered: Callable[[bool | StatementRefused], None]
     ) -> None:
-        """Register one consumer, which can take `room` messages.
-
-        Call `answered` with whether it may start, or why PostgreSQL refuses for good; it must start within that call.
+        """Register one consumer, which has room for `room` messages. Call `answered` with whether it may start, or with
+        the reason for a permanent refusal; the consumer must start within that call.
         """
         self._arriving.append((queue, exclusive, room, answered))
         self._work.set()
@@ -92,12 +92,12 @@ class ConsumerRegistry:
         self._work.set()
 
     def look_for_orphans(self) -> None:
-        """Look for queues whose last consumer died with its node: they may be auto-delete."""
+        """Find queues whose last consumer died with its node, because they may be auto-delete."""
         self._has_orphans = True
         self._work.set()
 
     def heard(self, hint: Hint) -> None:
-        """Look for the active consumer again, because a single active consumer has left."""
+        """Find the active consumer again, because a single active consumer has left."""
         if hint.kind == CONSUMERS and any(level in self._waiting for level in hint.levels):
             self._look_s = 0.0
             self._work.set()
@@ -154,7 +154,7 @@ class ConsumerRegistry:
                 await self._database.notify(Hint(CONSUMERS, 0, [queue.number]))
 
     async def _adopt_orphans(self) -> None:
-        """Abandon queues for a node that died. Several nodes may do so: the first one deletes the queue."""
+        """Abandon queues on behalf of a dead node. Several nodes may do so; the first one deletes the queue."""
         self._has_orphans = False
         rows = await patiently(lambda: self._database.function("read", "orphans"))
         levels = [row[0] for row in rows]

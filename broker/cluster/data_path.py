@@ -1,4 +1,4 @@
-"""The data path of a node: the shared levels, the batch that gathers, its calls, the leases and the chunks."""
+"""The data path of a node: the shared levels, the current batch, its calls, the leases and the chunks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from broker.core.queue.queue import Queue
 
 
 class DataPath:
-    """Moves the messages of all vhosts of one node to the database and back."""
+    """Move the messages of all vhosts of one node to the database and back."""
 
     def __init__(
         self, database: Database, loop: asyncio.AbstractEventLoop, *, failed: Callable[[BaseException], None]
@@ -44,19 +44,19 @@ class DataPath:
     # -- for the engines of the vhosts --------------------------------------------------------------------------------
 
     def touch(self, queue: Queue) -> None:
-        """Look at a queue again, because its consumers came or left."""
+        """Check a queue again, because its consumers have changed."""
         for level in queue.levels:
             if isinstance(level, SharedLevel):
                 self.levels.touch(level)
 
     def ask(self, queue: Queue) -> None:
-        """Look at the levels of a queue that may have free messages, because its consumers may have room."""
+        """Check the levels of a queue that may have free messages, because its consumers may have room."""
         for level in queue.levels:
             if isinstance(level, SharedLevel) and level.demand.free:
                 self.levels.touch(level)
 
     async def find_levels(self, queue: Queue) -> None:
-        """Make the levels of a queue that have messages, and that another node was the first to use.
+        """Create the levels of a queue that have messages and that another node was the first to use.
 
         Raises: Unreachable.
         """
@@ -65,7 +65,7 @@ class DataPath:
                 queue.use_level(row[0])
 
     def fetch(self, queue: Queue, then: Callable[[], None]) -> None:
-        """Lease one message for basic.get, and call `then` in a later step of the loop, also if there is none."""
+        """Lease one message for basic.get, and call `then` in a later step of the loop, even if there is none."""
         shared = [level for level in reversed(queue.levels) if isinstance(level, SharedLevel)]
         left = len(shared)
 
@@ -81,12 +81,12 @@ class DataPath:
             self._loop.call_soon(then)
 
     def tell_freed(self, freed: Callable[[Sequence[int]], None]) -> None:
-        """Call `freed` with the levels of which this node made messages free."""
+        """Set the function that is called with the levels in which this node has freed messages."""
         self._freed_also = freed
 
     @asynccontextmanager
     async def working_on(self, rows: Sequence[LeasedRow]) -> AsyncIterator[Mapping[int, Chunk | DamagedChunk]]:
-        """Yield the chunks of rows that another part of the node has leased, which keeps the rows until it is done."""
+        """Yield the chunks of rows that another part of the node has leased and keeps until it is done."""
         async with self.keeping(rows):
             yield await self.reader.read(rows)
 
@@ -94,8 +94,8 @@ class DataPath:
     async def keeping(self, rows: Sequence[LeasedRow]) -> AsyncIterator[None]:
         """Let another part of the node keep rows until it is done.
 
-        If a statement fails, PostgreSQL may have cancelled it and the connections may stand. They are closed then: only
-        the comparison after a break finds the rows.
+        If a statement fails, PostgreSQL may have cancelled it while the connections stay open. They are closed then,
+        because only the comparison after a lost connection finds the rows.
         """
         self._working_on.append(rows)
         try:
@@ -107,22 +107,24 @@ class DataPath:
             self._working_on.remove(rows)
 
     async def drain(self) -> None:
-        """Return when everything that was gathered so far is committed."""
+        """Wait until everything collected so far is committed."""
         await self.caller.drain()
 
     # -- for the node -------------------------------------------------------------------------------------------------
 
     def reconcile(self, rows: Sequence[LeasedRow]) -> None:
-        """Compare what the database says this node holds with what it knows; nothing is under way."""
+        """Compare the rows that the database says this node holds with its own state, while no call or lease is under
+        way.
+        """
         self.leases.reconcile(rows, [row for working in self._working_on for row in working])
 
     def forget_all(self) -> None:
-        """Drop the gathered batch and everything leased, because the epoch of the node has ended."""
+        """Drop the collected batch and all leases, because the epoch of the node has ended."""
         self.caller.forget()
         self.leases.forget_all()
 
     async def close(self) -> None:
-        """Stop; what was gathered and not drained is lost."""
+        """Stop; collected work that was not drained is lost."""
         await self.caller.close()
         await self.leases.close()
 

@@ -1,7 +1,6 @@
-"""The shared database as one node sees it: calls of the functions of the schema, as the current epoch.
-
-Every method but `join` acts as the current epoch, and raises Fenced when that has ended. `commit` sends the same call
-again until it knows the result; of the kinds of Unreachable it raises StatementRefused alone.
+"""The shared database as one node sees it: calls of the schema's functions. Every method but `join` acts as the current
+epoch, and raises Fenced when that has ended. `commit` repeats a call until its result is known; of the kinds of
+Unreachable it raises StatementRefused only.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ _log = get_logger()
 
 RETRY_PAUSE_S: Final = 0.05
 RETRY_PAUSE_MAX_S: Final = 1.0
-ANSWER_S: Final = 5.0  # a call that is not answered for so long may wait for a lock, or for a standby
-# No message needs them now; their callers report errors.
+ANSWER_S: Final = 5.0  # a call without an answer for this long may be waiting for a lock or a standby
+# Messages do not depend on these calls, and their callers report errors.
 TENDING: Final = frozenset({"advance_clock", "forget", "turn_ring"})
 # NOTIFY holds a lock of all nodes until its commit is done, so that commit does not wait for the disk.
 _NOTIFY: Final = """
@@ -61,10 +60,9 @@ WENT_BACK: Final = "the database went back in time"
 class Database:
     """The database, as one node sees it.
 
-    `heard` is called with each hint of another node, and with LOOK when hints may have been lost. `fenced` is called
-    with an epoch that has ended and the reason, `reconcile` with all rows that this node holds, after a break.
-    `topology` returns the newest version of the topology that this node has seen. `failed` is called with a
-    defect, and ends the broker.
+    `heard` is called with each hint of another node, and with LOOK when hints may have been lost; `fenced` with an
+    ended epoch and the reason; `reconcile`, after a lost connection, with all rows that this node holds; `failed` with
+    a defect, which ends the broker. `topology` returns the newest version of the topology that this node has seen.
     """
 
     def __init__(
@@ -91,7 +89,7 @@ class Database:
         self._forgotten = 0  # results of calls with lower sequences are deleted
         self._kept: tuple[int, int | None] = NONE_KEPT  # the results that are left: newest, and newest synchronous
         self._newest_number = 0  # of what is known to be committed: calls and epochs, also of other nodes
-        self._sent: int | None = None  # the sequence of the call whose result is not known
+        self._sent: int | None = None  # the sequence of the call whose result is unknown
         self._beats = 0  # of this epoch, as the newest answered one told on these connections
         self._unsafe = ""  # the settings that were told of
         self._is_older = False  # the database was found to lack something, and the connections were not renewed since
@@ -106,7 +104,7 @@ class Database:
         topology: Callable[[], int],
         failed: Callable[[BaseException], None] | None,
     ) -> None:
-        """Take the functions of the node; without `failed` a defect is raised in the loop."""
+        """Set the functions of the node; without `failed`, a defect is raised in the loop."""
         self.fenced, self.reconcile, self.topology = fenced, reconcile, topology
         if failed is not None:
             self.failed = failed
@@ -125,7 +123,7 @@ class Database:
         return ""
 
     async def open(self, patience_s: float = 30.0) -> None:
-        """Connect, and make the schema or bring it up to date. Try for `patience_s` seconds to connect.
+        """Connect, trying for `patience_s` seconds, and create or upgrade the schema.
 
         Raises: Unreachable; DatabaseRefused.
         """
@@ -140,7 +138,7 @@ class Database:
         await self.link.close()
 
     def abort(self) -> None:
-        """Close all connections at once: the process ends. The driver would begin to cancel the statements that run."""
+        """Close all connections at once, because the process ends. The driver would cancel running statements."""
         self.epoch = 0
         self.link.abort()
 
@@ -161,8 +159,8 @@ class Database:
     def end_epoch(self) -> None:
         """Stop acting: calls under way raise Fenced, and so does every later one.
 
-        The connections are opened again: on new ones this node finds out whether the database went back in time, and
-        sees to it that no number is given twice.
+        The connections are opened again: on new ones this node detects whether the database was restored to an earlier
+        state, and ensures that no number is used twice.
         """
         self.epoch = 0
         if self.link.ready(early=True) is not None:
@@ -180,11 +178,10 @@ class Database:
         return Joined(*rows[0].values())
 
     async def beat(self, url: str, applied_version: int, reports: dict[str, Any]) -> Pulse:
-        """Tell that this node lives, and return the time, the generation and the members.
-
-        Nodes tell each other the newest number that they know to be committed, so that each of them would notice a
-        database that went back, also if the node that had committed it is gone. It may go back under connections that
-        stand, as when a dump is restored: then it lacks a number, a version of the topology, or a beat of this node.
+        """Send a heartbeat, and return the time, the generation and the members. Nodes tell each other the newest
+        number that they know to be committed, so each of them detects a database that was restored to an earlier state,
+        even if the node that committed the number is gone. This may happen on open connections, as when a dump is
+        restored: the database then lacks a number, a version of the topology, or a heartbeat of this node.
         """
         epoch, known = self.epoch, (self._newest_number, self.topology(), self._beats + 1)
         rows = await self.acting("beat", "beat", url, applied_version, reports | {"newest_number": self._newest_number})
@@ -205,7 +202,7 @@ class Database:
         return [ClusterMember.from_row(row) for row in await self.function("beat", "members")]
 
     async def count_out(self, dead: ClusterMember) -> bool:
-        """Count a dead node out, and return False if it lives, or if another node has counted it out."""
+        """Declare a node dead, and return False if it is alive or another node has done so first."""
         if self.epoch:
             rows = await self.acting("upkeep", "count_out", dead.node, dead.epoch, dead.beats)
         else:
@@ -213,12 +210,12 @@ class Database:
         return bool(rows[0][0])
 
     async def end_sessions(self, node: str) -> None:
-        """End all sessions of a node, but not those of this one."""
+        """Terminate all database sessions of a node, but never this node's own."""
         name = self.link.target._replace(node=node).application_name
         await self.link.fetch("beat", _END_SESSIONS, name, self.link.pids)
 
     async def leave(self, epoch: int) -> None:
-        """Return everything that this node held as `epoch`, and leave; nothing if that has ended already."""
+        """Return everything that this node held as `epoch`, and leave; do nothing if that epoch has already ended."""
         await self.function("upkeep", "leave", self.node, epoch)
 
     async def forget(self) -> None:
@@ -238,17 +235,16 @@ class Database:
             _log.warning("database.clock_behind", database=self.link.shown, by_s=behind_ms / 1000)
 
     async def turn_ring(self) -> str | None:
-        """Begin the next table of chunks when the current one is full, and empty old ones. Return what was done."""
+        """Begin the next chunk table when the current one is full, and empty old ones. Return what was done."""
         done: str | None = (await self.acting("upkeep", "turn_ring"))[0][0]
         return done
 
     # ---- messages
 
     async def commit(self, call: SharedCall, *, synchronous: bool) -> CommittedCall:
-        """Commit a call once, and return its result. One call at a time: the caller waits for it.
-
-        While the database is away it waits. Not cancelled by a cancel of the caller.
-        Raises: CommitRefused: nothing of the call was done; StatementRefused: it would never be; Fenced.
+        """Commit a call once, and return its result. One call runs at a time. It waits while the database is
+        unreachable, and continues if the caller is cancelled.
+        Raises: CommitRefused: the call had no effect; StatementRefused: it can never succeed; Fenced.
         """
         if not self.epoch:
             raise Fenced("this node has not joined")
@@ -261,7 +257,7 @@ class Database:
     ) -> list[LeasedRow]:
         """Lease up to `room` messages of each level, from the lowest free rows whose number is at least `after`.
 
-        `able` is for how many messages in all the consumers of this node have room, of levels with limits.
+        `able` is the total room of this node's consumers, for levels with limits.
         """
         rows = await self.acting("lease", "lease", levels, room, after, False, able)
         return [LeasedRow(*row.values()) for row in rows]
@@ -277,24 +273,24 @@ class Database:
     ) -> None:
         """Move bits of own rows to the free rows. `seen` may have been delivered; `counts` are their deliveries.
 
-        Shapes: `due_ms` is nothing, or when the keeper has to look at each row again.
+        Shapes: `due_ms` is empty, or has the time at which the keeper must check each row again.
         """
         await self.acting("lease", "give_back", levels, numbers, pack_rows(bits), pack_rows(seen), counts, *due_ms)
 
     async def levels_in_use(self) -> list[int]:
-        """Return the levels of quorum queues that were made at their first use and have messages."""
+        """Return the levels of quorum queues that were created at their first use and have messages."""
         return [row[0] for row in await self.function("read", "levels_in_use")]
 
     async def purge(self, levels: Sequence[int]) -> dict[int, int]:
-        """Delete the free messages of levels, and return how many each had."""
+        """Delete the free messages of levels, and return the number in each."""
         return {row[0]: row[1] for row in await self.acting("lease", "purge", levels)}
 
     async def free_messages(self, levels: Sequence[int], rows_max: int) -> dict[int, int]:
-        """Return how many free messages levels have, in their first `rows_max` rows."""
+        """Return the number of free messages of each level, in its first `rows_max` rows."""
         return {row[0]: row[1] for row in await self.function("read", "free_messages", levels, rows_max)}
 
     async def chunks(self, ring: int, numbers: Sequence[int]) -> list[tuple[int, bytes]]:
-        """Return the numbers and parts of the chunks that are in this table, in order."""
+        """Return the numbers and parts of those chunks that this table has, in order."""
         statement = f"SELECT number, bytes FROM chunk_{ring:d} WHERE number = ANY ($1) ORDER BY number, part"  # noqa: S608
         return [(row[0], row[1]) for row in await self._fetch("read", "chunks", statement, numbers)]
 
@@ -305,7 +301,7 @@ class Database:
     # ---- hints
 
     async def notify(self, hint: Hint) -> None:
-        """Tell the other nodes something. A hint that cannot be sent is lost, which does no harm."""
+        """Send a hint to the other nodes. A hint that cannot be sent is lost, which does no harm."""
         try:
             await self._fetch("listen", "notify", _NOTIFY, self.schema, hint.payloads())
         except ClusterError as error:
@@ -325,7 +321,7 @@ class Database:
         return await self._fetch(lane, name, self._statement(name, len(arguments)), *arguments)
 
     async def _fetch(self, lane: Lane, name: str, statement: str, *arguments: Any) -> list[Any]:
-        """Run a statement, and note whether PostgreSQL could carry it out."""
+        """Run a statement, and record whether PostgreSQL could execute it."""
         try:
             rows = await self.link.fetch(lane, statement, *arguments)
         except (DatabaseFails, StatementRefused) as error:
@@ -369,7 +365,7 @@ class Database:
             self.fenced(epoch, reason)
 
     def _note_older(self, epoch: int) -> None:
-        """End an epoch because the database lacks something; on new connections all nodes are told."""
+        """End an epoch because the database lacks committed data; all nodes are told on new connections."""
         self._is_older = True
         self._note_fenced(epoch, WENT_BACK)
 
@@ -391,8 +387,8 @@ class Database:
     async def _committed(self, epoch: int, sequence: int, synchronous: bool, arguments: list[Any]) -> CommittedCall:
         """Send a call until its result is known.
 
-        It is also sent again after a warning, which may say that it was committed but not confirmed by a standby. The
-        repeated call finds its result, and writes once more; the answer to that write counts.
+        It is repeated after a warning, too, which may say that it was committed but not confirmed by a standby. The
+        repeated call finds the result, and writes once more; the answer to that write counts.
         """
         statement = self._statement("commit", 4 + len(arguments))
         pause_s, reason, before = RETRY_PAUSE_S, "", self._newest_number
@@ -421,7 +417,7 @@ class Database:
                 pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
         self.failing.succeeded("commit")
         number, ring, refused = rows[0].values()
-        if number <= before:  # it was assigned before, in a history that the database has lost
+        if number <= before:  # it was assigned before, in a history that is lost
             self._note_older(epoch)
             raise WentBack(WENT_BACK)
         self._newest = sequence
@@ -433,11 +429,10 @@ class Database:
     # ---- after a break
 
     async def _recover(self, connections: Connections, before: Identity, backends: list[Backend]) -> None:
-        """Find out what the database has, before anything goes on. See Link.
-
-        A node that has not joined, or that is lost, holds nothing.
+        """Find out which state the database has, before anything continues. See Link. A node that has not joined, or
+        that is lost, holds nothing.
         """
-        self._forgotten = self._beats = 0  # a crash may have brought results back, and taken beats
+        self._forgotten = self._beats = 0  # a crash may have restored deleted results, and lost heartbeats
         self._kept = NONE_KEPT
         await connections.end_backends(backends)
         has_changed = connections.identity != before
@@ -464,7 +459,7 @@ class Database:
             await self._reconcile(connections, self.epoch)
 
     async def _reconcile(self, connections: Connections, epoch: int) -> None:
-        """Report the rows that this node holds, while no call and no lease is under way."""
+        """Report the rows that this node holds, while no call or lease is under way."""
         try:
             rows = await connections.fetch("lease", self._statement("held", 2), self.node, epoch)
         except Fenced:

@@ -2,7 +2,7 @@
 
 Format of a bit varying, which is a bitarray here: the number of bits in four bytes, big-endian, then the bits, the
 first in the highest place of the first byte. asyncpg would take a bitarray inside a list for an array, so statements
-are given the packed bytes.
+get the packed bytes.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _BITS: Final = (5, 6, 11, 17)  # the places of s_mine, s_free, t_bits and n_bits
 
 
 def as_text(value: Any) -> str:
-    """Return names in JSON, which is ASCII: a text of PostgreSQL takes no NUL character."""
+    """Return names as ASCII JSON, because PostgreSQL's text type cannot hold a NUL character."""
     return json.dumps(value)
 
 
 class SharedCall(NamedTuple):
     """The contents of one call of `commit`. The prefix of a list says what its entries are.
 
-    Shapes: s_ for what is published, one entry per level; t_ for what is settled, one per row; u_ for used producer
-        numbers; n_ for published messages that are dropped if their queue has no consumer. `s_sizes` has the sizes as
-        int4, big-endian, for levels with limits. With `atomic` the call is taken completely or not at all.
+    Shapes: s_ for published messages, one entry per level; t_ for settled messages, one per row; u_ for used producer
+        numbers; n_ for published messages that are dropped if their queue has no consumers. `s_sizes` has the sizes as
+        int4, big-endian, for levels with limits. With `atomic`, the call is executed completely or not at all.
     """
 
     atomic: bool = False
@@ -69,14 +69,13 @@ class RefusedShare(NamedTuple):
 
     @classmethod
     def all_from(cls, rows: Sequence[Sequence[Any]] | None) -> list[RefusedShare]:
-        """Return those of an answer: place from 1 on, bits as text, and whether they are dead-lettered."""
+        """Return the refused shares of an answer: place from 1 on, bits as text, and whether they are dead-lettered."""
         return [cls(place - 1, bitarray(bits, "big"), dead_letters) for place, bits, dead_letters in rows or ()]
 
 
 class CommittedCall(NamedTuple):
-    """The result of a call: its number, the ring table of its chunk, and what full queues did not take of each share.
-
-    `repeated` tells that it was sent more than once.
+    """The result of a call: its number, the table of its chunk, and the messages of each share that full queues
+    refused. `repeated` is set if the call was sent more than once.
     """
 
     number: int
@@ -95,7 +94,7 @@ class Joined(NamedTuple):
 
 
 class ClusterMember(NamedTuple):
-    """A node as of its last beat."""
+    """A node as of its last heartbeat."""
 
     node: str
     epoch: int
@@ -106,24 +105,24 @@ class ClusterMember(NamedTuple):
 
     @property
     def lease_s(self) -> float:
-        """The lease that it reports, 0 if it has reported nothing."""
+        """The lease that the node reports, 0 if it has reported none."""
         return float(self.reports.get("lease_ms", 0)) / 1000
 
     @classmethod
     def from_row(cls, row: Any) -> ClusterMember:
-        """Return the member of a row of `beat` or `members`."""
+        """Return the member in a row of `beat` or `members`."""
         return cls(row["node"], row["epoch"], row["beats"], row["applied"], row["url"], row["reports"] or {})
 
 
 class Pulse(NamedTuple):
-    """The answer to a beat."""
+    """The answer to a heartbeat."""
 
     now_ms: int
     generation: int
     members: list[ClusterMember]
 
 
-@dataclass(slots=True)  # a frozen one takes six times as long to make
+@dataclass(slots=True)  # a frozen dataclass takes six times as long to create
 class LeasedRow:
     """A row that this node holds, or the bits of it that were just leased.
 
@@ -143,7 +142,7 @@ class LeasedRow:
     finished: int = 0
 
     def hold(self, bits: bitarray) -> None:
-        """Take the bits that this node holds now."""
+        """Set the bits that this node holds now."""
         self.bits = bits
 
 
@@ -155,7 +154,7 @@ def pack_bits(bits: bitarray) -> bytes:
 
 
 def unpack_bits(packed: bytes) -> bitarray:
-    """Return what PostgreSQL sent as a bitarray."""
+    """Return a bitarray from PostgreSQL's encoding."""
     bits = bitarray(endian=BIG)
     bits.frombytes(packed[_LENGTH.size :])
     del bits[_LENGTH.unpack_from(packed)[0] :]

@@ -1,30 +1,30 @@
-"""Demand: how many messages of one level this node asks for, and what it knows of messages that may be free."""
+"""The demand for one level: how many messages this node asks for, and which messages may be free."""
 
 from __future__ import annotations
 
 from typing import Final
 
-STEP_MIN: Final = 256  # messages in the first lease; each lease that brings as many as were asked for doubles it
+STEP_MIN: Final = 256  # messages in the first lease; doubled by each lease that brings all that were asked for
 STEP_MAX: Final = 4096
 STEP_BYTES: Final = 8 << 20
-STEADY_MESSAGES: Final = 4  # consumers that settle fewer in two ticks are asked for per message
+STEADY_MESSAGES: Final = 4  # for consumers that settle fewer in two ticks, messages are leased one at a time
 
 
 class Demand:
     """The demand of one level.
 
-    Shapes: ``free`` is set when messages may be free that no lease has looked for. ``bound`` is the number of the slot
+    Shapes: ``free`` is set while messages may be free that no lease has looked for. ``bound`` is the number of the slot
         at which the next lease begins to look; ``asked`` is how many messages are being asked for, and ``step`` the
-        most that are asked for at once. ``peer_wants`` is for how many more ticks another node needs messages;
-        ``notified`` is set once other nodes know that this one does. ``remaining`` is how many free messages there were
-        besides the last one that was fetched for basic.get. ``has_room`` is set while the database knows, of a queue
-        with limits, that consumers here have room. ``looks`` is set while the next lease looks at everything, whatever
-        the bound: a hint may have been lost.
+        most that are asked for at once. ``peer_wants`` is the number of ticks for which another node still needs
+        messages; ``notified`` is set once other nodes know that this one does. ``remaining`` is the number of free
+        messages that were left after the last one was fetched for basic.get. ``has_room`` is set while the database
+        knows that consumers here have room, for a queue with limits. ``looks`` is set while the next lease ignores the
+        bound, because a hint may have been lost.
     Units: ``settled_now`` and ``settled_before`` are messages in this tick of 50 ms and in the one before.
-    Invariant: ``backlog`` is set while messages of the level may be free, will be with the next commit, or are on
-        their way to this node; while it is, new messages are not leased to this node from the start, because they would
-        overtake the older ones. Every call with a number below ``bound`` had ended before a lease looked that took all
-        it left.
+    Invariant: ``backlog`` is set while messages of the level may be free, will be free with the next commit, or are on
+        their way to this node; while it is set, new messages are not leased to this node from the start, because they
+        would overtake the older ones. Every call with a number below ``bound`` had ended before a lease that took all
+        the messages it had left.
     """
 
     __slots__ = (
@@ -47,8 +47,8 @@ class Demand:
 
     def __init__(self) -> None:
         self._arrived_bytes = 0
-        self._candidate = 0  # the next bound: a number that a lease saw; 0 is none
-        self._candidate_before = 0  # calls with lower numbers have lower transaction ids than this; 0 is not known yet
+        self._candidate = 0  # the next bound: a number that a lease saw; 0 for none
+        self._candidate_before = 0  # calls with lower numbers have lower transaction ids than this; 0 if not known yet
         self.asked = 0
         self.backlog = True
         self.bound = 0
@@ -63,18 +63,18 @@ class Demand:
         self.peer_wants = 0
 
     def target(self, room: int) -> int:
-        """Return how many ready messages this node needs, when its consumers can take `room` now."""
+        """Return how many ready messages this node needs if its consumers have room for `room` now."""
         ahead = self.settled_now + self.settled_before
         if self.peer_wants or ahead < STEADY_MESSAGES:
             ahead = 0
         return min(room + ahead, self.step)
 
     def note_backlog(self) -> None:
-        """Note that a new message becomes free."""
+        """Record that a new message becomes free."""
         self.backlog = True
 
     def note_free(self, number: int) -> None:
-        """Note that the slot of a number, or any with 0, may have free messages."""
+        """Record that the slot with a number, or any slot for 0, may have free messages."""
         self.free = True
         self.backlog = True
         if number < self.bound:
@@ -83,18 +83,18 @@ class Demand:
             self._candidate = number
 
     def look(self) -> None:
-        """Let the next lease look at everything. The bound stays: besides a transaction that is open elsewhere it takes
-        many leases to raise it, and each of them would read all rows that were deleted since.
+        """Let the next lease ignore the bound. The bound itself stays: while a transaction is open elsewhere, it takes
+        many leases to raise it, and each of them would read all rows deleted since.
         """
         self.free = self.backlog = self.looks = True
 
     def begin(self) -> int:
-        """Return the number from which a lease looks on."""
+        """Return the number at which the lease begins to look."""
         looks, self.looks = self.looks, False
         return 0 if looks else self.bound
 
     def ask(self, count: int, *, has_room: bool = False) -> None:
-        """Note that messages are being asked for, or that the database is told whether there is room for more."""
+        """Record that a request for messages, or a report of room, is being sent."""
         self.asked = count
         self.has_room = has_room
         self.free = False
@@ -104,9 +104,8 @@ class Demand:
         self._arrived_bytes += size_bytes
 
     def answered(self, count: int, *, more: bool, gathers: bool, has_room: bool = False) -> None:
-        """Take the answer: how many messages came, and whether others are free.
-
-        Shapes: `gathers` says that others become free with the next commit of this node, which announces them.
+        """Handle an answer: the number of messages received, and whether others are free. Shapes: `gathers` means that
+        others become free with the next commit of this node, which announces them.
         """
         if count:
             self.notified = False
@@ -121,13 +120,13 @@ class Demand:
         self.backlog = self.free or gathers
 
     def passed(self, last: int, began: int, finished: int) -> None:
-        """Raise the bound, after a lease that took everything from the former one up to the slot `last`.
+        """Raise the bound, after a lease that took everything from the old bound up to the slot `last`.
 
         A slot that a lease saw is a candidate only: calls with lower numbers may be in flight, and the publisher of one
         may commit its next call before this node hears of it. Those calls have lower transaction ids than the next
-        lease. Once all of them have ended before a lease looked, that lease took what they left, in order.
+        lease. A lease that began after all of them had ended took everything they left, in order.
 
-        Shapes: `began` is the transaction id of the lease; all calls with ids below `finished` ended before it looked.
+        Shapes: `began` is the transaction id of the lease; all calls with ids below `finished` had ended before it.
         """
         if self._candidate:
             if not self._candidate_before:
@@ -139,11 +138,11 @@ class Demand:
         self._candidate_before = 0
 
     def note_notified(self) -> None:
-        """Note that other nodes were told that this one finds nothing."""
+        """Record that other nodes were told that this one found nothing."""
         self.notified = True
 
     def note_peer_wants(self, ticks: int) -> None:
-        """Note for a number of ticks that another node finds no free messages."""
+        """Record, for a number of ticks, that another node finds no free messages."""
         self.peer_wants = ticks
 
     def settled(self, count: int) -> None:
@@ -157,15 +156,15 @@ class Demand:
             self.peer_wants -= 1
 
     def note_remaining(self, count: int) -> None:
-        """Note how many free messages there are besides the one that is being fetched."""
+        """Record the number of free messages besides the one that is being fetched."""
         self.remaining = count
 
     def has_no_room(self) -> None:
-        """Note that the database knows of no room: the last consumer has left, or this node returned messages."""
+        """Record that the database knows of no room here: the last consumer left, or this node returned messages."""
         self.has_room = False
 
     def forget(self) -> None:
-        """Start afresh: the lease of this node has ended."""
+        """Reset the demand, because the lease of this node has ended."""
         self.asked = 0
         self.bound = self._candidate = 0
         self.has_room = self.looks = False

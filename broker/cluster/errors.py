@@ -35,7 +35,9 @@ class ClusterError(Exception):
 
 
 class Fenced(ClusterError):
-    """The epoch of this node has ended: it was counted out, or the database went back in time. SQLSTATE SQ001."""
+    """The epoch of this node has ended: another node declared it dead, or the database was restored to an earlier
+    state. SQLSTATE SQ001.
+    """
 
 
 class WentBack(Fenced):
@@ -43,7 +45,7 @@ class WentBack(Fenced):
 
 
 class Unreachable(ClusterError):
-    """PostgreSQL did not carry a statement out. It may have been committed or not, and may be tried again."""
+    """PostgreSQL did not answer a statement, which may or may not have been committed and can be retried."""
 
 
 class DatabaseFails(Unreachable):
@@ -51,7 +53,7 @@ class DatabaseFails(Unreachable):
 
 
 class StatementRefused(Unreachable):
-    """PostgreSQL refused a statement for its contents or needs: nothing was committed, nor will a retry succeed."""
+    """PostgreSQL refused a statement because of its contents: nothing was committed, and a retry will not succeed."""
 
 
 class Conflict(ClusterError):
@@ -71,7 +73,7 @@ class NameTaken(ClusterError):
 
 
 class DatabaseRefused(ClusterError):
-    """PostgreSQL refused the connection, and trying again would not help."""
+    """PostgreSQL refused the connection; a retry will not succeed."""
 
 
 OWN: Final[dict[str, type[ClusterError]]] = {

@@ -49,7 +49,7 @@ class Hint(NamedTuple):
 
     @classmethod
     def from_payload(cls, payload: str) -> Hint | None:
-        """Return the hint of a payload, None for one unknown to this version."""
+        """Return the hint of a payload, None for a kind unknown to this version."""
         kind, *numbers = payload.split(" ")
         try:
             number, *levels = (int(text) for text in numbers)
@@ -59,10 +59,9 @@ class Hint(NamedTuple):
 
 
 class HintTeller:
-    """Tells the other nodes what is free and what is wanted; the next statement sends what was gathered meanwhile.
-
-    A hint is sent when the commit that it is about is done, on another connection: NOTIFY takes a lock that would
-    let all nodes commit one after another.
+    """Tell the other nodes which messages are free or wanted; hints collected during one statement are sent with the
+    next. A hint is sent on another connection after the commit that it announces, because NOTIFY takes a lock that
+    would serialize the commits of all nodes.
     """
 
     def __init__(self, notify: Callable[[Hint], Awaitable[None]], tasks: Tasks) -> None:
@@ -86,7 +85,7 @@ class HintTeller:
         self._start()
 
     def forget(self) -> None:
-        """Drop the hints that were not sent yet."""
+        """Drop the hints that have not been sent yet."""
         self._free.clear()
         self._wanted.clear()
 

@@ -1,7 +1,6 @@
-"""The keeper: expiry, length limits and delays of the messages that no node holds, done by one node for each level.
-
-It drops free messages that have expired and those that are too many, and releases delayed messages that are due. What
-it drops is dead-lettered in the call that settles it.
+"""The keeper: expiry, length limits and delays of messages that no node holds. One node does this for each level. It
+drops free messages that have expired or exceed a limit, and releases delayed messages that are due. Dropped messages
+are dead-lettered in the call that settles them.
 """
 
 from __future__ import annotations
@@ -39,11 +38,10 @@ Rest = tuple[LeasedRow, bitarray, int]  # messages to return, and when their row
 
 
 class Keeper:
-    """Keeps the levels that no other node keeps.
-
-    Cost: a statement per second, and at most one per 50 ms while messages arrive that may expire or exceed a limit.
+    """Apply expiry, limits and delays to the levels that no other node keeps. Cost: a statement per second, and at most
+    one per 50 ms while messages arrive that may expire or exceed a limit.
     Units: ``turns`` counts those statements.
-    Invariant: what a turn leased is settled by a batch, or returned, before the next turn begins.
+    Invariant: messages leased by a turn are settled by a batch, or returned, before the next turn begins.
     """
 
     def __init__(
@@ -54,7 +52,7 @@ class Keeper:
         read_clock: Callable[[], object],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`read_clock` brings the broker's clock up to date; `fail` ends the broker."""
+        """`read_clock` updates the broker's clock; `fail` ends the broker."""
         self._data = data
         self._database = database
         self._read_clock = read_clock
@@ -69,7 +67,7 @@ class Keeper:
         self._tasks.start(self._run())
 
     async def stop(self) -> None:
-        """Stop: the epoch has ended, or the node leaves."""
+        """Stop, because the epoch has ended or the node leaves."""
         await self._tasks.stop()
 
     def heard(self, hint: Hint) -> None:
@@ -95,13 +93,13 @@ class Keeper:
         while True:
             try:
                 pause_s = await self._turn()
-            except Unreachable:  # what was leased is found by the comparison after the break
+            except Unreachable:  # the comparison after a lost connection finds the leased rows
                 pause_s = LOOK_S
             await asyncio.sleep(TURN_S)
             await self._soon.wait(max(0.0, pause_s - TURN_S))
 
     async def _turn(self) -> float:
-        """Run the due work, and return after how many seconds something is due, LOOK_S at most."""
+        """Run the due work, and return the time until more is due, at most LOOK_S."""
         self.turns += 1
         rows = await self._database.acting("lease", "keep")
         now_ms = next(row["at_ms"] for row in rows if row["kind"] == "now")
@@ -128,7 +126,7 @@ class Keeper:
         for kind, row in leased:
             level = self._data.levels.find(row.level)
             messages = None if level is None else self._load(row, chunks[row.number or 0])
-            if level is None or messages is None:  # its queue is being made or deleted here, or it cannot be read
+            if level is None or messages is None:  # its queue is being created or deleted here, or it cannot be read
                 returned.append((row, row.bits, now_ms + int(LOOK_S * 1000)))
                 continue
             slot = SharedSlot(row.level, row.number or 0, row.count)
@@ -183,7 +181,7 @@ class Keeper:
 
 
 class SharedDelay(Delay):
-    """Holds the delayed messages of one exchange on this node, and routes the ones that the keeper releases."""
+    """Hold the delayed messages of one exchange on this node, and route those that the keeper releases."""
 
     __slots__ = ()
 
@@ -192,7 +190,7 @@ class SharedDelay(Delay):
         cast("SharedHoldingQueue", self.queue).release_by(self.send)
 
     def hold(self, message: Message, delay_ms: int, number: bytes = b"") -> None:
-        """Keep a message for a while."""
+        """Hold a message until it is due."""
         due = due_target(message.timestamp_ms + delay_ms)
         self._poster.post(message, (self.queue,), number=number + due)
 

@@ -1,4 +1,4 @@
-"""Rows that are leased to this node: how they get into its levels, and their reconciliation after a break."""
+"""Rows that are leased to this node: their adoption by its levels, and their reconciliation after a lost connection."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ Place = tuple[int, int]  # level and number of a slot
 
 
 class Arrivals:
-    """The rows of one lease, until their messages are in their levels.
-
-    Invariant: ``rows`` are leased, and their levels do not have them.
+    """The rows of one lease until their levels have adopted the messages. Invariant: ``rows`` are leased, and not yet
+    in their levels.
     """
 
     def __init__(self, levels: SharedLevels, reader: ChunkReader) -> None:
@@ -36,11 +35,11 @@ class Arrivals:
         self.rows: list[LeasedRow] = []
 
     def begin(self, rows: Sequence[LeasedRow]) -> None:
-        """Take the rows of a lease."""
+        """Start with the rows of a lease."""
         self.rows = [row for row in rows if row.number is not None]
 
     async def read(self, is_over: Callable[[], bool]) -> Mapping[int, Chunk | DamagedChunk]:
-        """Return the chunks of the rows, read as often as it takes; stop when the lease is over."""
+        """Return the chunks of the rows, repeating the read until it succeeds; stop when the lease has ended."""
         while True:
             try:
                 return await self._reader.read(self.rows)
@@ -50,7 +49,7 @@ class Arrivals:
                 await asyncio.sleep(PAUSE_S)
 
     def adopt(self, chunks: Mapping[int, Chunk | DamagedChunk]) -> dict[int, int]:
-        """Pass the messages to their levels, and return how many each of them got."""
+        """Pass the messages to their levels, and return the number for each level."""
         rows, self.rows = self.rows, []
         counts: dict[int, int] = {}
         for row in rows:
@@ -80,7 +79,7 @@ class Arrivals:
         return len(indexes)
 
     def forget(self) -> None:
-        """Forget the rows: other nodes have them now."""
+        """Discard the rows, because other nodes have them now."""
         self.rows = []
 
 
@@ -90,14 +89,14 @@ def reconciled(
     arriving: Iterable[LeasedRow],
     returning: Iterable[Returned],
 ) -> list[Returned]:
-    """Drop what only this node knows, and return what only the database knows: it goes back to the free messages.
+    """Drop messages that only this node has, and return the rows that only the database has, which become free again.
 
     Returned messages are marked as redelivered, because they may have been delivered. Settlements that a crash of the
-    database undid are repeated. `returning` keeps the messages that still have to go back.
+    database undid are repeated. `returning` keeps the messages that must still be returned.
     Shapes: `rows` are all that this node holds, `arriving` those whose chunks are being read, `returning` those being
         returned.
-    Invariant: no lease is under way, and no call in the database. A call whose answer is about to be taken has slots
-        that this node does not know by number; those stay.
+    Invariant: no lease is under way, and no call is running in the database. A call whose answer has not been handled
+        yet has slots whose numbers this node does not know; those stay.
     """
     held = {(row.level, row.number): row for row in rows if row.number is not None}
     known: dict[Place, bitarray] = {}
@@ -135,7 +134,7 @@ def reconciled(
 
 
 def _settle_again(levels: SharedLevels, held: Mapping[Place, LeasedRow], known: Mapping[Place, bitarray]) -> None:
-    """Settle with the next call what this node has settled and the database still has."""
+    """Settle again, with the next call, the messages that this node has settled and the database still has."""
     for slot, bits in levels.unsaved:
         row, mine = held.get(slot.place), known.get(slot.place)
         if row is not None:
@@ -148,7 +147,7 @@ def _settle_again(levels: SharedLevels, held: Mapping[Place, LeasedRow], known: 
 
 
 def _narrow(returned: Returned, held: Mapping[Place, LeasedRow]) -> None:
-    """Leave out what has gone back: the keeper of this node may lease it before the return is sent again."""
+    """Leave out returned messages, because this node's keeper may lease them before the return is sent again."""
     row = held.get(returned.slot.place)
     returned.keep(None if row is None else row.bits)
 

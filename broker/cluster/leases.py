@@ -1,9 +1,8 @@
-"""Leases: how many messages of which levels this node asks for, and which of them it returns.
-
-A level asks when messages may be free and its consumers here have room for more than the node has. Room is what they
-can take now, and what they settled within the last 50 ms. So a slow consumer holds little, and a fast one does not ask
-per message. Messages for which no consumer here has room go back within 50 ms, all of them at once when the last
-consumer leaves.
+"""Leases: how many messages of each level this node asks for, and which it returns. A level asks when messages may be
+free and its consumers here have room for more than the node has. Room is the number of messages that they can take now,
+plus the number settled within the last 50 ms. So a slow consumer holds few messages, and a fast one needs no lease per
+message. Messages for which no consumer here has room are returned within 50 ms, and all at once when the last consumer
+leaves.
 """
 
 from __future__ import annotations
@@ -28,16 +27,14 @@ TICK_S: Final = 0.05
 LOOK_S: Final = 1.0
 LEASE_MESSAGES: Final = 4096  # in one statement, shared by its levels: a long one would stop the node and its beats
 STATEMENT_ROWS: Final = 1024  # levels or slots in one statement, each of which takes a lock of PostgreSQL's table
-ABLE_MAX: Final = 1 << 20  # messages for which consumers have room in all; more makes no difference
-COUNTED_ROWS: Final = 1000  # slots whose messages the answer to basic.get counts
-WANTED_TICKS: Final = 20  # for so long a level that another node wants keeps nothing ahead
+ABLE_MAX: Final = 1 << 20  # cap on the consumers' total room; more makes no difference
+COUNTED_ROWS: Final = 1000  # slots whose messages are counted in the answer to basic.get
+WANTED_TICKS: Final = 20  # how long a level that another node wants holds no messages in advance
 
 
 class Leases:
-    """Leases and returns for all shared levels of a node, one statement at a time.
-
-    Cost: per look the levels that were touched, per 50 ms those with messages or settlements, per second those with
-        consumers; never all levels.
+    """Lease and return messages for all shared levels of a node, one statement at a time. Cost: per check, the touched
+    levels; per 50 ms, those with messages or settlements; per second, those with consumers; never all levels.
     """
 
     def __init__(
@@ -56,20 +53,20 @@ class Leases:
         self._loop = loop
         self._tasks = Tasks(fail)
         self._teller = HintTeller(database.notify, self._tasks)
-        self._wants: dict[int, int] = {}  # by level: how many messages to ask for
+        self._wants: dict[int, int] = {}  # by level: the number of messages to ask for
         self._returns: list[Returned] = []
-        self._returning: list[Returned] = []  # those of the statement that runs
-        self._asked: list[SharedLevel] = []  # for which the statement that runs asks
+        self._returning: list[Returned] = []  # those of the running statement
+        self._asked: list[SharedLevel] = []  # for which the running statement asks
         self._arrivals = Arrivals(levels, reader)
         self._consuming: dict[SharedLevel, None] = {}
         self._recent: dict[SharedLevel, None] = {}
         self._fetches: dict[SharedLevel, list[Callable[[], None]]] = {}
-        self._waiters: list[asyncio.Future[None]] = []  # who wait until nothing is to go back
+        self._waiters: list[asyncio.Future[None]] = []  # waiters for the end of all returns
         self._works = False
         self._finds = False
         self._ticker: asyncio.TimerHandle | None = None
         self._looker: asyncio.TimerHandle | None = None
-        self._epoch = 0  # grows when everything is forgotten
+        self._epoch = 0  # grows with each call of `forget_all`
         self._paused = False
         self._closed = False
         self.asks = 0
@@ -77,13 +74,13 @@ class Leases:
     # -- what is heard ------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Look at the levels that were touched, and start to ask and to return."""
+        """Check the touched levels, and start leases and returns."""
         for level in self._levels.take_touched():
             self._consider(level)
         self._start()
 
     def heard(self, hint: Hint) -> None:
-        """Take a hint of another node, or the news that hints may have been lost."""
+        """Handle a hint of another node, or the notice that hints may have been lost."""
         if hint.kind == LOOK:
             self._look_at_all()
             return
@@ -98,7 +95,7 @@ class Leases:
                 self._watch(level)
 
     def freed(self, number: int, levels: Sequence[int]) -> None:
-        """Note that a call of this node committed free messages."""
+        """Record that a call of this node committed free messages."""
         for one in levels:
             level = self._levels.by_number.get(one)
             if level is not None:
@@ -106,20 +103,20 @@ class Leases:
         self._teller.free(number, levels)
 
     def take_back(self, returned: list[Returned]) -> None:
-        """Return messages that were not settled after all: a transaction was refused, or a move left them."""
+        """Return messages that were not settled after all, because a transaction was refused or a move skipped them."""
         self._returns += returned
         self._start()
 
     def fetch(self, level: SharedLevel, then: Callable[[], None]) -> None:
-        """Lease one message, though no consumer has room for it, and call `then` when it is there or there is none."""
+        """Lease one message, even if no consumer has room for it, and call `then` once it is here or there is none."""
         self._fetches.setdefault(level, []).append(then)
         if level.queue.rules.limited and not level.queue.consumers.present:
-            self._surrender(level, level.manager.ready)  # what came back here may be too much
+            self._surrender(level, level.manager.ready)  # the messages returned here may be too many
         level.demand.look()
         self._levels.touch(level)
 
     async def returned(self) -> None:
-        """Return when everything that was to go back is free, or the node's epoch has ended."""
+        """Wait until all returned messages are free, or the node's epoch has ended."""
         self.turn()
         while self._returns or self._returning:
             waiter: asyncio.Future[None] = self._loop.create_future()
@@ -127,16 +124,16 @@ class Leases:
             await waiter
 
     def pause(self) -> None:
-        """Ask for nothing and return nothing: the lease of this node has ended for now."""
+        """Stop leases and returns, because the lease of this node has ended for now."""
         self._paused = True
 
     def resume(self) -> None:
-        """Continue, with a look at everything."""
+        """Resume leases and returns, starting with a full check."""
         self._paused = False
         self._look_at_all()
 
     def forget_all(self) -> None:
-        """Drop everything that is leased: the epoch of this node has ended."""
+        """Drop everything leased, because the epoch of this node has ended."""
         self._epoch += 1
         self._wants.clear()
         self._returns.clear()
@@ -150,14 +147,14 @@ class Leases:
             level.forget()
 
     def reconcile(self, rows: Sequence[LeasedRow], kept: Sequence[LeasedRow] = ()) -> None:
-        """Compare what the database says this node holds with what it knows; no statement is under way."""
+        """Compare the rows that the database says this node holds with its own state, while no statement is running."""
         self._reader.clear()
         returning = (*self._returns, *self._returning)
         self._returns += reconciled(self._levels, rows, (*self._arrivals.rows, *kept), returning)
         self._look_at_all()
 
     async def close(self) -> None:
-        """Stop. What is leased goes back when the node leaves."""
+        """Stop. Leased messages are returned when the node leaves."""
         self._closed = True
         for timer in (self._ticker, self._looker):
             if timer is not None:
@@ -170,13 +167,13 @@ class Leases:
     # -- decisions ----------------------------------------------------------------------------------------------------
 
     def _note_free(self, level: SharedLevel, number: int) -> None:
-        """Note that a slot has free messages of a level."""
+        """Record that a slot has free messages of a level."""
         level.demand.note_free(number)
         if level.queue.consumers.present:
             self._levels.touch(level)
 
     def _consider(self, level: SharedLevel) -> None:
-        """Decide whether a level asks for messages or returns some."""
+        """Decide whether to lease messages for a level or return some."""
         if level.deleted:
             self._forget(level)
             return
@@ -212,12 +209,11 @@ class Leases:
         elif tells:
             self._wants[level.number] = 0
         elif ready and not self._paused and queue.consumers.room(1):
-            self._levels.touch(level)  # once these are delivered there may be use for more
+            self._levels.touch(level)  # once these are delivered, more may be needed
 
     def _target(self, level: SharedLevel) -> int:
-        """Return how many ready messages of a level this node has use for.
-
-        Consumers that share a prefetch with those of other queues have use for some when their turn comes.
+        """Return how many ready messages of a level this node can use. Consumers that share a prefetch with consumers
+        of other queues can use some when their turn comes.
         """
         demand = level.demand
         consumers = level.queue.consumers
@@ -227,7 +223,7 @@ class Leases:
         return demand.target(room)
 
     def _surrender(self, level: SharedLevel, count: int) -> None:
-        """Return the last messages of a level, but nothing that arriving ones would overtake."""
+        """Return the last messages of a level, but none that arriving ones would overtake."""
         if level.demand.asked:
             return
         ready = level.manager.ready
@@ -239,13 +235,13 @@ class Leases:
             level.demand.note_free(min([one.slot.number for one in returned]))
 
     def _watch(self, level: SharedLevel) -> None:
-        """Look at a level every 50 ms until it has neither messages nor settlements."""
+        """Check a level every 50 ms until it has neither messages nor settlements."""
         self._recent[level] = None
         if self._ticker is None and not self._closed:
             self._ticker = self._loop.call_later(TICK_S, self._tick)
 
     def _tick(self) -> None:
-        """Return messages for which no consumer here has room, and note how fast consumers settle."""
+        """Return messages for which no consumer here has room, and record how fast consumers settle."""
         self._ticker = None
         recent, self._recent = self._recent, {}
         for level in recent:
@@ -261,7 +257,7 @@ class Leases:
         self._start()
 
     def _look(self) -> None:
-        """Ask for every level whose consumers wait: a hint may have been lost."""
+        """Ask for messages of every level whose consumers wait, because a hint may have been lost."""
         self._looker = None
         if self._consuming and not self._closed:
             self._looker = self._loop.call_later(LOOK_S, self._look)
@@ -302,7 +298,7 @@ class Leases:
             then()
 
     def _fetched(self, levels: Sequence[SharedLevel]) -> None:
-        """Call those who wait for a message of these levels, before anything of them is looked at again."""
+        """Call the waiters for a message of these levels, before the levels are checked again."""
         for level in levels:
             for then in self._fetches.pop(level, ()):
                 then()
@@ -317,7 +313,7 @@ class Leases:
             self._tasks.start(self._work())
 
     async def _work(self) -> None:
-        """Return and ask until there is nothing to do; what is returned is gone before anything is asked for."""
+        """Return and lease messages until there is nothing to do; returns are completed before leases begin."""
         epoch = self._epoch
         try:
             while (self._returns or self._wants) and epoch == self._epoch and not self._paused:
@@ -325,7 +321,7 @@ class Leases:
                     await self._give_back()
                 else:
                     await self._ask()
-        except Unreachable:  # the rows that this node holds are reconciled before anything goes on
+        except Unreachable:  # the node's rows are reconciled before anything continues
             await asyncio.sleep(TICK_S)
         finally:
             self._works = False
@@ -360,7 +356,7 @@ class Leases:
             self.freed(min([one.slot.number for one in returned]), levels)
 
     def _wake_waiters(self) -> None:
-        """Wake those who wait for returns."""
+        """Wake the waiters for returns."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -400,7 +396,7 @@ class Leases:
             if last is not None and last.number is not None:
                 level.demand.passed(last.number, last.began, last.finished)
                 if last.more:
-                    level.demand.note_free(last.number)  # a look at everything may have left some below the bound
+                    level.demand.note_free(last.number)  # a lease that ignored the bound may have left some below it
             count = counts.get(level.number, 0)
             level.demand.answered(
                 count,
@@ -421,7 +417,7 @@ class Leases:
             self._levels.touch(level)
 
     async def _count_left(self, rows: Sequence[LeasedRow]) -> Mapping[int, int]:
-        """Return how many more free messages there are in levels of which one is being fetched."""
+        """Return the number of further free messages in levels from which one is being fetched."""
         numbers = {level.number for level in self._fetches}
         found = [row.level for row in rows if row.more and row.level in numbers]
         try:
@@ -430,7 +426,7 @@ class Leases:
             return {}
 
     def _give_up_asking(self) -> None:
-        """Note that nothing is asked for; levels that were ask again."""
+        """Record that no lease is under way, and let its levels ask again."""
         asked, self._asked = self._asked, []
         for level in asked:
             level.demand.answered(0, more=True, gathers=False)

@@ -1,4 +1,4 @@
-"""The link to PostgreSQL: connections that are opened again when they break, and what fails over them."""
+"""The link to PostgreSQL: connections that are reopened when they break, and the record of failing calls."""
 
 from __future__ import annotations
 
@@ -18,17 +18,15 @@ _T = TypeVar("_T")
 PAUSE_S: Final = 0.05
 PAUSE_MAX_S: Final = 1.0
 CONNECT_MIN_S: Final = 2.0
-LOOK_INTERVAL_S: Final = 1.0  # between two looks whether another server takes writes too
-FRESH_S: Final = 3.0  # a function that fails is called again within a second, as long as somebody needs it
-LATE: Final[tuple[Lane, ...]] = ("call", "lease")  # lanes that wait until held rows are compared
+LOOK_INTERVAL_S: Final = 1.0  # between two checks whether another server accepts writes, too
+FRESH_S: Final = 3.0  # a failing function is called again within a second, as long as it is needed
+LATE: Final[tuple[Lane, ...]] = ("call", "lease")  # lanes that wait for the comparison of held rows
 
 
 class Link:
-    """The connections of this node, as far as there are any.
-
-    After a break `recover` is called with the new connections, the identity of the server before, and the old server
-    processes, whose statements may still run. It calls `check` as soon as the history is known to be the same. When it
-    has returned, everything goes on.
+    """The connections of this node, while there are any. After they were lost, `recover` is called with the new
+    connections, the identity of the former server, and the old server processes, whose statements may still be running.
+    It calls `check` as soon as the history is known to be the same. When it returns, everything continues.
     """
 
     def __init__(
@@ -49,13 +47,13 @@ class Link:
         self._running = Tasks(failed)  # statements
         self._began_s: dict[int, float] = {}  # of each of them, by a number of its own
         self._statements = 0
-        self._broken: Connections | None = None  # what is to be replaced
+        self._broken: Connections | None = None  # connections to replace
         self._repair = Tasks(failed, self._repair_what_broke)
         self._look_interval_s = LOOK_INTERVAL_S
         self._look = Tasks(failed)
 
     def adapt(self, lease_s: float) -> None:
-        """Wait for nothing longer than a lease of this length allows."""
+        """Adapt all timeouts to a lease of this length."""
         self._pause_max_s = min(lease_s / 4, PAUSE_MAX_S)
         self._look_interval_s = max(lease_s, LOOK_INTERVAL_S)
         self.target = self.target._replace(connect_timeout_s=max(lease_s, CONNECT_MIN_S))
@@ -64,7 +62,7 @@ class Link:
 
     @property
     def is_up(self) -> bool:
-        """Whether there are connections that work, as far as is known."""
+        """Whether there are connections that are believed to work."""
         return self._connections is not None
 
     @property
@@ -78,11 +76,11 @@ class Link:
         return [] if self._connections is None else [backend.pid for backend in self._connections.backends]
 
     def ready(self, *, early: bool) -> Connections | None:
-        """Return the connections if statements may be sent; `early` ones before held rows are compared."""
+        """Return the connections if statements may be sent; `early` ones may be sent before held rows are compared."""
         return self._connections if (self._is_checked if early else self._is_reconciled) else None
 
     async def change(self, timeout_s: float | None = None) -> None:
-        """Wait until connections come or go, or `wake` is called, but no longer than `timeout_s`."""
+        """Wait until connections are opened or lost, or `wake` is called, but no longer than `timeout_s`."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         await asyncio.wait([waiter], timeout=timeout_s)
@@ -95,7 +93,7 @@ class Link:
                 waiter.set_result(None)
 
     def check(self) -> None:
-        """Let beats, reads and repeated calls go on: the database has the same history as before."""
+        """Let heartbeats, reads and repeated calls continue, because the database has the same history as before."""
         self._is_checked = True
         self.wake()
 
@@ -123,7 +121,7 @@ class Link:
         return connections
 
     async def close(self) -> None:
-        """Close the connections, and open no others. Statements that run fail with Unreachable."""
+        """Close the connections, and open no others. Running statements fail with Unreachable."""
         self._is_closed = True
         await self._look.stop()
         await self._repair.stop()
@@ -137,7 +135,7 @@ class Link:
         await self._running.ended()
 
     def abort(self) -> None:
-        """Close the connections at once, and open no others: the process ends."""
+        """Close the connections at once, and open no others, because the process ends."""
         self._is_closed = True
         if self._connections is not None:
             self._connections.watch()
@@ -176,7 +174,7 @@ class Link:
 
     @property
     def unanswered_s(self) -> float:
-        """For how long the oldest statement has waited for its answer, 0 when none does."""
+        """How long the oldest statement has waited for its answer, 0 if none is waiting."""
         oldest_s = next(iter(self._began_s.values()), None)
         return 0.0 if oldest_s is None else asyncio.get_running_loop().time() - oldest_s
 
@@ -198,7 +196,9 @@ class Link:
         self._repair_what_broke()
 
     def _repair_what_broke(self) -> None:
-        """Begin a repair, unless one is under way. It may break again during the last step of one, so its end looks."""
+        """Begin a repair, unless one is under way. Connections may break again during its last step, so it checks at
+        its end.
+        """
         if self._broken is not None and not self._is_closed and not self._repair.busy:
             self._repair.start(self._restore(self._broken))
 
@@ -242,10 +242,8 @@ class Link:
 
 
 async def patiently(work: Callable[[], Awaitable[_T]], *, gives_up: bool = False) -> _T:
-    """Return what the work returns, and try it again while PostgreSQL cannot be reached, or fails.
-
-    The work must be such that to do it twice does no harm.
-    Raises: Fenced; StatementRefused, if it `gives_up` what would be refused forever.
+    """Return the result of the work, repeating it while PostgreSQL is unreachable or fails. The work must be
+    idempotent. Raises: Fenced; StatementRefused, with `gives_up`, for work that would be refused forever.
     """
     pause_s = PAUSE_S
     while True:
@@ -265,9 +263,8 @@ class _Failure(NamedTuple):
 
 
 class FailingCalls:
-    """Logs what fails, once for each reason, and knows until when it failed.
-
-    Units: ``count`` is how many calls have failed.
+    """Log failing calls, once for each reason, and know whether any still fails. Units: ``count`` is the number of
+    failed calls.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -277,7 +274,7 @@ class FailingCalls:
         self.count = 0
 
     def failed(self, function: str, error: DatabaseFails | StatementRefused) -> None:
-        """Note that a call of a function failed."""
+        """Record a failed call of a function."""
         self.count += 1
         failure = _Failure(str(error), self._clock(), isinstance(error, StatementRefused))
         known = self._failures.get(function)
@@ -287,13 +284,13 @@ class FailingCalls:
         self._failures[function] = failure
 
     def succeeded(self, function: str) -> None:
-        """Note that a call of a function was carried out. Cost: a look whether anything fails."""
+        """Record a successful call of a function. Cost: one check whether any function is failing."""
         if self._failures:
             self._failures.pop(function, None)
 
     @property
     def reason(self) -> str:
-        """PostgreSQL's last error if it can carry out nothing now; empty if it can, or refuses only single calls."""
+        """PostgreSQL's last error if it can execute nothing now; empty if it can, or refuses only single calls."""
         now_s = self._clock()
         fresh = [one for one in self._failures.values() if now_s - one.at_s <= FRESH_S and not one.is_certain]
         return max(fresh, key=lambda one: one.at_s).reason if fresh else ""

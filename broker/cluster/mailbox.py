@@ -33,7 +33,7 @@ ANSWERS_MAX: Final = 1000  # that one lease takes
 LOOK_S: Final = 1.0
 QUESTION: Final = "slotmq.question."  # followed by epoch and number of the asker; names of reply consumers differ
 ANSWER: Final = "slotmq.answer."  # followed by the number, and the epoch of the answering node
-ANSWERS_S: Final = 2.0  # a node that does not answer within this time is left out
+ANSWERS_S: Final = 2.0  # nodes that do not answer within this time are left out
 
 Question: TypeAlias = "Mapping[str, Any]"
 Answerer: TypeAlias = "Callable[[Question], Awaitable[Any]]"  # of None is no answer
@@ -71,7 +71,7 @@ class SharedReplies(ReplyConsumers):
         return new_name(f"{REPLY_PREFIX}{self._mailbox.epoch}.")
 
     def find(self, name: str) -> ReplyTarget | None:
-        """Return the consumer of the answers to a name, None when this node knows of none."""
+        """Return the reply consumer with a name, None if this node knows of none."""
         found = self.get(name)
         if found is not None or not name.startswith(REPLY_PREFIX):
             return found
@@ -82,9 +82,8 @@ class SharedReplies(ReplyConsumers):
 
 
 class Mailbox:
-    """Posts answers to the mailboxes of other nodes, and delivers the messages in this node's own.
-
-    It also asks the other nodes for facts that only they have, such as messages held by their clients, and answers.
+    """Post answers to the mailboxes of other nodes, and deliver the messages in this node's own. Also ask the other
+    nodes for facts that only they have, such as messages held by their clients, and answer their questions.
     Shapes: these questions and answers are JSON.
     Cost: a lease per second while this node has reply consumers, and one for each call that brings answers.
     """
@@ -103,7 +102,7 @@ class Mailbox:
         self._now_ms = now_ms
         self._loader = ChunkLoader()
         self._members: set[int] = set()
-        self._joined: set[int] = set()  # since the newest beat
+        self._joined: set[int] = set()  # since the newest heartbeat
         self._come = WakeUp()
         self._tasks = Tasks(fail)
         self.vhosts: dict[str, SharedReplies] = {}
@@ -121,7 +120,7 @@ class Mailbox:
         return epoch in self._members and epoch != self.epoch
 
     def members_seen(self, epochs: set[int]) -> None:
-        """Set the epochs of all members as a beat showed them, which may be older than a hint of a join."""
+        """Set the epochs of all members as of a heartbeat, which may be older than a hint of a join."""
         self._members = epochs | self._joined
         self._joined = set()
 
@@ -134,7 +133,7 @@ class Mailbox:
         await self._tasks.stop()
 
     def heard(self, hint: Hint) -> None:
-        """Look for answers after a hint, and note a node that asks before its first beat was seen."""
+        """Look for answers after a hint, and record a node that asks before its first heartbeat was seen."""
         if hint.kind == JOINED:
             self._joined.add(hint.number)
             self._members.add(hint.number)
@@ -190,11 +189,11 @@ class Mailbox:
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def answer_by(self, answerer: Answerer) -> None:
-        """Answer the questions of other nodes from now on."""
+        """Set the function that answers the questions of other nodes."""
         self._answerer = answerer
 
     async def ask(self, question: Question) -> list[Any]:
-        """Return the answers of the other nodes, in no order; one that is silent or refuses is left out."""
+        """Return the answers of the other nodes, in no order; silent and refusing nodes are left out."""
         self._number += 1
         number, loop = self._number, asyncio.get_running_loop()
         waiting = {epoch: loop.create_future() for epoch in self._members if epoch != self.epoch}
@@ -211,7 +210,7 @@ class Mailbox:
         return [answer for future in done if (answer := future.result()) is not None]
 
     def _take_told(self, key: str, body: bytes) -> bool:
-        """Take a message, and return whether it is a question or an answer."""
+        """Handle a message if it is a question or an answer, and return whether it is."""
         if key.startswith(QUESTION):
             epoch, _, number = key.removeprefix(QUESTION).partition(".")
             self._tasks.start(self._answer(int(epoch), number, body))

@@ -1,4 +1,6 @@
-"""A node of the cluster: it joins, beats, observes the others, pauses when its lease ends, and rejoins when lost."""
+"""A node of the cluster: it joins, sends heartbeats, observes the others, pauses when its lease ends, and rejoins when
+lost.
+"""
 
 from __future__ import annotations
 
@@ -29,38 +31,40 @@ ANSWER_MIN_S: Final = 2.0
 LEAVE_S: Final = 5.0
 TEND_INTERVAL_S: Final = 1.0
 CLOCK_BEHIND_MS: Final = 1000  # less is the error of a measurement
-DEFECTS_MAX: Final = 3  # within DEFECTS_S: a node that has more of them serves nobody
+DEFECTS_MAX: Final = 3  # within DEFECTS_S: a node with more defects is of no use
 DEFECTS_S: Final = 60.0
 REJOIN_PAUSE_S: Final = 0.1
 REJOIN_PAUSE_MAX_S: Final = 2.0
 
 
 class NodeEvents(Protocol):
-    """The events of a node, for the broker."""
+    """The events of a node, handled by the broker."""
 
     async def joining(self) -> None:
         """Load the topology; the node joins then."""
 
     async def joined(self, version: int) -> None:
-        """Catch up to this version of the topology, or a newer one. The node acts when this has returned."""
+        """Catch up to this version of the topology, or a newer one. The node acts once this returns."""
 
     def paused(self, reason: str) -> None:
         """Block publishers, as the lease has ended. `may_act` is already False."""
 
     def activated(self) -> None:
-        """Act: the node has caught up, or its pause has ended and what it held it still holds. `may_act` is True."""
+        """Act, because the node has caught up, or its pause has ended with its leases intact. `may_act` is True."""
 
     async def lost(self, reason: str) -> None:
-        """Drop what the node held, and close its clients. The node joins as a new epoch when this has returned."""
+        """Drop everything that the node held, and close its clients. It joins as a new epoch once this returns."""
 
     def members_seen(self, members: list[ClusterMember]) -> None:
-        """Take the members as each beat shows them."""
+        """Record the members as of a heartbeat; called for each."""
 
     def members_changed(self) -> None:
-        """Take the news, after `members_seen`, that a member has come or gone."""
+        """Handle a change of the membership, after `members_seen`."""
 
     def reconcile(self, rows: list[LeasedRow]) -> None:
-        """Take what the node holds by the database, after a break; no call and no lease is under way."""
+        """Compare the rows that the database says the node holds, after a lost connection; no call or lease is under
+        way.
+        """
 
 
 class ClusterNode:
@@ -82,7 +86,8 @@ class ClusterNode:
         clock: Callable[[], float] = BOOT_TIME,
         failed: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """`report` returns what the other nodes are told with each beat, `applied_version` the topology's version here.
+        """`report` returns the report to the other nodes in each heartbeat, `applied_version` the topology's version
+        here.
 
         `failed` is called with a defect in one of its own tasks, and ends the broker.
         """
@@ -101,9 +106,9 @@ class ClusterNode:
         self._others = OtherNodes(database, self._lease_s, clock, self._tasks)
         self._is_caught_up = False
         self._offset_ms: float | None = None
-        self._is_behind = False  # the database's time is behind what it was
+        self._is_behind = False  # the database's clock has gone back
         self._round_trip_ms: float | None = None
-        self._sent_s: float | None = None  # when the newest answered beat was sent
+        self._sent_s: float | None = None  # when the newest answered heartbeat was sent
         self._reason = ""
         self._expiry: asyncio.TimerHandle | None = None
         self._is_lost = asyncio.Event()
@@ -119,7 +124,7 @@ class ClusterNode:
 
     @property
     def members(self) -> list[ClusterMember]:
-        """All members, this node included, as the newest beat showed them."""
+        """All members, this node included, as of the newest heartbeat."""
         return self._others.members
 
     @property
@@ -132,7 +137,7 @@ class ClusterNode:
         return self._is_caught_up and self._tenure.may_act(self._clock())
 
     def unready(self) -> str:
-        """Return why the node is not ready although its beats are answered, "" when it is."""
+        """Return why the node is not ready although its heartbeats are answered, "" if it is ready."""
         waited_s = self.database.link.unanswered_s
         return f"PostgreSQL has not answered a call for {waited_s:.0f} s" if waited_s > self._lease_s else ""
 
@@ -141,7 +146,7 @@ class ClusterNode:
         return self._clock() * 1000 + (self._offset_ms or 0.0)
 
     def facts(self) -> dict[str, Any]:
-        """Return what an operator may want to know, JSON-ready, as of the newest beat."""
+        """Return the facts for an operator, ready for JSON, as of the newest heartbeat."""
         now_s = self._clock()
         beat_age_ms = None if self._sent_s is None else round((now_s - self._sent_s) * 1000)
         nodes = self._others.facts(now_s)
@@ -200,13 +205,13 @@ class ClusterNode:
         await self.close()
 
     async def close(self) -> None:
-        """Stop without leaving: the others count this node out when its lease has ended."""
+        """Stop without leaving; the others declare this node dead when its lease has ended."""
         self._stop_acting()
         await self._tasks.stop()
         await self.database.close()
 
     async def count_out_now(self, name: str) -> bool:
-        """Count out a node that an operator knows to be dead. Return False if it lives, or is not a member.
+        """Declare dead a node that an operator knows to be dead. Return False if it is alive or not a member.
 
         Raises: BrokerError.
         """
@@ -246,7 +251,7 @@ class ClusterNode:
             raise Fenced(self._reason)
         self._is_caught_up = True
         self._set_end()
-        if self.may_act():  # a node that is paused goes on with an answered beat
+        if self.may_act():  # a paused node continues with the next answered heartbeat
             self._events.activated()
 
     async def _stay(self) -> None:
@@ -301,7 +306,7 @@ class ClusterNode:
                 await self._beat()
 
     async def _beat(self) -> None:
-        """Beat once, and look at the others in the answer."""
+        """Send one heartbeat, and observe the others in the answer."""
         epoch, sent_s = self.epoch, self._clock()
         patience_s = max(ANSWER_LEASES * self._lease_s, ANSWER_MIN_S)
         reports = self._report() | {"lease_ms": self.lease_ms, "database_ms": self._round_trip_ms}
@@ -350,9 +355,8 @@ class ClusterNode:
     # ---- defects
 
     def give_up(self, error: BaseException) -> None:
-        """End the epoch because of a defect in a part of the node, which joins again. Too many of them end the broker.
-
-        Its clients get 320, and what it held goes to others. That its epoch has ended is not a defect.
+        """End the epoch because of a defect in a part of the node, which joins again. Too many defects end the broker.
+        The node's clients get 320, and other nodes take over its leases. The end of an epoch is not a defect.
         """
         if isinstance(error, Fenced):
             return
@@ -365,7 +369,7 @@ class ClusterNode:
             self._lose(f"a defect, see the log: {type(error).__name__}")
 
     def _ended(self, error: BaseException) -> None:
-        """End the broker: without this task the node would be no member, or would not notice that it is none."""
+        """End the broker: without this task the node would not be a member, or would not notice that it is none."""
         if not isinstance(error, Fenced):
             self.database.failed(error)
 

@@ -1,8 +1,8 @@
-"""The other nodes as the newest beat shows them. This node counts out those that are dead.
+"""The other nodes, as of the newest heartbeat. This node declares silent ones dead.
 
-A node is dead when its beats stood still for its lease and a margin. Only time in which this node's own looks at the
-database succeeded counts: a look that failed, or that came late, starts all counts again. So an outage of the database,
-or a pause of this node, makes no other node dead.
+A node is dead when it has sent no heartbeat for its lease and a margin. Only time in which this node's own polls of the
+database succeeded counts: a failed or late poll restarts all counts, so neither an outage of the database nor a pause
+of this node makes another node dead.
 
 Units: seconds of a clock that is never set (CLOCK_BOOTTIME). The caller passes the time in.
 """
@@ -23,30 +23,30 @@ from broker.tasks import Tasks
 _log = get_logger()
 
 BEATS_PER_LEASE: Final = 6
-MARGIN_SHARE: Final = 1 / 6  # of the lease, above it: clocks of two machines do not run equally fast
-GAP_SHARE: Final = 1 / 2  # of the lease: a longer time between two looks does not count
+MARGIN_SHARE: Final = 1 / 6  # of the lease, above it: the clocks of two machines do not run equally fast
+GAP_SHARE: Final = 1 / 2  # of the lease: a longer time between two polls does not count
 
 
 class Observer:
-    """The beats of other nodes, as this node has seen them.
+    """The heartbeats of the other nodes, as observed by this node.
 
     Invariant: a node is dead only if its last beat, as seen, was sent longer ago than its lease. A node that declares
-        it dead compares the number of its beats again under a lock, so a node that came back meanwhile stays.
+        it dead compares the number of its heartbeats again under a lock, so a node that came back meanwhile stays.
     """
 
     __slots__ = ("_lease_s", "_looked_s", "_nodes")
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
-        self._looked_s: float | None = None  # when the last look that succeeded was answered
-        self._nodes: dict[tuple[str, int], tuple[int, float]] = {}  # beats, and when a look saw them first
+        self._looked_s: float | None = None  # when the last successful poll was answered
+        self._nodes: dict[tuple[str, int], tuple[int, float]] = {}  # number of heartbeats, and when a poll first saw it
 
     def failed(self) -> None:
-        """Start all counts again: this node could not see the others."""
+        """Restart all counts, because a poll of the database failed."""
         self._looked_s = None
 
     def looked(self, sent_s: float, answered_s: float, seen: Iterable[ClusterMember]) -> list[ClusterMember]:
-        """Take the answer of a look that was sent at `sent_s`, and return the dead nodes in it."""
+        """Record the answer to a poll sent at `sent_s`, and return the nodes that are dead."""
         if self._looked_s is None or answered_s - self._looked_s > self._lease_s * GAP_SHARE:
             self._nodes.clear()
         self._looked_s = answered_s
@@ -63,20 +63,20 @@ class Observer:
         return dead
 
     def age_s(self, node: str, epoch: int, now_s: float) -> float:
-        """Return for how long the beats of a node have stood still, as far as this node has seen."""
+        """Return how long ago this node last observed a new heartbeat of a node."""
         _, since_s = self._nodes.get((node, epoch), (0, now_s))
         return max(now_s - since_s, 0.0)
 
     def sees(self, now_s: float) -> bool:
-        """Return whether the newest look succeeded and is not old: otherwise nobody knows how the others are."""
+        """Return whether the newest poll succeeded and is recent; otherwise the state of the other nodes is unknown."""
         return self._looked_s is not None and now_s - self._looked_s <= self._lease_s * GAP_SHARE
 
 
 class OtherNodes:
-    """The members of the cluster, as this node's beats show them."""
+    """The members of the cluster, as read with this node's heartbeats."""
 
     def __init__(self, database: Database, lease_s: float, clock: Callable[[], float], tasks: Tasks) -> None:
-        """`tasks` are those of the node: it counts out beside its beats, which must not wait for anything."""
+        """`tasks` are the node's: dead nodes are removed in a task of their own, because heartbeats must not wait."""
         self.members: list[ClusterMember] = []
         self._database = database
         self._lease_s = lease_s
@@ -86,15 +86,15 @@ class OtherNodes:
         self._counting_out: set[tuple[str, int]] = set()
 
     def begin(self) -> None:
-        """Forget what was seen, as this node has a new epoch."""
+        """Discard all observations, because this node has a new epoch."""
         self._observer = Observer(self._lease_s)
 
     def failed(self) -> None:
-        """Note that this node could not look."""
+        """Record a failed poll."""
         self._observer.failed()
 
     def looked(self, sent_s: float, now_s: float, members: list[ClusterMember]) -> bool:
-        """Take the answer to a beat, count out the dead nodes, and return whether a node has come or gone."""
+        """Record the answer to a heartbeat, declare silent nodes dead, and return whether the membership changed."""
         others = [member for member in members if member.node != self._database.node]
         dead = self._observer.looked(sent_s, now_s, others)
         before = {(member.node, member.epoch) for member in self.members}
@@ -110,7 +110,7 @@ class OtherNodes:
         return now != before
 
     async def end_namesake(self) -> None:
-        """Count out the former epoch of this node's name when it is dead. Raises: NameTaken, if it lives."""
+        """Declare the former epoch of this node's name dead. Raises: NameTaken, if it is alive."""
         observer = Observer(self._lease_s)
         beats: dict[int, int] = {}
         while True:
@@ -126,7 +126,8 @@ class OtherNodes:
             await asyncio.sleep(self._lease_s / BEATS_PER_LEASE)
 
     async def count_out_now(self, name: str) -> bool:
-        """Count out a node unless it beats within two of its intervals. Return False if it does, or is not a member.
+        """Declare a node dead unless it sends a heartbeat within two of its intervals. Return False if it does, or if
+        it is not a member.
 
         Raises: Fenced; Unreachable; DatabaseRefused.
         """
@@ -137,7 +138,7 @@ class OtherNodes:
         return await self._count_out(member)
 
     def facts(self, now_s: float) -> list[dict[str, Any]]:
-        """Return what each node reported, JSON-ready, and how long its beats have stood still.
+        """Return each node's last report, ready for JSON, with the age of its last heartbeat.
 
         While this node does not reach the database the others are `unknown`.
         """
@@ -162,7 +163,7 @@ class OtherNodes:
     async def _count_out_beside(self, dead: ClusterMember) -> None:
         try:
             await self._count_out(dead)
-        except Unreachable as error:  # the next look finds it dead again
+        except Unreachable as error:  # the next poll finds it dead again
             _log.warning("node.not_counted_out", node=dead.node, epoch=dead.epoch, reason=str(error))
         except ClusterError as error:
             _log.error("node.not_counted_out", node=dead.node, epoch=dead.epoch, reason=str(error))
@@ -170,7 +171,7 @@ class OtherNodes:
             self._counting_out.discard((dead.node, dead.epoch))
 
     async def _count_out(self, dead: ClusterMember) -> bool:
-        """Count a node out, and return False if it lives, or if another node was quicker."""
+        """Declare a node dead, and return False if it is alive or another node did so first."""
         backstop = self._tasks.start(self._end_sessions(dead.node))
         try:
             done = await self._database.count_out(dead)
@@ -181,7 +182,9 @@ class OtherNodes:
         return done
 
     async def _end_sessions(self, node: str) -> None:
-        """End the sessions of a dead node whose call does not end: it may hang in sending its result."""
+        """Terminate the database sessions of a dead node whose call does not return: PostgreSQL may be blocked sending
+        its result.
+        """
         await asyncio.sleep(self._lease_s)
         try:
             await self._database.end_sessions(node)

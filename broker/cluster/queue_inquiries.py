@@ -1,6 +1,5 @@
-"""Questions about whole queues that PostgreSQL answers: their counts, purges, and whether they are unused.
-
-Inquiries that come while one runs are asked together.
+"""Inquiries about whole queues, answered by PostgreSQL: their counts, purges, and whether they are unused. Inquiries
+that arrive while one is running are sent together.
 """
 
 from __future__ import annotations
@@ -18,14 +17,13 @@ from broker.cluster.link import patiently
 from broker.core.queue.queue import Queue
 from broker.tasks import Tasks
 
-TELL_S: Final = 0.1  # between two statements that report uses
-LATE_MS: Final = 200  # a queue ends so much later than it could: what other nodes know is told by then
+TELL_S: Final = 0.1  # between two reports of uses
+LATE_MS: Final = 200  # a queue is deleted this much later, so that other nodes have reported their uses
 
 
 class QueueInquiries:
-    """Asks PostgreSQL for the vhosts of a node. The answer is StatementRefused if PostgreSQL refuses forever.
-
-    Shapes: ``elsewhere`` has for each level the messages that other nodes have not handed out, by their last beats.
+    """Send the inquiries of a node's vhosts to PostgreSQL. The answer is StatementRefused if it refuses for good.
+    Shapes: ``elsewhere`` has for each level the messages that other nodes hold ready, as of their last heartbeats.
     """
 
     def __init__(self, data: DataPath, fail: Callable[[BaseException], None]) -> None:
@@ -37,21 +35,21 @@ class QueueInquiries:
         self.elsewhere: dict[int, int] = {}
 
     def count(self, queue: Queue, answered: Callable[[tuple[int, int, int] | StatementRefused], None]) -> None:
-        """Count ready messages, consumers and unacked messages of a queue, and hand the numbers to `answered`."""
+        """Count ready messages, consumers and unacked messages of a queue, and call `answered` with the numbers."""
         self._counting.append((queue, answered))
         if len(self._counting) == 1:
             self._tasks.start(self._count())
 
     def fetch(self, queue: Queue, answered: Callable[[], None]) -> None:
-        """Lease one message of a queue, and call `answered` when it is here or there is none."""
+        """Lease one message of a queue, and call `answered` when it has arrived or there is none."""
         self._tasks.start(self._fetch(queue, answered))
 
     def purge(self, queue: Queue, answered: Callable[[int | StatementRefused], None]) -> None:
-        """Drop the messages of a queue that no node has, and hand their number to `answered`."""
+        """Drop the messages of a queue that no node holds, and call `answered` with their number."""
         self._tasks.start(self._purge(queue, answered))
 
     def heard(self, members: Iterable[ClusterMember]) -> None:
-        """Take the reports of the members."""
+        """Record the reports of the members."""
         self.elsewhere = {}
         for member in members:
             if member.node != self._database.node:
@@ -64,10 +62,10 @@ class QueueInquiries:
         self._tasks.cancel()
 
     async def _count(self) -> None:
-        await asyncio.sleep(0)  # others of this step of the loop are asked with it
+        await asyncio.sleep(0)  # others of this step of the loop are sent with it
         counting, self._counting = self._counting, []
         await self._data.drain()
-        node = self._database.node  # the consumers of this node are known here, also those that have just left
+        node = self._database.node  # this node's consumers are known here, including those that have just left
         numbers = list(dict.fromkeys([number for queue, _ in counting for number in queue.numbers]))
         try:
             rows = await patiently(
@@ -97,7 +95,7 @@ class QueueInquiries:
             answered((ready + queue.ready, consumers, unacked + queue.unacked))
 
     async def _fetch(self, queue: Queue, answered: Callable[[], None]) -> None:
-        await self._data.drain()  # what the client published before it can be fetched
+        await self._data.drain()  # messages that the client published earlier can be fetched
         await patiently(lambda: self._data.find_levels(queue))
         self._data.fetch(queue, answered)
 
@@ -113,7 +111,7 @@ class QueueInquiries:
 
 
 class UnusedQueues:
-    """Queues that expire unused: reports which were used on this node, and asks whether one has expired on all."""
+    """Queues that expire when unused: report those used on this node, and ask whether one has expired on all nodes."""
 
     def __init__(self, database: Database, fail: Callable[[BaseException], None]) -> None:
         """`fail` ends the broker."""
@@ -123,22 +121,22 @@ class UnusedQueues:
         self._tasks = Tasks(fail)
 
     def note(self, number: int) -> None:
-        """Note that a queue was used on this node."""
+        """Record that a queue was used on this node."""
         self._used[number] = None
         if not self._tells:
             self._tells = True
             self._tasks.start(self._tell())
 
     def forget(self, number: int) -> None:
-        """Report no more uses of a queue, because it was deleted."""
+        """Stop reporting uses of a queue, because it was deleted."""
         self._used.pop(number, None)
 
     def ask(self, number: int, expires_ms: int, answered: Callable[[int], None]) -> None:
-        """Ask whether no node has used a queue for its time; `answered` is called with how many ms are left, or 0."""
+        """Ask whether a queue has expired on all nodes; `answered` is called with the milliseconds left, or 0."""
         self._tasks.start(self._ask(number, expires_ms, answered))
 
     async def stop(self) -> None:
-        """Forget everything: the epoch has ended, or the node leaves."""
+        """Discard all state, because the epoch has ended or the node leaves."""
         await self._tasks.stop()
         self._used.clear()
         self._tells = False

@@ -1,7 +1,7 @@
 """Memory and disk alarms as values, and the connections that are blocked while one is raised.
 
-Pure: the caller measures, calls `measure`, and stops reading the connections that `block` returns. Consumers go on, so
-that the queues can drain.
+Pure: the caller measures, calls `measure`, and stops reading the connections that `block` returns. Consumers continue,
+so that the queues can drain.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ ADVICE: Final[dict[Kind, str]] = {
 C = TypeVar("C", bound=Hashable)
 
 CLEAR_DIVISOR: Final = (
-    10  # an alarm is cleared a tenth of its limit away from it, or each message could raise and clear it
+    10  # an alarm is cleared at a distance of a tenth of its limit, or each message could raise and clear it
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """One limit that was passed: what the operator has to know to act.
+    """One limit that was passed, with the facts that an operator needs to act.
 
     Units: `value_bytes` used memory or free disk space when it was raised; `limit_bytes` the limit it passed.
     """
@@ -48,7 +48,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """The database of the cluster is away, or fails."""
+    """The database of the cluster is unreachable, or fails."""
 
     reason: str
 
@@ -60,7 +60,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """A limit on one resource, named by the setting that moves it. A limit of 0 never alarms.
+    """A limit on one resource, named by its setting. A limit of 0 never raises an alarm.
 
     Memory must stay under its limit, free disk space over it.
     """
@@ -86,7 +86,7 @@ class Watermark:
 
 
 class Alarms(Generic[C]):
-    """Holds the raised alarms and the connections that are blocked because of them.
+    """Hold the raised alarms and the connections that they block.
 
     Invariant: `blocked` is empty when no alarm is raised.
     """
@@ -97,14 +97,13 @@ class Alarms(Generic[C]):
         self.blocked: set[C] = set()
 
     def take(self, watermarks: Iterable[Watermark]) -> None:
-        """Apply other limits from the next measurement on, to raised alarms too."""
+        """Apply changed limits from the next measurement on, to raised alarms too."""
         self._watermarks = {watermark.kind: watermark for watermark in watermarks}
 
     def measure(self, kind: Kind, value_bytes: int, lacks: Watermark | None = None) -> bool:
-        """Take a measured value, and return whether that raised or cleared the alarm of its kind.
-
-        `alarms` tells which; call `block` or `unblock` then. `lacks` raises the alarm whatever the limit of its kind
-        is, and holds it; it names what is lacking.
+        """Process a measured value, and return whether it raised or cleared the alarm of its kind. `alarms` tells
+        which; then call `block` or `unblock`. A non-empty `lacks` names a missing resource: it raises and holds the
+        alarm regardless of the limit.
         """
         watermark = self._watermarks[kind]
         if kind in self.alarms:
@@ -120,24 +119,24 @@ class Alarms(Generic[C]):
         return True
 
     def raise_outage(self, reason: str) -> Outage:
-        """Raise the alarm of the database and return it; call `block` then."""
+        """Raise the alarm of the database and return it; then call `block`."""
         self.alarms[DATABASE] = outage = Outage(reason)
         return outage
 
     def clear_outage(self) -> None:
-        """Clear the alarm of the database; call `unblock` then."""
+        """Clear the alarm of the database; then call `unblock`."""
         self.alarms.pop(DATABASE, None)
 
     @property
     def reason(self) -> str:
-        """What connection.blocked tells the client, in RabbitMQ's words: low on memory, low on disk, or both."""
+        """The reason in connection.blocked, in RabbitMQ's words: low on memory, low on disk, or both."""
         low = " & ".join(sorted(self.alarms.keys() - {DATABASE}, reverse=True))
         outage = self.alarms.get(DATABASE)
         reasons = [outage.reason] if isinstance(outage, Outage) else []
         return ", ".join([*reasons, f"low on {low}"] if low else reasons)
 
     def block(self, publishers: Iterable[C]) -> list[C]:
-        """Return those of the publishing connections that are to be blocked now and were not.
+        """Return the publishing connections that must now be blocked and were not before.
 
         Call it with all publishers when an alarm was raised, and with one when it publishes for the first time.
         """

@@ -1,7 +1,6 @@
-"""Answers: what a client is told about a durable change follows the record of that change to the disk.
-
-Only answers wait. The methods after them run at once, and so do those of other clients; an answer to one of these that
-says what a crash could undo waits too.
+"""Answers about durable changes: each is sent once the record of the change is on disk. Only answers wait. The methods
+after them run at once, as do those of other clients; any later answer that reveals a change which a crash could undo
+waits too.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ NOTHING: Final = 0  # the number of no change: an answer does not wait for it
 
 
 class Mark(NamedTuple):
-    """How much had been changed, and how many bundles of bindings had left the indexes by turns, before a method."""
+    """The number of changes, and of binding bundles removed from the indexes over several turns, before a method."""
 
     changes: int
     bundles: int
@@ -31,8 +30,8 @@ class Mark(NamedTuple):
 class Answers:
     """The answers of one vhost that wait for the disk.
 
-    It is the committer's Confirmable, as a publisher is: its work are the durable changes, numbered in the order of
-    their records.
+    The committer treats it as a Confirmable, like a publisher: its work is the durable changes, numbered in the order
+    of their records.
     Shapes: ``_unsafe`` has the number of the last change of each subject, in ascending order, until that is on disk.
     Invariant: every connection with a withheld answer is in ``_connections``.
     """
@@ -50,7 +49,7 @@ class Answers:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def changed(self, subject: Subject) -> None:
-        """Note a durable change whose record has just been appended."""
+        """Record a durable change whose log record has just been appended."""
         self.published = self.logged = number = self.published + 1
         self._unsafe.pop(subject, None)  # the last change comes last
         self._unsafe[subject] = number
@@ -59,13 +58,13 @@ class Answers:
             self._committer.wait(self)
 
     def mark(self) -> Mark:
-        """Return what a method passes to `send`, if it changes more than the subject of its answer."""
+        """Return the mark that a method passes to `send` if it changes more than the subject of its answer."""
         return Mark(self.published, self._deferred.begun)
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def send(self, channel: Channel, method: Method, subject: Subject, mark: Mark | None = None) -> None:
-        """Answer a method about a subject, when its last change and all that was changed since `mark` is on disk."""
+        """Answer a method about a subject once its last change and all changes since `mark` are on disk."""
         number = self._awaited(subject, mark)
         if number == NOTHING:
             channel.send(method)
@@ -73,9 +72,8 @@ class Answers:
             self._keep(channel, self.promise(channel, method), number, mark)
 
     def promise(self, channel: Channel, method: Method | None) -> Withheld:
-        """Give an answer its place on a channel before the method has its effect; `fulfil` is to follow.
-
-        Without an answer the channel's next ones wait, until `let_go`.
+        """Reserve the place of an answer on its channel before the method takes effect; `fulfil` must follow. Without
+        an answer, the channel's next answers wait until `let_go`.
         """
         answer = channel.withhold(method)
         self._connections[channel.connection] = None
@@ -86,7 +84,7 @@ class Answers:
         self._keep(channel, answer, self._awaited(subject, mark), mark)
 
     def let_go(self, channel: Channel, answer: Withheld) -> None:
-        """Send what waited for a promise, and for no change."""
+        """Send the answers that waited for a promise but for no change."""
         self._settle(channel.connection, answer, NOTHING)
 
     def _awaited(self, subject: Subject, mark: Mark | None) -> int:
@@ -96,7 +94,7 @@ class Answers:
         return self._unsafe.get(subject, NOTHING)
 
     def _keep(self, channel: Channel, answer: Withheld, number: int, mark: Mark | None) -> None:
-        """Let an answer wait for a change, and for the last slice of the work that it began, if it is durable."""
+        """Withhold an answer until a change is on disk, with the last slice of the durable work that it began."""
         settle = partial(self._settle, channel.connection, answer, number)
         if number != NOTHING and mark is not None and mark.bundles != self._deferred.begun:
             self._deferred.when_removed(settle)
@@ -122,7 +120,7 @@ class Answers:
                 self._connections.pop(connection, None)
 
     def abandon(self) -> None:
-        """Send no answer that waits now: the vhost ends, and with it the connections."""
+        """Discard the waiting answers, because the vhost and its connections are ending."""
         connections, self._connections = list(self._connections), {}
         for connection in connections:
             connection.drop_withheld()

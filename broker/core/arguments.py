@@ -1,4 +1,4 @@
-"""Fields of argument tables: how RabbitMQ names their types and prints them, and how they are kept as JSON."""
+"""Fields of argument tables: RabbitMQ's names of their types, their printed form, and their form in JSON."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ INT_32 = range(-(2**31), 2**31)
 
 
 def queue_type(arguments: Mapping[str, Any]) -> str:
-    """Return the type a queue was asked to be; every type is served by the same queue here."""
+    """Return the declared type of a queue; the same implementation serves every type."""
     return str(arguments.get("x-queue-type", "classic"))
 
 
 def named_exchange(resource: Resource, arguments: Mapping[str, Any], name: str) -> str | None:
-    """Return the exchange that an argument of a declare names, None when it is not there.
+    """Return the exchange that an argument of a declare names, None if the argument is absent.
 
     Raises: 406 when it is not text.
     """
@@ -71,7 +71,7 @@ def amqp_type(value: object) -> str:
 
 
 def type_class(value: object) -> str:
-    """Return the class within which two values may be equal: integers of all widths are one, booleans another."""
+    """Return the class within which two values may be equal: integers of all widths are one class, booleans another."""
     name = amqp_type(value)
     return "int" if name in ("signedint", "long", "decimal") else name
 
@@ -114,7 +114,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Return the field that `to_json` was given."""
+    """Return the field that `to_json` encoded."""
     if isinstance(value, list):
         return [from_json(item) for item in value]  # depth: that of `to_json`
     if not isinstance(value, dict):

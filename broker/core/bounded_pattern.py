@@ -27,14 +27,15 @@ CLASS: Final = re.compile(r"\[\^?\]?(?:\\.|\[:[a-z^]+:\]|[^\]\\])*\]", re.DOTALL
 COUNT_END: Final = 1 << 32  # the compiler refuses it
 # Single characters, and anything at the end: no backtracking. Groups could backtrack.
 PLAIN: Final = re.compile(r"\^?(?:[\w /:@#%&,;=~!<>'\"-]|\\[^\w\s]|\.(?!\*))*(?:\.\*)?\$?", re.ASCII)
-# What the two engines read differently: Unicode digits and letters after a backslash, braces that are not a count.
+# Syntax that the two engines interpret differently: Unicode digits and letters after a backslash, braces without a
+# count.
 AMBIGUOUS: Final = re.compile(r"\\[0-9pPv]|\{(?![0-9]+(?:,[0-9]*)?\})")
 
 _log = get_logger()
 
 
 class BoundedPattern:
-    """Searches names as RabbitMQ's re:run does: unanchored, in ASCII terms, `.` stops at a line's end.
+    """Search names as RabbitMQ's re:run does: unanchored, in ASCII terms, `.` stops at a line's end.
 
     Units: ``slow`` counts the names whose search ran out of time.
     Raises: ValueError with the reason, for a text that is too long or not a regular expression.
@@ -43,7 +44,7 @@ class BoundedPattern:
     __slots__ = ("_compiled", "_linear", "_plain", "slow", "text")
 
     def __init__(self, text: str, *, written: str | None = None) -> None:
-        """Take the expression, and the text that an operator wrote for it where that is another one.
+        """Compile the expression; `text` is the operator's own text if it differs.
 
         Raises: ValueError.
         """
@@ -58,14 +59,11 @@ class BoundedPattern:
         self._compiled: Any = re.compile(text, re.ASCII) if self._plain else bounded(text)
 
     def search(self, name: str) -> bool:
-        """Return whether the pattern matches somewhere in the name; False when the time ran out.
-
-        Cost: that of `told`.
-        """
+        """Return whether the pattern matches somewhere in the name; False if the time ran out. Cost: that of `told`."""
         return self.told(name) is True
 
     def told(self, name: str) -> bool | None:
-        """Answer as `search` does, but None when the time ran out, which is not an answer to cache.
+        """Answer as `search` does, but return None if the time ran out, which must not be cached.
 
         Cost: TRIES_MAX times SEARCH_MAX_MS of computing; twice that when other threads compute too.
         """
@@ -101,7 +99,7 @@ class BoundedPattern:
         return name.isprintable() and (name.isascii() or "(?" not in self._compiled.pattern)
 
     def __repr__(self) -> str:
-        """Return the text after the name of the class."""
+        """Return the class name followed by the text."""
         return f"BoundedPattern({self.text!r})"
 
 
@@ -119,7 +117,9 @@ def bounded(text: str) -> Any:
 
 
 def linear(text: str) -> Any:
-    """Return the pattern compiled by RE2, None where RE2 is not installed, or does not know or might misread it."""
+    """Return the pattern compiled by RE2, None if RE2 is not installed, does not support it, or might interpret it
+    differently.
+    """
     try:
         import re2  # noqa: PLC0415 - for patterns that ran out of time
     except ImportError:  # the extra is not installed
@@ -139,7 +139,7 @@ def linear(text: str) -> Any:
 def unrolled(text: str) -> int:
     """Return the length of a pattern with its repetitions expanded to their least counts.
 
-    A guess that need not parse what the compiler parses better: it only needs to be large where the true cost is large.
+    This is an estimate that need not parse exactly: it only has to be large where the true cost is large.
     """
     groups: list[int] = [0]
     last = at = 0

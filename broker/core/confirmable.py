@@ -1,4 +1,4 @@
-"""The committer's view of what waits for the disk: a publisher, a transaction, or the answers of a vhost."""
+"""The committer's view of work that waits for the disk: of a publisher, a transaction, or the answers of a vhost."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from typing import Protocol
 
 
 class Confirmable(Protocol):
-    """Numbered work, which hears up to which number it is safe on disk.
-
-    Units: ``published``, ``confirmed`` and ``logged`` are numbers of its own count; ``logged`` is the last one that has
-        to wait for the disk.
+    """Numbered work, which is told up to which number it is on disk. Units: ``published``, ``confirmed`` and ``logged``
+    are its own numbers; ``logged`` is the last one that has to wait for the disk.
     Invariant: ``waiting`` is set while it is on the committer's list.
     """
 
@@ -19,14 +17,14 @@ class Confirmable(Protocol):
     waiting: bool
 
     def confirm(self, upto: int) -> None:
-        """Note that everything up to and including number `upto` is safe."""
+        """Record that everything up to and including number `upto` is on disk."""
 
 
 class Refusable(Confirmable, Protocol):
-    """Confirmable work of which a store that several brokers share may refuse a part, before it is confirmed."""
+    """Confirmable work of which a shared store may refuse a part before it is confirmed."""
 
     def refuse(self, number: int) -> None:
-        """Note that a full queue refused a message of this number."""
+        """Record that a full queue refused the message with this number."""
 
 
 class ConfirmedPublishes(Refusable, Protocol):

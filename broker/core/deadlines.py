@@ -1,4 +1,4 @@
-"""Deadlines: actions and the moments at which they are due, as a value. The owner of a clock calls `run`."""
+"""Deadlines: actions and the moments at which they are due, as a value. `run` is called by the owner of a clock."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ NEVER: Final = 1 << 61  # a moment beyond all others; compiled code compares num
 
 
 class Clock:
-    """The broker's clock, in milliseconds, as exact as a record's timestamp needs.
-
-    The time of day of one of its moments is that moment less ``ahead_ms``. It is a class, not a protocol: compiled code
-    reads an attribute of a class without looking it up by its name.
+    """The broker's clock, in milliseconds, as precise as the timestamp of a record. The time of day is the clock's time
+    minus ``ahead_ms``. It is a class, not a protocol: compiled code reads an attribute of a class without looking it up
+    by its name.
     """
 
     def __init__(self, now_ms: int = 0, ahead_ms: int = 0) -> None:
@@ -27,11 +26,11 @@ def _nothing() -> None:
 
 
 class Deadlines:
-    """Holds one moment and one action per key.
+    """Hold one moment and one action per key.
 
-    Units: moments are in milliseconds of the broker's clock. ``left`` is the rest of the turn's share: to drop a
-        message for a rule takes one unit, to dead-letter it takes more. Work beyond the share is done in the next turn,
-        so that clients do not wait while a million messages expire at once.
+    Units: moments are in milliseconds of the broker's clock. ``left`` is the rest of the turn's share: dropping a
+        message takes one unit, dead-lettering it takes more. Work beyond the share is done in the next turn, so that
+        clients do not wait while a million messages expire at once.
     Invariant: ``next_ms`` is the earliest moment that is set, None when none is; ``earliest_ms`` is no later, and costs
         no call. ``armed`` is called whenever a moment was set that is earlier than all others.
     Cost: O(log n) to set and to cancel, amortised: a replaced entry stays in the heap until it comes up, or until most
@@ -64,7 +63,7 @@ class Deadlines:
         return None if found is None else found[0]
 
     def set(self, key: Hashable, at_ms: int, action: Callable[[], object]) -> None:
-        """Call `action` at that moment, in place of what was set for the key before."""
+        """Call `action` at that moment, in place of an earlier action for the key."""
         known = self._actions.get(key)
         if known is not None and known[0] == at_ms:
             return
@@ -83,17 +82,16 @@ class Deadlines:
             self._tidy()
 
     def spend(self, units: int) -> None:
-        """Take units of the turn's share."""
+        """Use up units of the turn's share."""
         self.left -= units
 
     def begin_turn(self) -> None:
-        """Give the next turn its share."""
+        """Reset the share for the next turn."""
         self.left = TURN_SHARE
 
     def run(self, now_ms: int) -> None:
-        """Call the actions that are due, earliest first, as far as the turn's share goes; each takes one unit.
-
-        An action that is set meanwhile, for now, is called in the next run.
+        """Call the actions that are due, earliest first, within the turn's share; each takes one unit. Actions set
+        meanwhile and due now are called in the next run.
         """
         last = self._serial
         later: list[tuple[int, int, Hashable]] = []

@@ -1,8 +1,8 @@
 """Delayed messages: those that an x-delayed-message exchange holds, and those that a queue holds for later.
 
-Each such exchange has a queue of its own in which its messages wait. A message that is due is routed as the exchange
-would route it at that moment. A queue holds its messages in a level of its own, and delivers them next when they are
-due.
+Each such exchange has a queue of its own in which its messages wait. When due, a message is routed as the exchange
+would route it at that moment. A queue holds its delayed messages in a separate level, and delivers them next when they
+are due.
 Source: the plugin rabbitmq_delayed_message_exchange; RabbitMQ 4.3, rabbit_fifo (delayed retry).
 """
 
@@ -35,7 +35,7 @@ RECEIVED_OCTETS: Final = RECEIVED.encode()
 
 
 class Delay(Holding):
-    """Holds the messages of one exchange in a queue of their own, and routes those that are due."""
+    """Hold the messages of one exchange in a queue of their own, and route those that are due."""
 
     def __init__(
         self, ports: QueuePorts[Level, Queue], router: Router, poster: Poster, exchange: Exchange, queue: Queue
@@ -47,7 +47,7 @@ class Delay(Holding):
         self.exchange = exchange
 
     def hold(self, message: Message, delay_ms: int, number: bytes = b"") -> None:
-        """Keep a message for a while."""
+        """Hold a message until it is due."""
         self.keep(message, message.timestamp_ms + delay_ms, number)
 
     def send(self, held: Message, returns: ReturnRun | None = None) -> None:
@@ -68,14 +68,16 @@ class Delay(Holding):
 
 
 class QueueDelay(Holding):
-    """Holds messages of one queue in a level of the queue, and lets it deliver those that are due next."""
+    """Hold messages of one queue in a level of the queue, which delivers them next when they are due."""
 
     def __init__(self, ports: QueuePorts[Level, Queue], queue: Queue, level: Level) -> None:
         super().__init__(ports, level)
         self._queue = queue
 
     def send(self, held: Message, returns: ReturnRun | None) -> None:
-        """Put a message that is due into its queue. What never came back enters it now: its time to live begins."""
+        """Put a due message into its queue. A message that was never returned enters the queue only now: its time to
+        live begins.
+        """
         queue, now_ms = self._queue, self._ports.clock.now_ms
         entered_ms = now_ms if returns is None else held.timestamp_ms
         message = Message(held.envelope, held.header, held.body, held.charge, held.facts, entered_ms)
@@ -87,7 +89,7 @@ class QueueDelay(Holding):
 
 
 class Delays:
-    """Holds the delays of the exchanges of a vhost by their names, and makes those of queues."""
+    """Hold the delays of a vhost's exchanges by name, and create those of queues."""
 
     def __init__(
         self,
@@ -105,23 +107,25 @@ class Delays:
         self._by_name: dict[str, Delay] = {}
 
     def of(self, queue: Queue) -> Holding | None:
-        """Return what holds the messages of a queue, or those that are the queue's as it is an exchange's."""
+        """Return the delay that holds the messages of a queue, or, for the holding queue of an exchange, that of the
+        exchange.
+        """
         if queue.is_holding:
             return self._by_name.get(queue.name.removeprefix(HOLDING_PREFIX))
         return queue.holding
 
     def of_queue(self, queue: Queue, level: Level) -> QueueDelay:
-        """Return what holds the messages of a queue in a level."""
+        """Return the delay that holds the messages of a queue in a level."""
         return QueueDelay(self._ports, queue, level)
 
     def hold(self, exchange: Exchange, message: Message, delay_ms: int, number: bytes = b"") -> None:
-        """Keep a message of an exchange for a while; drop it when the exchange was deleted meanwhile."""
+        """Hold a message of an exchange until it is due; drop it if the exchange was deleted meanwhile."""
         delay = self._by_name.get(exchange.name)
         if delay is not None and delay.exchange is exchange:
             delay.hold(message, delay_ms, number)
 
     def open(self, exchange: Exchange) -> None:
-        """Make the holding queue of an exchange, as durable as the exchange."""
+        """Create the holding queue of an exchange, durable if the exchange is."""
         queue = self._queues.add_holding(exchange.name, durable=exchange.durable)
         router = self._exchanges.router
         self._by_name[exchange.name] = self._kind(self._ports, router, self._poster, exchange, queue)
@@ -133,7 +137,7 @@ class Delays:
         self._queues.drop(delay.queue)
 
     def restored(self) -> None:
-        """Restore what recovery found: open missing holding queues, and drop those without an exchange."""
+        """Reconcile the holding queues after recovery: open missing ones, and drop those without an exchange."""
         for exchange in list(self._exchanges.values()):
             if exchange.delayed and exchange.name not in self._by_name:
                 self.open(exchange)

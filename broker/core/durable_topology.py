@@ -1,4 +1,4 @@
-"""The durable topology of a vhost: told as changes for a checkpoint, and made again at a start."""
+"""The durable topology of a vhost: exported as changes for a checkpoint, and rebuilt at a start."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ from broker.core.vhost import Vhost
 from broker.routing.bundle import Bundle
 from broker.routing.exchange import Exchange
 
-_End = tuple[str, int]  # one end of a binding: an exchange and which of its lives, or no name and a queue's number
+_End = tuple[str, int]  # one end of a binding: an exchange and its incarnation, or no name and a queue's number
 _Identity = tuple[_End, _End, str, str]
 BUNDLES_PER_STEP: Final = 64
 
 
 class ChangeFold:
-    """The exchanges, queues and bindings that the changes read so far amount to, by name.
-
-    A change that was applied before, or whose queue or exchange is gone, is passed over. A deletion costs nothing for
-    the bindings: each names the queue's number and counts the lives of its exchanges, and a binding of a former life is
-    passed over at the end.
+    """The exchanges, queues and bindings that result from the changes read so far, by name. Changes that were already
+    applied, or whose queue or exchange is gone, are skipped. A deletion does no work for the bindings: each has the
+    queue's number and the incarnation of its exchanges, and bindings of a former incarnation are skipped at the end.
     """
 
     def __init__(self, changes: Iterable[Change]) -> None:
@@ -91,7 +89,7 @@ class ChangeFold:
             name = change["destination"]
             to: _End = (name, self._lives.get(name, 0))
         else:
-            to = ("", change["number"])  # no exchange that leads on has the empty name
+            to = ("", change["number"])  # no exchange with bindings has the empty name
         table = change["arguments"]
         arguments = json.dumps(table, sort_keys=True) if table else ""
         return to, (source, self._lives.get(source, 0)), change["key"], arguments
@@ -114,13 +112,13 @@ _FOLD: Final[dict[str, Callable[[ChangeFold, Change], None]]] = {
 class TopologySnapshot:
     """The durable exchanges and queues of one moment, their bindings, and the producers, as the changes that make them.
 
-    The constructor copies whatever may change. The changes themselves are encoded lazily, in a thread: those of a
-    hundred thousand queues take a fifth of a second.
+    The constructor copies everything that may change. The changes themselves are encoded lazily, in a thread: encoding
+    those of a hundred thousand queues takes a fifth of a second.
     Cost: O(n) references at once.
     """
 
     def __init__(self, vhost: Vhost, *, at_once: bool = True) -> None:
-        """Without `at_once`, `copy_bindings` is to copy the bindings, which may have changed then.
+        """Without `at_once`, `copy_bindings` copies the bindings later, when they may have changed.
 
         Nothing is lost if the changes since this moment are applied after these.
         """
@@ -133,7 +131,7 @@ class TopologySnapshot:
                 pass
 
     def copy_bindings(self) -> Iterator[None]:
-        """Copy the bindings, in a step for each queue and exchange and for each 64 of what leads to it."""
+        """Copy the bindings, in one step for each queue and exchange and for each 64 of its bindings."""
         destinations: list[Queue | Exchange] = [*self._exchanges, *self.queues]
         for destination in destinations:
             if destination.durable:
@@ -159,9 +157,8 @@ class TopologySnapshot:
 
 
 def restore(vhost: Vhost, changes: Iterable[Change]) -> None:
-    """Make in a new vhost what the changes amount to; do not journal it.
-
-    The history is folded before anything is made: a queue that was deleted again is never made and gets no worker.
+    """Create the resulting topology in a new vhost, without journaling it. The history is folded first: a queue that
+    was deleted again is never created and gets no worker.
     """
     fold = ChangeFold(changes)
     for change in fold.exchanges.values():

@@ -1,4 +1,4 @@
-"""The memories of exchanges: make and delete their queues, and give a history to what is bound later."""
+"""The memories of exchanges: create and delete their queues, and replay the history to later bindings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class HistoryOnDisk(Postponed):
 
 
 class ExchangeMemories:
-    """Opens and closes the memories of the exchanges of a vhost."""
+    """Open and close the memories of the exchanges of a vhost."""
 
     def __init__(self, exchanges: Exchanges, queues: Queues, poster: Poster, ports: QueuePorts[Level, Queue]) -> None:
         self._exchanges = exchanges
@@ -46,7 +46,7 @@ class ExchangeMemories:
         self._ports = ports
 
     def open(self, exchange: MemoryExchange) -> None:
-        """Give an exchange its memory, made now or found."""
+        """Set the memory of an exchange, creating it if it does not exist."""
         name, durable = exchange.memory_prefix + exchange.name, exchange.durable and exchange.lasts
         queue = self._queues.add_memory(name, dict(exchange.memory_arguments), durable=durable)
         exchange.remember_in(queue, queue.stops if isinstance(queue, SeenQueue) else None)
@@ -57,7 +57,7 @@ class ExchangeMemories:
             self._queues.drop(exchange.memory)
 
     def restored(self) -> None:
-        """Open the memories after a start, and drop those whose exchange is gone."""
+        """Open the memories after a start, and drop those without an exchange."""
         for exchange in list(self._exchanges.values()):
             if isinstance(exchange, MemoryExchange):
                 self.open(exchange)
@@ -67,7 +67,7 @@ class ExchangeMemories:
                 self._queues.drop(queue)
 
     def prepare(self, source: Exchange) -> None:
-        """Have the history of an exchange in memory before something is bound to it. Raises: Postponed."""
+        """Load the history of an exchange into memory before something is bound to it. Raises: Postponed."""
         queue = source.memory if isinstance(source, MemoryExchange) else None
         if isinstance(queue, HistoryQueue):
             for slot in queue.level.manager.slots.values():
@@ -75,7 +75,7 @@ class ExchangeMemories:
                     raise HistoryOnDisk(self._ports.read, queue.level, slot)
 
     def replay(self, source: Exchange, destination: Queue | Exchange) -> None:
-        """Give the history of an exchange to what was bound to it."""
+        """Deliver the history of an exchange to a new binding's destination."""
         queue = source.memory if isinstance(source, MemoryExchange) else None
         if not isinstance(queue, HistoryQueue):
             return
@@ -97,6 +97,6 @@ class ExchangeMemories:
 
 
 def _copy(message: Message, queues: int, now_ms: int) -> Message:
-    """Return a message as published now to as many queues."""
+    """Return a copy of a message, as published now to this number of queues."""
     header, body = message.header, message.body
     return Message(message.envelope, header, body, charge_bytes(header, body, queues), message.facts, now_ms)

@@ -1,4 +1,5 @@
-"""The firehose: what is published to a vhost and delivered from it, copied to the exchange `amq.rabbitmq.trace`.
+"""The firehose: copies of all messages published to a vhost and delivered from it, for the exchange
+`amq.rabbitmq.trace`.
 
 While it is off, the firehose costs the publish path nothing. The first watcher drops the publish caches; from then on
 each publish takes the slow path. Source: RabbitMQ, rabbit_trace.
@@ -26,14 +27,14 @@ from broker.core.queue.queue import Queue
 from broker.core.topology.exchanges import Exchanges
 
 NUMBERS: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}  # properties that are not texts, and their octets
-NAMES: Final = {"message_type": "type"}  # RabbitMQ's name of a property, where it is not ours
+NAMES: Final = {"message_type": "type"}  # RabbitMQ's name of a property, where it differs from ours
 SIGNED: Final = Struct(">i")
 SIGNED_MAX: Final = (1 << 31) - 1
 HEADER: Final = Struct(">HHQH")  # class, weight, body size, flags of a content header
 
 
 class TracedClient(Protocol):
-    """The client that published a message, or that a message was delivered to."""
+    """The client that published or received a message."""
 
     name: str
     user: User | None
@@ -68,15 +69,15 @@ class Passage:
 
     @property
     def kind(self) -> str:
-        """Whether it was published or delivered, as the trace's routing keys begin."""
+        """Whether it was published or delivered: the first word of the trace's routing key."""
         return "publish" if self.redelivered is None else "deliver"
 
 
 class Watcher(Protocol):
-    """Hears of each message that is published or delivered."""
+    """Receives each message that is published or delivered."""
 
     def hear(self, passage: Passage) -> None:
-        """Take a message without delay, or drop it."""
+        """Accept a message without delay, or drop it."""
 
 
 def _nobody(_firehose: Firehose | None) -> None:
@@ -84,7 +85,7 @@ def _nobody(_firehose: Firehose | None) -> None:
 
 
 class Firehose:
-    """Copies the messages of a vhost while it is switched on or watched.
+    """Copy the messages of a vhost while the firehose is switched on or watched.
 
     Invariant: ``active`` while it is ``publishing`` or watched; ``switched`` is called at each change, so that
         deliveries are copied. Messages of the trace exchange itself are not copied.
@@ -143,7 +144,7 @@ class Firehose:
         content: tuple[HeaderFacts, bytes, bytes],
         queues: Sequence[Queue],
     ) -> None:
-        """Copy a publish that was checked and routed, before its queues take it.
+        """Copy a publish that was checked and routed, before it is queued.
 
         Shapes: `content` is the facts of the header, the header as consumers see it, and the body.
         """
@@ -152,7 +153,7 @@ class Firehose:
     def received(
         self, leaf: str, envelope: Envelope, content: tuple[HeaderFacts, bytes, bytes], queues: Sequence[Queue]
     ) -> None:
-        """Copy a message that a leaf of the overlay published, as a publish here; it has no user and no channel."""
+        """Copy a message that an overlay leaf published, as if published here; it has no user and no channel."""
         self._tell_publish((f"overlay {leaf}", "", 0), envelope, content, queues)
 
     def _tell_publish(

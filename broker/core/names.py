@@ -1,6 +1,6 @@
 """The rules for names that a client may declare, delete and bind. Texts: RabbitMQ 4.3.
 
-A resource is only a name: it may not exist. Permissions are checked for it and errors print it.
+A resource is only a name, and need not exist. Permissions are checked for it and errors print it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from broker.routing.exchange_types import EXCHANGE_TYPES
 
 RESERVED: Final = "amq."
 TRACE: Final = "amq.rabbitmq.trace"
-INTEREST: Final = "amq.slotmq.interest"  # made where an overlay runs
+INTEREST: Final = "amq.slotmq.interest"  # created where an overlay runs
 PREDECLARED: Final = (  # AMQP 0-9-1, 3.1.3.1 and rabbit_vhost; the default exchange "" is added separately
     ("amq.direct", "direct"),
     ("amq.fanout", "fanout"),
@@ -46,7 +46,7 @@ def is_short_text(value: Any) -> bool:
     """Return whether a value is text that fits in a short string, as names and routing keys must."""
     try:
         return isinstance(value, str) and len(value.encode()) <= SHORT_STRING_MAX_BYTES
-    except UnicodeEncodeError:  # half a surrogate pair, which JSON can encode
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can encode
         return False
 
 
@@ -84,7 +84,7 @@ def refuse_reserved(kind: str, name: str) -> None:
 
 
 def refuse_system_deletion(resource: Resource) -> None:
-    """Refuse to delete an exchange of the broker.
+    """Refuse to delete one of the broker's own exchanges.
 
     Raises: 403.
     """

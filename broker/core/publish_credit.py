@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from broker.amqp.output import ConnectionOutput
 
-SHARE_ENTRIES: Final = 2048  # per vhost and turn: as many as its workers deliver in a turn
-PIECE_ENTRIES: Final = 256  # the least part of a share for one connection: smaller parts cost more than they gain
-LEAST_PART: Final = 8  # publishers whose queues lag may add one entry for this many deliveries
+SHARE_ENTRIES: Final = 2048  # per vhost and turn: the number that its workers deliver in a turn
+PIECE_ENTRIES: Final = 256  # the smallest part of a share for one connection: smaller parts cost more than they gain
+LEAST_PART: Final = 8  # publishers to lagging queues may add one entry per this many deliveries
 AWAITED_PART: Final = 2  # ... and while only acks are awaited: the consumers, not the workers, set the pace
 LEAST_ENTRIES: Final = 16  # the least share, so that a publisher never stops for long
 
@@ -21,11 +21,12 @@ def _nothing() -> None:
 
 
 class PublishCredit:
-    """Holds the publishers of one vhost that have used up their part of a turn, and releases them in turn.
+    """Hold back the publishers of one vhost that have used up their part of a turn, and release them in turn.
 
-    A message counts once for each queue that it enters. A queue lags when the workers have not delivered all that its
-    consumers have room for: its publishers get only a small part of what is delivered until it has caught up.
-    A queue whose consumers have no room lags only while it is awaited: they take much, and will soon have room again.
+    A message counts once for each queue that it enters. A queue lags when the workers have not delivered all the
+    messages that its consumers have room for: until it has caught up, its publishers may add only a small part of what
+    is delivered. A queue whose consumers have no room lags only while it is awaited: they take many messages, and will
+    soon have room again.
     Shapes: ``waiting`` are the publishers that have used up their part, and ``lagging`` those of queues that lag.
     Units: queue entries. ``serial`` counts the turns of the workers, ``lagged`` how often a message entered a lagging
         queue.
@@ -45,16 +46,15 @@ class PublishCredit:
         return bool(self.waiting or self.lagging)
 
     def wait(self, share: CreditShare) -> None:
-        """Release a publisher in one of the next turns."""
+        """Queue a publisher for release in one of the next turns."""
         (self.lagging if share.lagging else self.waiting).append(share)
         self._schedule()
 
     def turn(self, delivered: int, *, behind: bool, crowded: bool, awaited: bool = False) -> None:
-        """Begin a turn and release publishers, after the workers have delivered this many messages.
-
-        `behind` is whether queues are left that can be served further, `crowded` whether they are more than a turn
-        serves; then all publishers wait for them. `awaited` is whether queues will soon be served further, or else a
-        turn without them follows. While none waits, counting the turn in ``serial`` is enough.
+        """Begin a turn and release publishers, after the workers have delivered this many messages. `behind` is set if
+        some queues can be served further, `crowded` if they are more than one turn serves; then all publishers wait for
+        them. `awaited` is set if queues will soon be served further; otherwise a turn without them follows. While no
+        publisher waits, counting the turn in ``serial`` is enough.
         """
         self.serial += 1
         least = max(LEAST_ENTRIES, delivered // LEAST_PART)
@@ -72,7 +72,7 @@ class PublishCredit:
 
     @staticmethod
     def _release(waiting: deque[CreditShare], entries: int) -> None:
-        """Release those that have waited longest, each for its piece of some entries."""
+        """Release the publishers that have waited longest, each with its part of the entries."""
         piece = max(PIECE_ENTRIES, entries // len(waiting))
         while waiting and entries > 0:
             waiting.popleft().release(min(piece, entries))
@@ -82,8 +82,8 @@ class PublishCredit:
 class CreditShare:
     """The credit of one connection for publishes in this turn.
 
-    Units: ``left`` is in queue entries, and holds for the turn with number ``serial``. With ``lagging`` the connection
-        was last held because of a queue that lags, and does not get a new share in each turn.
+    Units: ``left`` is in queue entries, and holds for the turn with number ``serial``. ``lagging`` means that the
+        connection was last held because of a lagging queue, and does not get a new share in each turn.
     """
 
     __slots__ = ("_connection", "credit", "lagging", "left", "serial")
@@ -96,7 +96,7 @@ class CreditShare:
         self.lagging = False
 
     def begin(self) -> int:
-        """Return how many entries are left for a publish or a run of publishes, which makes at least one.
+        """Return the number of entries left for a publish or a run of publishes, which adds at least one.
 
         While ``serial`` is that of the credit, the answer is ``left``.
         """
@@ -106,10 +106,9 @@ class CreditShare:
         return self.left
 
     def end(self, left: int, lagged: int) -> None:
-        """Note what is left; hold the connection when that is nothing, or when a queue lags that was published to.
-
-        `lagged` is that of the credit before the publish: nothing is left to do when it has not changed and `left` is
-        noted.
+        """Record the entries left; hold the connection if there are none, or if the publish entered a lagging queue.
+        `lagged` is that of the credit before the publish: if it has not changed and `left` is recorded, nothing is left
+        to do.
         """
         self.left = left
         lags = self.credit.lagged != lagged

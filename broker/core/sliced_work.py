@@ -1,6 +1,5 @@
-"""Sliced work: what one method or the end of one client causes for millions of messages takes a slice of each turn.
-
-Other clients are served between the slices.
+"""Sliced work: when one method or the end of one client affects millions of messages, the work takes a slice of each
+turn, and other clients are served between the slices.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ from typing import Final
 
 from broker.core.deadlines import Clock, Deadlines
 
-MESSAGES_PER_UNIT: Final = 32  # messages that are settled and released from memory in ten microseconds
+MESSAGES_PER_UNIT: Final = 32  # messages settled and released from memory in ten microseconds
 
 
 class SlicedWork:
-    """Takes the steps of some work, in each loop turn as many as the turn's share allows.
-
-    Shapes: each step yields its cost in units of the turn's share. ``_running`` has the steps that are left by number,
-        and what follows the last one.
+    """Run the steps of some work, in each loop turn as many as the turn's share allows. Shapes: each step yields its
+    cost in units of the turn's share. ``_running`` has, by number, the remaining steps and the function to call after
+    the last one.
     """
 
     def __init__(self, clock: Clock, deadlines: Deadlines) -> None:
@@ -28,13 +26,13 @@ class SlicedWork:
         self._last = 0
 
     def run(self, steps: Iterator[int], then: Callable[[], None] | None = None) -> None:
-        """Begin some work: small work is over when this returns. Call `then` after its last step."""
+        """Begin some work, and call `then` after its last step. Small work is finished when this returns."""
         self._last = number = self._last + 1
         self._running[number] = (steps, then)
         self._continue(number)
 
     def finish(self) -> Iterator[None]:
-        """Take all steps that are left, because the broker stops, and yield after each."""
+        """Run all remaining steps, because the broker is stopping, and yield after each."""
         while self._running:
             number, (steps, _) = next(iter(self._running.items()))
             self._deadlines.cancel((self, number))
@@ -43,7 +41,7 @@ class SlicedWork:
             self._end(number)
 
     def _continue(self, number: int) -> None:
-        """Take steps until the share of this turn is used up."""
+        """Run steps until the share of this turn is used up."""
         deadlines = self._deadlines
         for units in self._running[number][0]:
             deadlines.spend(units)

@@ -1,7 +1,4 @@
-"""A vhost: the record of its parts, and how they are put together.
-
-Knows no connections, frames or permissions; the sessions call the parts.
-"""
+"""A vhost: its parts, and their wiring. It knows no connections, frames or permissions; the sessions call the parts."""
 
 from __future__ import annotations
 
@@ -48,8 +45,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Vhost"]
 
-QUEUES_AT_ONCE: Final = 32  # queues of a deleted vhost that go in one turn
-FORGOTTEN_AT_ONCE: Final = 1000  # exchanges whose first misses go in one turn
+QUEUES_AT_ONCE: Final = 32  # queues of a deleted vhost dropped in one turn
+FORGOTTEN_AT_ONCE: Final = 1000  # exchanges whose first misses are freed in one turn
 HEAD_INTERVAL_MS: Final = 2  # between the reads of two queues' heads after a restart
 
 
@@ -87,12 +84,12 @@ class PublishCaches:
         return True
 
     def drop_all(self) -> None:
-        """Drop every entry, because something has changed on which entries depend besides their routes."""
+        """Drop every entry, because something other than their routes has changed."""
         for cache in (*self._by_user.values(), *self._own):
             cache.drop_all()
 
     def forget_misses(self) -> None:
-        """Free what only decides whether a publish is admitted."""
+        """Free the data that only decides whether a publish is admitted to the cache."""
         for cache in (*self._by_user.values(), *self._own):
             cache.forget_misses()
 
@@ -109,11 +106,10 @@ class PublishCaches:
 
 
 class Vhost:
-    """Holds the parts of one vhost.
-
-    Invariant: `journal` decides each change of an exchange, queue or binding once, in order, before the answer.
-    Units: ``connections`` is how many connections have opened the vhost.
-    Shapes: ``refusal`` tells a client why its publish is refused; it is empty while the vhost takes publishes.
+    """Hold the parts of one vhost. Invariant: `journal` decides each change of an exchange, queue or binding once, in
+    order, before the answer.
+    Units: ``connections`` is the number of connections to the vhost. Shapes: ``refusal`` is the reason for which
+        publishes are refused, empty while the vhost accepts them.
     """
 
     def __init__(
@@ -137,8 +133,8 @@ class Vhost:
     ) -> None:
         """`share` serves the queues of a channel in the next turn; `store` accepts messages.
 
-        `delay` makes what holds the delayed messages of an exchange, `producers` what knows numbered producers, and
-        `replies` what knows the consumers of direct replies.
+        `delay` creates the holder of an exchange's delayed messages, `producers` the registry of numbered producers,
+        and `replies` that of direct reply consumers.
 
         Shapes: `generate` returns 22 fresh random characters, for a name that the client left out.
         """
@@ -211,28 +207,30 @@ class Vhost:
         self.default_queue_type = default
 
     def take_limits(self, table: Mapping[str, int]) -> None:
-        """Take the vhost's own limits from a table, in place of those that it had."""
+        """Replace the vhost's own limits by those in a table."""
         self.limits.take_table(table)
         self._decide_refusal()
 
     def take_alarm(self, reason: str) -> None:
-        """Take why an alarm blocks publishers; an empty reason ends it."""
+        """Set the reason for which an alarm blocks publishers; an empty reason ends it."""
         self._alarm = reason
         self._decide_refusal()
 
     def _decide_refusal(self) -> None:
-        """Refuse publishes during an alarm if none may be blocked. Dropped caches resolve each publish again."""
+        """Refuse publishes during an alarm if connections may not be blocked. The caches are dropped, so that each
+        publish is resolved again.
+        """
         refuses = self._alarm != "" and self.limits.blocked_max_s == 0
         if refuses or self.refusal:
             self.publish_caches.drop_all()
         self.refusal = f"{self._alarm}: the message was not accepted, publish it again later" if refuses else ""
 
     def accept_links(self, accept: LinkAcceptor) -> None:
-        """Accept links of other brokers of the overlay."""
+        """Accept overlay links of other brokers."""
         self.accept_link = accept
 
     def retain_with(self, retainer: Retainer) -> None:
-        """Take what keeps retained messages."""
+        """Set the store of retained messages."""
         self.retainer = retainer
 
     def exchange_resource(self, name: str) -> Resource:
@@ -256,10 +254,8 @@ class Vhost:
         self.connections -= 1
 
     def restored(self) -> None:
-        """Take up the work once topology and messages are restored.
-
-        Whether a message on disk expires is known only when it is read: so the heads of all queues are read one after
-        another.
+        """Start to work once topology and messages are restored. Whether a message on disk expires is known only once
+        it is read, so the heads of all queues are read one after another.
         """
         self.delays.restored()
         self.memories.restored()
@@ -269,7 +265,7 @@ class Vhost:
             queue.look_at(now_ms + place * HEAD_INTERVAL_MS)
 
     def dismantle(self) -> Iterator[None]:
-        """Drop everything because the vhost is deleted, and yield whenever others should have their turn."""
+        """Drop everything, because the vhost is deleted, yielding regularly so that others can run."""
         self.sweep.end()
         deferred = self.bindings.live.deferred
         for exchange in list(self.exchanges.values()):
@@ -290,7 +286,7 @@ class Vhost:
     # -- between the parts --------------------------------------------------------------------------------------------
 
     def forget_misses(self) -> Iterator[None]:
-        """Free, in steps, what only decides whether caches admit a key."""
+        """Free, in steps, the data that only decides whether caches admit a key."""
         self.publish_caches.forget_misses()
         self.router.forget_misses()
         for number, exchange in enumerate(list(self.exchanges.values()), 1):

@@ -16,13 +16,12 @@ BLOCKED_S: Final = "max-blocked-seconds"
 
 @dataclass(slots=True)
 class VhostLimits:
-    """The limits of one vhost. They hold for declares and binds, not for what is stored already.
-
-    The exchanges and queues that the broker makes itself are not counted.
+    """The limits of one vhost. They apply to declares and binds, not to stored objects. The broker's own exchanges and
+    queues are not counted.
     Shapes: ``own_queues_max``, ``connections_max`` and ``blocked_max_s`` were set by an operator for this vhost, None
         for no limit; the others are settings, for every vhost.
-    Units: ``blocked_max_s`` is how long an alarm may block a connection before the broker closes it; with 0 the
-        broker blocks none and refuses each publish.
+    Units: ``blocked_max_s`` is how long an alarm may block a connection before the broker closes it; with 0 the broker
+        blocks no connection and refuses each publish.
     """
 
     exchanges_max: int = 100_000
@@ -35,14 +34,14 @@ class VhostLimits:
     blocked_max_s: int | None = None
 
     def take(self, limits: VhostLimits) -> None:
-        """Take the limits of another vhost."""
+        """Copy the limits of another vhost."""
         self.take_settings(limits)
         self.own_queues_max = limits.own_queues_max
         self.connections_max = limits.connections_max
         self.blocked_max_s = limits.blocked_max_s
 
     def take_settings(self, limits: VhostLimits) -> None:
-        """Take the limits of changed settings and keep the vhost's own."""
+        """Apply the limits of changed settings, and keep the vhost's own."""
         self.exchanges_max = limits.exchanges_max
         self.queues_max = limits.queues_max
         self.bindings_max = limits.bindings_max
@@ -50,13 +49,13 @@ class VhostLimits:
         self.in_cluster = limits.in_cluster
 
     def take_table(self, table: Mapping[str, int]) -> None:
-        """Take the vhost's own limits from a table, in place of those that it had."""
+        """Replace the vhost's own limits by those in a table."""
         self.own_queues_max = limit_in(table, QUEUES)
         self.connections_max = limit_in(table, CONNECTIONS)
         self.blocked_max_s = limit_in(table, BLOCKED_S)
 
     def check_connections(self, vhost: str, user: str, count: int) -> None:
-        """Refuse one more connection than may be. Raises: 530, with RabbitMQ's text."""
+        """Check that one more connection is allowed. Raises: 530, with RabbitMQ's text."""
         limit = self.connections_max
         if limit is not None and count >= limit:
             raise ConnectionFault(
@@ -64,23 +63,23 @@ class VhostLimits:
             )
 
     def check_exchanges(self, resource: Resource, count: int) -> None:
-        """Refuse one more exchange than may be. Raises: 406."""
+        """Check that one more exchange is allowed. Raises: 406."""
         if count >= self.exchanges_max:
             raise _reached(f"cannot declare exchange '{resource.name}': exchange", resource.vhost, self.exchanges_max)
 
     @property
     def queue_limit(self) -> int:
-        """How many queues clients may declare."""
+        """The number of queues that clients may declare."""
         own = self.own_queues_max
         return self.queues_max if own is None else min(own, self.queues_max)
 
     def check_queues(self, resource: Resource, count: int) -> None:
-        """Refuse one more queue than may be. Raises: 406, with the text of RabbitMQ's max-queues."""
+        """Check that one more queue is allowed. Raises: 406, with the text of RabbitMQ's max-queues."""
         if count >= self.queue_limit:
             raise _reached(f"cannot declare queue '{resource.name}': queue", resource.vhost, self.queue_limit)
 
     def check_shared(self, *, durable: bool, exclusive: bool) -> None:
-        """Refuse a queue that is neither durable nor exclusive, where an operator wants RabbitMQ 4.3's rule.
+        """Refuse a queue that is neither durable nor exclusive, if an operator has enabled RabbitMQ 4.3's rule.
 
         Raises: 541, which closes the connection.
         """
@@ -92,12 +91,12 @@ class VhostLimits:
             )
 
     def check_alone(self, resource: Resource, what: str) -> None:
-        """Refuse what a node of a cluster cannot do. Raises: 406."""
+        """Refuse features that a node of a cluster does not support. Raises: 406."""
         if self.in_cluster:
             raise ChannelError(406, f"cannot declare {resource}: a cluster has no {what}")
 
     def check_bindings(self, resource: Resource, count: int) -> None:
-        """Refuse one more binding than may be. Raises: 406."""
+        """Check that one more binding is allowed. Raises: 406."""
         if count >= self.bindings_max:
             raise _reached(f"cannot bind {resource.kind} '{resource.name}': binding", resource.vhost, self.bindings_max)
 

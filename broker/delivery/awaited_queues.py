@@ -10,13 +10,13 @@ from broker.core.publish_credit import SHARE_ENTRIES
 from broker.core.queue.queue import Queue
 
 BRISK_MESSAGES: Final = 256  # delivered in a turn for a queue to be awaited; and in each wait for the next one
-PATIENCE_MS: Final = 4  # how long publishers to an awaited queue wait at most
+PATIENCE_MS: Final = 4  # the longest that publishers to an awaited queue wait
 
 
 class _Course:
     """The demand of a queue's consumers, and the shortest length of the queue since it became high.
 
-    Units: messages; ``taken`` counts those delivered since the present wait began.
+    Units: messages; ``taken`` counts those delivered since the current wait began.
     """
 
     __slots__ = ("lowest", "taken")
@@ -41,16 +41,14 @@ class _Course:
 
 
 class AwaitedQueues:
-    """Notes the queues that grow although their consumers take many messages.
-
-    A consumer that has used up its prefetch has no room, and its acks arrive while publishes are handled. Publishers
-    that do not wait for these acks add more than is delivered, although the consumers keep up. Slow ones are not
-    awaited.
-    Shapes: ``_courses`` has the queues whose consumers take much; ``left`` has the lagging ones.
+    """Track the queues that grow although their consumers take many messages. A consumer that has used up its prefetch
+    has no room until its acks arrive, which happens while publishes are handled. Publishers that do not wait for these
+    acks add more than is delivered, although the consumers keep up. Slow consumers are not awaited. Shapes:
+    ``_courses`` has the queues whose consumers take many messages; ``left`` has the lagging ones.
     """
 
     def __init__(self, deadlines: Deadlines, clock: Clock, schedule: Callable[[], None]) -> None:
-        """Call `schedule` when a queue is no longer awaited: a turn of the workers has to follow."""
+        """`schedule` is called when a queue is no longer awaited, because a turn of the workers must follow."""
         self._deadlines = deadlines
         self._clock = clock
         self._schedule = schedule
@@ -58,7 +56,7 @@ class AwaitedQueues:
         self.left: set[Queue] = set()
 
     def note(self, queue: Queue, left: int, taken: int) -> bool:
-        """Return whether a queue with messages left lags and is awaited, after this many were delivered from it."""
+        """Record this many deliveries from a queue with messages left, and return whether it lags and is awaited."""
         course = self._courses.get(queue)
         if course is not None:
             course.deliver(taken)
@@ -75,7 +73,7 @@ class AwaitedQueues:
         return False
 
     def caught_up(self, queue: Queue) -> None:
-        """Note that no message is left in a queue."""
+        """Record that a queue has no messages left."""
         self.left.discard(queue)
 
     def _begin(self) -> None:

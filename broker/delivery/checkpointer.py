@@ -1,8 +1,8 @@
 """The checkpointer: write the state of every queue, so that recovery is short and log segments can be removed.
 
 A checkpoint is taken when the log has grown far enough, after an interval, and at a clean stop. It records the log's
-position first and then the queues, slice by slice, while the broker works. The log has everything that happens
-meanwhile after that position, and replaying a record twice changes nothing.
+position first and then the queues, slice by slice, while the broker works. Everything that happens meanwhile is in the
+log after that position, and replaying a record twice changes nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 SLICE: Final = 150  # slots per turn of the loop, some 0.4 ms; a level counts as a slot
-CHANGES_AT_ONCE: Final = 500  # changes of the topology that a thread encodes in less than a millisecond
+CHANGES_AT_ONCE: Final = 500  # topology changes that a thread encodes in less than a millisecond
 WRITE_COST: Final = 20  # slots that a write to a queue log counts for
 ENTRIES_COST: Final = 20  # entries of a write that count for one slot
 REPLAY_BYTES: Final = 16 * 1024 * 1024
@@ -73,15 +73,17 @@ class Checkpointer:
 
     @property
     def changed(self) -> bool:
-        """Whether the log has grown since the last checkpoint, or another one would free space: the older one goes."""
+        """Whether the log has grown since the last checkpoint, or another one would free space, because it replaces an
+        older one.
+        """
         return self._store.log.position != self._position or self._store.holds_back
 
     async def take(self, *, clean: bool = False) -> None:
         """Take a checkpoint. Raises: StoreFailed."""
         async with self._busy:
-            self._committer.check()  # a failed broker must not write its memory down
+            self._committer.check()  # a failed broker must not save its state
             wide = self._vhost.wide
-            while wide.pending:  # a message is in the log and not in all of its queues
+            while wide.pending:  # a message is in the log but not in all of its queues
                 wide.turn()
                 await asyncio.sleep(0)
             checkpoint = await self._snapshot(clean=clean)
@@ -115,7 +117,7 @@ class Checkpointer:
         return checkpoint
 
     async def _turn(self, cost: int) -> None:
-        """Let the loop turn when the slice is used up, and spend some of it."""
+        """Use up some of the slice, and let the loop turn once it is used up."""
         if self._left <= 0:
             self._shorten()
             await asyncio.sleep(0)
@@ -126,7 +128,7 @@ class Checkpointer:
         """Return the state of a level, None when it was deleted.
 
         Invariant: the next id is captured together with the slots that took messages meanwhile, last of all; so an id
-            below it that lies in no slot is settled.
+            below it that is in no slot is settled.
         """
         manager = level.manager
         states: list[SlotState] = []
@@ -170,7 +172,9 @@ def _let_others_run() -> None:
 
 
 def _interruptible(changes: Iterable[Change]) -> Iterator[Change]:
-    """Yield changes, and let other threads run now and then: compiled code, which encodes them, does not by itself."""
+    """Yield changes, letting other threads run from time to time, because the compiled code that encodes them never
+    does.
+    """
     for number, change in enumerate(changes, 1):
         yield change
         if number % CHANGES_AT_ONCE == 0:
@@ -178,11 +182,11 @@ def _interruptible(changes: Iterable[Change]) -> Iterator[Change]:
 
 
 def _settled(slot: Slot) -> bytes:
-    """Return a bit for each message that is settled, or ends with the process."""
+    """Return a bit per message, set if it is settled or does not outlive the process."""
     if slot.volatile is None and not slot.unlogged:
         return slot.acks.to_bytes() if slot.acks.count else b""
     settled = slot.acks.bits(slot.length)
-    # A transient message ends with the process: `volatile` marks it on disk, `unlogged` lists it in memory.
+    # A transient message does not outlive the process: `volatile` marks it on disk, `unlogged` lists it in memory.
     if slot.volatile is not None:
         settled[: len(slot.volatile)] |= slot.volatile
     for index in slot.unlogged:

@@ -1,6 +1,6 @@
 """The broker's clock: it only moves forward, at the pace of real time, across clock corrections and restarts.
 
-Expiry and delays rely on it. When somebody sets the system clock while the broker runs, this clock does not follow, and
+Expiry and delays rely on it. When the system clock is set while the broker runs, this clock does not follow, and
 differs from then on. The data folder keeps the difference (`clock_watch`), and the next start resumes with it, so that
 timestamps keep their true age. The time of day of a moment is the reading of this clock less the difference.
 """

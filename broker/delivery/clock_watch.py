@@ -52,10 +52,7 @@ class ClockWatch:
         return self._ahead_ms
 
     def start(self, turn: Turn, positions: Callable[[], list[int]]) -> None:
-        """Pass the clock's lead to the turn from now on.
-
-        `positions` returns the position of each vhost's log.
-        """
+        """Start to pass the clock's lead to the turn. `positions` returns the position of each vhost's log."""
         self._turn = turn
         self._positions_now = positions
         self._written_s = asyncio.get_running_loop().time()

@@ -1,15 +1,15 @@
 """The committer: one fdatasync for all waiting records, then the confirms.
 
-No timer: while one sync runs, the next batch gathers. It gathers on for a few turns as long as each of them appends
-much, because to write and sync a batch costs as much CPU time as dozens of small messages. A sync confirms only what
-was appended before it began. A failed sync ends the process: after it the kernel may have dropped the dirty pages, and
-a retry would succeed falsely.
+There is no timer: while one sync runs, the next batch is collected. Collection continues for a few turns while each of
+them appends much, because writing and syncing a batch costs as much CPU time as dozens of small messages. A sync
+confirms only records appended before it began. A failed sync ends the process, because the kernel may have dropped the
+dirty pages, and a retry would falsely succeed.
 
-A thread writes and syncs, so that a slow disk does not stop the loop. The exception is a lone publish, or a lone
-declare: one publisher waits for one confirm, as it alone did before, the turn has no other work, the turns before it
-had none, and the last FAST_SYNCS syncs took less than FAST_S each. There the two hand-overs between threads take as
-long as the sync and cost as much CPU time, and the loop would be idle. The first slow sync sends the next ones to the
-thread again.
+A thread writes and syncs, so that a slow disk does not stop the loop. The exception is a lone publish or declare: a
+single publisher waits for one confirm, as the same one did before, neither this turn nor the turns before it have other
+work, and each of the last FAST_SYNCS syncs took less than FAST_S. In that case the two switches between threads would
+take as long as the sync and cost as much CPU time, and the loop would be idle. The first slow sync sends the next ones
+to the thread again.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 FAST_S: Final = 0.0005
 FAST_SYNCS: Final = 8
 LONE_MAX_BYTES: Final = 64 << 10  # a larger batch takes longer to write
-LAZY_MAX_BYTES: Final = 4 << 20  # of records without a waiter that wait for more; beyond it a publisher would be paused
-GATHER_BYTES: Final = 4 << 10  # after a turn that appends so much, the next one probably brings more
-GATHER_TURNS: Final = 4  # that a batch may wait: each handles a bounded share of input
+LAZY_MAX_BYTES: Final = 4 << 20  # of records without a waiter that are held back; beyond it a publisher would be paused
+GATHER_BYTES: Final = 4 << 10  # after a turn that appends this much, the next one probably appends more
+GATHER_TURNS: Final = 4  # for which a batch may wait: each handles a bounded share of input
 COMMIT_BOUNDS_S: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 )  # fmt: skip
@@ -41,10 +41,10 @@ QUIET_TURNS: Final = 2  # a lone publisher causes one turn that commits, and one
 
 
 class CommitTally:
-    """A histogram of the durations of commits, from the start of the write to the confirms.
+    """A histogram of the durations of commits, from the beginning of a write to the confirms.
 
     Shapes: ``counts`` has one number for each of COMMIT_BOUNDS_S, its longest duration, and one for the rest.
-    Units: ``total_s`` is the sum of the durations, ``total_bytes`` that of what was written.
+    Units: ``total_s`` is the sum of the durations, ``total_bytes`` is the number of bytes written.
     Cost: one step for each commit, whatever the number of messages.
     """
 
@@ -95,20 +95,20 @@ class BatchWriter:
         self._batches.put(batch)
 
     def close(self) -> None:
-        """End the thread after the batch that it writes."""
+        """End the thread after its current batch."""
         if self._running is not None:
             self._batches.put(None)
             self._running.join()
             self._running = None
 
     def write(self, batch: Batch) -> None:
-        """Write a batch in the calling thread, and tell the loop how it ended."""
+        """Write a batch in the calling thread, and report the outcome to the loop."""
         error: BaseException | None = None
         try:
             self._write(batch)
         except BaseException as failure:  # noqa: BLE001 - the committer ends the broker
             error = failure
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed, so nothing waits
             self._loop.call_soon_threadsafe(self._ended, error)
 
     def _run(self) -> None:
@@ -134,9 +134,8 @@ class EngineCommitter(Protocol):
 
 
 class Committer:
-    """Writes and syncs one log in a thread, a batch at a time, and confirms what a batch carried.
-
-    Units: ``lazy_s`` is how long records without a waiter (acks) may stay unwritten.
+    """Write and sync one log in a thread, a batch at a time, and confirm the publishes of each. Units: ``lazy_s`` is
+    how long records without a waiter (acks) may stay unwritten.
     """
 
     def __init__(
@@ -154,12 +153,12 @@ class Committer:
         self._fail = fail
         self._lazy_s = lazy_s
         self._waiting: list[Confirmable] = []
-        self._batch: Batch | None = None  # what is being written, since `_began_s`
+        self._batch: Batch | None = None  # the batch being written, since `_began_s`
         self._began_s = 0.0
         self._confirms: list[
             tuple[Confirmable, int]
         ] = []  # the publishers that the batch confirms, each up to a number
-        self._draining: list[asyncio.Future[None]] = []  # ... and which drains end
+        self._draining: list[asyncio.Future[None]] = []  # ... and the drains that it ends
         self._lazy: asyncio.TimerHandle | None = None
         self._synced_waiters: list[asyncio.Future[None]] = []
         self._failure: BaseException | None = None
@@ -170,7 +169,7 @@ class Committer:
         self._last_turn = 0  # the last turn that was quiet and began a sync
         self._last_lone: Confirmable | None = None  # the publisher of the last sync, if it was only one
         self.tally = CommitTally()
-        self.urgent = False  # something waits for the disk that is not to be confirmed (a checkpoint, a drain)
+        self.urgent = False  # something that needs no confirm waits for the disk (a checkpoint, a drain)
 
     @property
     def busy(self) -> bool:
@@ -183,14 +182,13 @@ class Committer:
         self._schedule()
 
     def sync_soon(self) -> None:
-        """Sync what was appended so far in the next turn, though no publisher waits for it."""
+        """Sync the records so far in the next turn, even if no publisher waits for them."""
         self.urgent = True
         self._schedule()
 
     def turn(self, number: int, alone: bool) -> int:
-        """Confirm what needs no disk, and start a sync when something waits for one and none is running.
-
-        Returns how many bytes of records wait, or are being written; more where a segment ends. `number` is that of the
+        """Confirm work that needs no disk, and start a sync if something waits for one and none is running. Return the
+        number of bytes of records that wait or are being written; more where a segment ends. `number` is that of the
         turn, which is `alone` when it has no other work.
         """
         for_disk: list[Confirmable] = []
@@ -223,7 +221,7 @@ class Committer:
         return self._log.position - self._log.written if self._log.waiting else 0
 
     async def drain(self) -> None:
-        """Return when everything appended so far is written and synced.
+        """Wait until everything appended so far is written and synced.
 
         Raises: the error that ended the broker; ValueError when the vhost was deleted.
         """
@@ -264,7 +262,7 @@ class Committer:
         return len(self._waiting) == 1 and self._waiting[0].published == self._waiting[0].confirmed + 1
 
     def _start(self, number: int, alone: bool) -> None:
-        """Start to write and sync the records so far in the thread; do it here for a lone publish."""
+        """Start to write and sync the records so far, in the thread or, for a lone publish, here."""
         if self._lazy is not None:
             self._lazy.cancel()
             self._lazy = None
@@ -295,7 +293,7 @@ class Committer:
             raise error  # the turn must not go on
 
     def _is_lone(self, number: int) -> bool:
-        """Return whether one publish waits, nothing else goes on, and the disk is fast."""
+        """Return whether one publish waits, there is no other work, and the disk is fast."""
         quiet = number <= self._last_turn + QUIET_TURNS
         self._last_turn = number
         waiting = self._waiting
@@ -305,7 +303,7 @@ class Committer:
         return self._one_waits()
 
     def _written(self, error: BaseException | None) -> None:
-        """Confirm what a batch on disk contained, and schedule the next one; end the broker when it is not on disk."""
+        """Confirm the publishes of a written batch, and schedule the next one; end the broker if the write failed."""
         batch, self._batch = self._batch, None
         try:
             if error is not None:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 SLOTS: Final = 150  # examined, or removed from a segment, between two turns of the loop
 ENTRIES_COST: Final = 20  # messages of a slot that cost as much as a slot
-DRAINING_PART: Final = 8  # a segment that lost this part of its slots since the last look is being emptied
-MESSAGES: Final = 25  # relocated between two turns; each that has no neighbour has a write of its own, some 20 us
+DRAINING_PART: Final = 8  # a segment that lost this part of its slots since the last check is being emptied
+MESSAGES: Final = 25  # relocated between two turns; each without a neighbour needs a separate write, some 20 us
 
 _log = get_logger()
 
@@ -54,7 +54,7 @@ class Compactor:
         self._committer = committer
         self._executor = thread
         self._below_ratio = below_ratio
-        self._seen: dict[int, int] = {}  # how many slots kept each segment at the last look
+        self._seen: dict[int, int] = {}  # the number of slots that kept each segment at the last check
         self.relocated = 0
 
     def take_settings(self, settings: Store) -> None:

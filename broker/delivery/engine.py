@@ -1,4 +1,4 @@
-"""The engine: one vhost with its store and everything that delivers from it."""
+"""The engine: one vhost with its store and the parts that deliver from it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Engine(TurnEngine):
         self._checkpoint = Tasks(self.fail)
         self._closed = False
         self._stops = False
-        self.retired = False  # the vhost is deleted or offline: no one begins to read its store any more
+        self.retired = False  # the vhost is deleted or offline, so no new reads of its store may begin
         self._delivers = False  # a queue needs to be served
         self._commits = True  # something waits for the committer; that of a cluster reports its backlog in each turn
         self._alarm: asyncio.TimerHandle | None = None
@@ -152,12 +152,10 @@ class Engine(TurnEngine):
             self.deadlines.run(self._turn.now_ms)
 
     def restore(self, recovered: Recovered, sealed: Mapping[int, int]) -> None:
-        """Restore the vhost that recovery found.
-
-        Shapes: `sealed` has for each queue of a tap the id after the last message in a slot file. Messages in slot
-            files are settled here, and their ids are not given again, even those of transient messages, which the log
-            never had.
-        Raises: CorruptStore when messages have no queue, unless damage is quarantined: then they get one.
+        """Restore the recovered vhost. Shapes: `sealed` has, for each queue of a tap, the id after the last message in
+        a slot file. Messages in slot files are settled here, and their ids are not reused, even those of transient
+        messages, which were never in the log. Raises: CorruptStore if messages have no queue, unless damage is
+        quarantined: then a queue is created for them.
         """
         self.recovered_clean = recovered.clean
         vhost = self.vhost
@@ -186,11 +184,11 @@ class Engine(TurnEngine):
 
     @property
     def deduplicates(self) -> bool:
-        """Whether a queue has messages and takes none twice."""
+        """Whether a deduplicating queue has messages."""
         return any(queue.duplicates is not None and queue.waiting for queue in self.vhost.queues.values())
 
     def read_duplicates(self) -> None:
-        """Read the messages of the queues that take none twice. *Blocking.* Raises: StoreFailed.
+        """Read the messages of the deduplicating queues. *Blocking.* Raises: StoreFailed.
 
         Invariant: nothing has happened since `restore`.
         Cost: one read of each of these messages.
@@ -251,10 +249,10 @@ class Engine(TurnEngine):
             deadlines.run(self._turn.now_ms)
             self._arm()
             self._schedule()
-            deadlines.begin_turn()  # publishers have a share of their own, however much work is due
+            deadlines.begin_turn()  # publishers have a separate share, however much work is due
         while self._settled:  # deliveries without acknowledgement
             self._settled.pop().log_settlements()
-        if self._log.position != seen:  # the next turn writes them: settlements and dead letters
+        if self._log.position != seen:  # the next turn writes the settlements and dead letters
             self._schedule()
         if self.pager.pressed:
             self._turn.page_out_later(self)
@@ -298,13 +296,13 @@ class Engine(TurnEngine):
             self._checkpoint.start(self._write_down())
 
     def save_space(self, *, on: bool) -> None:
-        """Keep one checkpoint only, or two again, as `VhostStore.save_space` does."""
+        """Keep only one checkpoint, or two again, as `VhostStore.save_space` does."""
         if self._parts.lasting and not self._closed:
             saved = self._loop.run_in_executor(self._disk, partial(self.store.save_space, on=on))
             saved.add_done_callback(self._checkpoint_done)
 
     async def stop(self) -> None:
-        """Write everything to disk and close the store; what becomes due meanwhile waits for the next start."""
+        """Write everything to disk and close the store; work that becomes due meanwhile waits for the next start."""
         self._stops = True
         await self._checkpoint.ended()
         if self._parts.lasting:
@@ -315,13 +313,13 @@ class Engine(TurnEngine):
         self.close(clean=True)
 
     def free_computed(self) -> Iterator[None]:
-        """Free, in steps, what is computed again when it is needed, and the tables of sets that have become small."""
+        """Free, in steps, caches that can be recomputed, and the tables of sets that have become small."""
         self.workers.shrink()
         yield
         yield from self.vhost.forget_misses()
 
     async def finish_sliced(self) -> None:
-        """Finish what takes several turns, in as many steps of the loop."""
+        """Finish sliced work, in several steps of the loop."""
         for _ in self.vhost.ports.sliced.finish():
             await asyncio.sleep(0)
 
@@ -330,7 +328,8 @@ class Engine(TurnEngine):
         return self._parts.messages(self.vhost, queue, self.reader, self.committer)
 
     async def frozen(self, work: Callable[[], None]) -> None:
-        """Run blocking work in the checkpoint thread, after a checkpoint, while no file is removed and no entry moved.
+        """Run blocking work in the checkpoint thread, after a checkpoint, while no file is removed and no entry is
+        moved.
 
         Raises: StoreFailed of the work itself, which does not end the broker; ValueError when the broker stops, and on
             a node of a cluster.
@@ -346,11 +345,11 @@ class Engine(TurnEngine):
         await done
 
     def retire(self) -> None:
-        """Note that the store is about to close, so that the slot writer and snapshots leave it alone."""
+        """Announce that the store is about to close, so that the slot writer and snapshots stop using it."""
         self.retired = True
 
     async def discard(self) -> None:
-        """End the engine of a vhost that is deleted: nothing is written, and its objects go over several turns."""
+        """End the engine of a deleted vhost: nothing is written, and its objects are freed over several turns."""
         self.vhost.answers.abandon()
         self._parts.closed()
         self._stops = True
@@ -363,7 +362,7 @@ class Engine(TurnEngine):
         self.close()
 
     async def give_up(self, error: CorruptStore) -> None:
-        """End the engine of a vhost whose store is damaged: its files stay as they are."""
+        """End the engine of a vhost whose store is damaged: its files stay unchanged."""
         self._stops = True
         await self._checkpoint.ended()
         self.committer.abort(error)
@@ -383,7 +382,7 @@ class Engine(TurnEngine):
         self.store.close(clean=clean)
 
     def log_settled(self) -> None:
-        """Log messages that were settled outside of a turn, and have them written."""
+        """Log messages that were settled outside of a turn, and schedule the write."""
         while self._settled:
             self._settled.pop().log_settlements()
         self._schedule()
@@ -419,7 +418,7 @@ class Engine(TurnEngine):
         self.vhost.dead_letters.dead_letter(queue, message, reason)
 
     def _with_poisoned(self, name: str, then: Callable[[], None]) -> None:
-        """Call when the queue of this name is there, which takes a while in a cluster."""
+        """Call back once the queue with this name exists, which takes time in a cluster."""
         if name in self.vhost.queues:
             then()
         else:

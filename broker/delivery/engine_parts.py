@@ -1,4 +1,4 @@
-"""The parts that the engine of a standalone broker and that of a node of a cluster have of different kinds."""
+"""The parts in which the engine of a standalone broker differs from that of a cluster node."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from broker.core.confirmable import Confirmer
     from broker.settings import Settings
 
-CACHE_ROUNDS: Final = 4  # a route cache decides whether it pays after this many times its size in misses
+CACHE_ROUNDS: Final = 4  # a route cache checks whether it is useful after this many times its size in misses
 
 
 def new_vhost(
@@ -71,7 +71,7 @@ def new_vhost(
 
 
 def limits_of(settings: Settings) -> VhostLimits:
-    """Return how many exchanges, queues and bindings a vhost may have."""
+    """Return the limits on exchanges, queues and bindings of a vhost."""
     limits = settings.limits
     return VhostLimits(
         limits.exchanges_max,
@@ -83,11 +83,9 @@ def limits_of(settings: Settings) -> VhostLimits:
 
 
 class EngineParts(Protocol):
-    """Makes the parts of the engine of one vhost.
-
-    ``lasting`` says whether the messages in the vhost's store outlive the process. ``delay`` makes what holds the
-    delayed messages of an exchange, ``producers`` what knows numbered producers, ``replies`` what knows the consumers
-    of direct replies; ``kind_of`` and ``level_of`` are those of `QueuePorts`.
+    """Create the parts of the engine of one vhost. ``lasting`` is set if the messages in the vhost's store outlive the
+    process. ``delay`` creates the holder of an exchange's delayed messages, ``producers`` the registry of numbered
+    producers, ``replies`` that of direct reply consumers; ``kind_of`` and ``level_of`` are those of `QueuePorts`.
     """
 
     @property
@@ -110,22 +108,22 @@ class EngineParts(Protocol):
         schedule: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> EngineCommitter:
-        """Return what confirms publishes and transactions."""
+        """Return the committer, which confirms publishes and transactions."""
 
     def journal(self, record: Callable[[dict[str, Any]], None]) -> Journal:
-        """Return what decides changes of the topology; `record` appends one to the vhost's log."""
+        """Return the journal, which decides changes of the topology; `record` appends one to the vhost's log."""
 
     def store(self, recorder: Recorder, producer_of: Callable[[int], str]) -> MessageStore:
-        """Return what accepts messages; `producer_of` returns the name of a producer by its mark."""
+        """Return the message store; `producer_of` returns the name of a producer by its mark."""
 
     def messages(self, vhost: Vhost, queue: Queue, reader: SlotReader, committer: EngineCommitter) -> QueueMessages:
         """Return the messages of a queue, for an operator."""
 
     def opened(self, vhost: Vhost) -> None:
-        """Take a vhost that is restored from its store."""
+        """Handle a vhost that was restored from its store."""
 
     def closed(self) -> None:
-        """Leave the vhost alone, because it is being deleted."""
+        """Stop acting on the vhost, because it is being deleted."""
 
 
 class LocalParts:
@@ -141,15 +139,15 @@ class LocalParts:
     messages = LocalMessages
 
     def replies(self, _vhost: str) -> ReplyConsumers:
-        """Return what knows the consumers of direct replies."""
+        """Return the registry of direct reply consumers."""
         return ReplyConsumers()
 
     def store(self, recorder: Recorder, _producer_of: Callable[[int], str]) -> LocalStore:
-        """Return what accepts messages."""
+        """Return the message store."""
         return LocalStore(recorder)
 
     def opened(self, vhost: Vhost) -> None:
         """Do nothing: the vhost has everything."""
 
     def closed(self) -> None:
-        """Do nothing: nobody else has the vhost."""
+        """Do nothing: no other broker has the vhost."""

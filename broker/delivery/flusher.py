@@ -1,7 +1,7 @@
 """The flusher: turns messages of a leased slot into deliver frames.
 
-It holds only references; the messages stay in their slot. Source: WSO2 Message Broker 3.0.0, "Slot Based
-Architecture", the Message Flusher.
+It has only references; the messages stay in their slot. Source: WSO2 Message Broker 3.0.0, "Slot Based Architecture",
+the Message Flusher.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ class _Batch:
     """Small messages that one queue has just delivered, and that other queues may deliver next.
 
     Shapes: ``middles`` has for each message the octets between delivery tag and body, ``frames`` all octets after the
-        delivery tag; ``frames`` is made when a second queue delivers the batch.
-    Units: ``suffix_bytes`` is the length of each message's exchange and key, ``size_bytes`` what the deliveries count.
+        delivery tag; ``frames`` is built when a second queue delivers the batch.
+    Units: ``suffix_bytes`` is the length of each message's exchange and key, ``size_bytes`` the charge of the
+        deliveries.
     Invariant: only ``frames`` changes.
     """
 
@@ -63,7 +64,7 @@ class _Batch:
 
 
 class _Latest:
-    """Holds the batch that was delivered last, and the first of the messages that were delivered together last."""
+    """Hold the batch that was delivered last, and the first of the messages last delivered together."""
 
     __slots__ = ("batch", "first")
 
@@ -76,7 +77,7 @@ class _Latest:
         self.batch = batch
 
     def note_first(self, message: Message | None) -> bool:
-        """Return whether the messages that begin with this one were just delivered from another queue, and note it."""
+        """Record the first of some messages, and return whether they were just delivered from another queue."""
         again = self.first is message
         self.first = message
         return again
@@ -86,13 +87,12 @@ _latest: Final = _Latest()
 
 
 def deliver(consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]) -> int:
-    """Append deliver, header and body frames to the consumer's connection and return how many messages it took. HOT.
-
-    It stops when the connection's output reaches high water; the caller returns the rest. Messages that need no
+    """Append deliver, header and body frames to the consumer's connection and return the number of messages delivered.
+    HOT. It stops when the connection's output reaches high water; the caller puts back the rest. Messages that need no
     acknowledgement are settled here.
     Shapes: ``indexes`` ascend and are resident in ``slot``.
     Cost: a few pieces per message, appended for many messages at once, and joined once per loop turn; large bodies are
-        not copied. Queues that deliver the same messages one after another share the equal parts of their frames.
+        not copied. Queues that deliver the same messages in succession share the equal parts of their frames.
     Source: AMQP 0-9-1, 4.2.3 and 4.2.6.
     """
     session = consumer.session
@@ -143,7 +143,7 @@ def deliver(consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]
                 high_water += large_bytes - large_bytes // LARGE_SHARE
                 appended = 1
             taken += appended
-    finally:  # also after an error: a tag that was sent is not used again
+    finally:  # even after an error, because a sent tag is never reused
         if taken:
             written = indexes if taken == count else indexes[:taken]
             if taken < count and again:
@@ -165,7 +165,7 @@ def deliver(consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]
 
 
 def _append_again(consumer: Consumer, messages: list[Message | None], tag: int, octets: list[bytes]) -> int:
-    """Append the deliveries of messages that were just delivered from another queue; return how many, all or none."""
+    """Append the deliveries of messages just delivered from another queue; return their number, all or none."""
     batch = _latest.batch
     connection = consumer.connection
     count = len(messages)
@@ -190,10 +190,8 @@ def _append_again(consumer: Consumer, messages: list[Message | None], tag: int, 
 def _append_small(
     consumer: Consumer, messages: list[Message | None], start: int, tag: int, octets: list[bytes], high_water: int
 ) -> int:
-    """Append the deliveries of small messages from an index on, and return how many.
-
-    It ends before a message that does not have one small body frame, or whose exchange and key have another length,
-    and at high water.
+    """Append the deliveries of small messages from an index on, and return their number. It stops before a message
+    without exactly one small body frame, or with another length of exchange and key, and at high water.
     """
     connection = consumer.connection
     session = consumer.session
@@ -260,10 +258,8 @@ def _heads(consumer: Consumer, suffix_bytes: int, tag: int, count: int) -> list[
 
 
 def spread(indexes: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]:
-    """Deal messages out evenly while consumers have room, and return each consumer's share.
-
-    Each consumer gets one message in turn. With a full batch each gets its share in one piece, which costs less to
-    deliver and to acknowledge.
+    """Distribute messages evenly while consumers have room, and return each consumer's share. Each consumer gets one
+    message in turn. With a full batch, each gets a contiguous share, which costs less to deliver and to acknowledge.
     Shapes: ``len(indexes) <= sum(rooms)``; shares are in the order of ``rooms`` and ascend.
     """
     open_places = [place for place, room in enumerate(rooms) if room]
@@ -298,7 +294,7 @@ def spread(indexes: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]:
 
 
 def _one_each(indexes: Sequence[int], rooms: Sequence[int], open_places: list[int]) -> list[Sequence[int]]:
-    """Deal out one message to each of some consumers in turn."""
+    """Distribute one message to each of some consumers in turn."""
     shares: list[list[int]] = [[] for _ in rooms]
     position = 0
     while position < len(indexes):
@@ -316,10 +312,8 @@ def _one_each(indexes: Sequence[int], rooms: Sequence[int], open_places: list[in
 
 
 def rooms_of(consumers: Sequence[Consumer], most: int) -> list[int]:
-    """Return how many messages each of several consumers can take now.
-
-    Consumers that share their channel's prefetch use it up together: each number is the share of `most` messages dealt
-    out round-robin.
+    """Return the number of messages that each of several consumers can take now. Consumers that share their channel's
+    prefetch use it up together: each number is its share of `most` messages distributed round-robin.
     """
     rooms = [consumer.room() for consumer in consumers]
     for consumer in consumers:

@@ -1,4 +1,4 @@
-"""The message loader: make messages of records that are read back, sharing what neighbours have in common."""
+"""The message loader: build messages from records read back, sharing common parts among neighbours."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ _Known = tuple[bytes, HeaderFacts, int]  # a content header, its facts, and the 
 
 
 class MessageLoader(Maker[Message]):
-    """The maker of the messages of slots that are read back. Several threads call it at a time.
-
-    Invariant: each cache stays correct when threads interleave; an entry may be made twice.
+    """The builder of the messages of slots read back. Several threads call it concurrently. Invariant: each cache stays
+    correct when threads interleave; an entry may be created twice.
     """
 
     def __init__(self) -> None:
@@ -78,7 +77,7 @@ class MessageLoader(Maker[Message]):
 
 
 def _due_ms(targets: bytes) -> int:
-    """Return the moment that the targets of a record have, 0 without one: only a producer's number stands before it."""
+    """Return the moment in the targets of a record, 0 without one; only a producer's number precedes it."""
     for at in (0, TARGET_BYTES):
         number, due_ms = TARGET.unpack_from(targets, at)
         if number == DUE:

@@ -1,8 +1,8 @@
 """The pager: keep the messages in memory within a budget by moving slots to disk.
 
 A slot that is paged out keeps only its range of ids in memory. Slots farthest from the head of their queue are paged
-out first; a slot that a worker is delivering from stays. Durable queues without consumers keep little in memory: they
-only grow, and the next checkpoint writes their entries in any case. Paging out a logged message writes only its
+out first; a slot that a worker is delivering from stays. Durable queues without consumers keep little in memory,
+because they only grow, and the next checkpoint writes their entries anyway. Paging out a logged message writes only its
 queue-log entry; a transient message is written to the spill.
 """
 
@@ -36,14 +36,14 @@ SPILL_COST: Final = (
 SPILL_BYTES: Final = 128  # cost as much as a message; a turn writes a mebibyte
 RELIEF: Final = 0.75  # paging stops when this share of the budget is in use
 IDLE_SHARE: Final = 0.125  # of the budget, for queues without consumers
-LOOKS_MIN: Final = 2000  # slots examined per tick, about a millisecond
+LOOKS_MIN: Final = 2000  # slots examined per tick, which takes about a millisecond
 LOOKS_SHARE: Final = 10  # or one tick examines this part of all slots, each slot once a second
 
 
 class _Resident:
     """A slot in memory.
 
-    Units: ``counted_bytes`` is its charge at the last look, ``idle_bytes`` its part of the idle queues' charge.
+    Units: ``counted_bytes`` is its charge at the last check, ``idle_bytes`` its part of the idle queues' charge.
     """
 
     __slots__ = ("counted_bytes", "idle_bytes", "level", "since_ms", "slot")
@@ -56,7 +56,7 @@ class _Resident:
         self.idle_bytes = 0
 
     def count(self, counted_bytes: int) -> int:
-        """Note the charge of the slot, and return how much it has grown since the last look."""
+        """Record the charge of the slot, and return how much it has grown since the last check."""
         more, self.counted_bytes = counted_bytes - self.counted_bytes, counted_bytes
         return more
 
@@ -99,14 +99,14 @@ class Pager:
         self._candidates: list[_Resident] = []
 
     def set_budget(self, budget_bytes: int) -> None:
-        """Set how much may stay in memory, from the next tick on."""
+        """Set the memory budget, from the next tick on."""
         self.budget_bytes = budget_bytes
 
     def kept(self, level: Level, slot: Slot) -> None:
         """Count a slot that begins to hold messages in memory."""
         known = self._resident.get(slot)
         young = self._resident[slot] = _Resident(level, slot, self._clock.now_ms)
-        if known is not None:  # it was paged out and read back between two looks
+        if known is not None:  # it was paged out and read back between two checks
             self._uncount(known)
         self._young.append(young)
         if slot.fill is Fill.OPEN:
@@ -156,8 +156,8 @@ class Pager:
     def turn(self) -> bool:
         """Page out a few slots: those of idle queues, then those farthest from the head of their queue.
 
-        Above the memory budget they are as many as publishers may add in a turn, otherwise an even part of what leaves:
-        a batch of the log lets a hundred slots leave at once.
+        Above the memory budget, page out as many as publishers may add in a turn, otherwise an even part of the leaving
+        slots, because a batch of the log may let a hundred slots leave at once.
 
         Return whether any left, so that the next turn reads less input.
         """
@@ -202,7 +202,7 @@ class Pager:
     # -- what is in memory --------------------------------------------------------------------------------------------
 
     def _look(self, resident: _Resident) -> None:
-        """Count a slot again; forget one that is no longer in memory."""
+        """Recount a slot; drop it if it is no longer in memory."""
         slot = resident.slot
         current = self._resident.get(slot) is resident
         if not current or slot.contents is None or slot.tenure is Tenure.DELETED:
@@ -266,8 +266,8 @@ class Pager:
         """Write the missing queue-log entries of a resident slot, and spill the messages without a record.
 
         Return False, having written nothing, when a record of the slot is not in the log file yet. For a checkpoint the
-        entries are written earlier than the records, which it syncs before it relies on them, and nothing is spilled:
-        a checkpoint leaves transient messages out.
+        entries are written before the records, which it syncs before it relies on them, and nothing is spilled, because
+        a checkpoint leaves out transient messages.
         Invariant: an entry that a checkpoint may rely on is never written again.
         """
         if slot.contents is None:
@@ -284,7 +284,7 @@ class Pager:
         return True
 
     def _entries(self, level: Level, slot: Slot, start: int) -> Entries:
-        """Return the entries from an index on; note messages without a place on disk in the slot."""
+        """Return the entries from an index on; record in the slot which messages have no place on disk."""
         assert slot.contents is not None
         contents: list[Message | None] = slot.contents[start:] if start else slot.contents
         positions = [message.position for message in contents if message is not None]
@@ -303,7 +303,7 @@ class Pager:
     def _unwritten(self, contents: list[Message | None]) -> bool:
         """Return whether a record of a durable queue's slot is not in the log file yet.
 
-        Records lie in the order of their ids, and relocated ones are on disk, so the last record decides.
+        Records are in the order of their ids, and relocated ones are on disk, so the last record decides.
         """
         for message in reversed(contents):
             if message is not None and message.logged:
@@ -368,7 +368,7 @@ class Pager:
         slot.note_spilled()  # not earlier: if the spill fails, they have no place on disk
 
     def _rank(self) -> list[_Resident]:
-        """List the slots that may be paged out; the last one goes first."""
+        """List the slots that may be paged out, the first to leave last."""
         heads: dict[Level, int] = {}
         ranked: list[tuple[int, int, int, _Resident]] = []
         for place, resident in enumerate(self._resident.values()):
@@ -388,7 +388,7 @@ class Pager:
 
 
 def _due_target(message: Message) -> bytes:
-    """Return what the moment of a held message adds to the targets of its record."""
+    """Return the targets that the moment of a held message adds to its record."""
     return due_target(message.due_ms) if isinstance(message, HeldMessage) else b""
 
 

@@ -1,6 +1,6 @@
 """The ready messages of a queue for operators: peek at them, and move them to other queues.
 
-Messages on disk are looked at without loading their slots, so that a look into a long queue does not fill the memory.
+Messages on disk are read without loading their slots, so that inspecting a long queue does not fill the memory.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class QueueMessages(Protocol):
         """
 
     async def move(self, move: Move) -> None:
-        """Carry out the next part of a move: each message of it is in its old queue or in its new ones, at any time.
+        """Perform the next part of a move; at any time, each message is either in its old queue or in its new ones.
 
         Raises: what `load` raises; BrokerError.
         """
 
 
 class LocalMessages:
-    """The ready messages that a queue has in this broker."""
+    """The ready messages of a queue in this broker."""
 
     def __init__(self, vhost: Vhost, queue: Queue, reader: SlotReader, committer: EngineCommitter) -> None:
         self.vhost = vhost
@@ -86,7 +86,7 @@ class LocalMessages:
         return found
 
     async def move(self, move: Move) -> None:
-        """Carry out the next batch of a move, once its slot is in memory. Raises: what `load` raises."""
+        """Perform the next batch of a move, once its slot is in memory. Raises: what `load` raises."""
         missing = move.batch()
         if missing is not None:
             self._reader.read_ahead(*missing)
@@ -142,7 +142,7 @@ async def load(
     slot: Slot,
     then: Callable[[], object] = _nothing,
 ) -> None:
-    """Return once the slot's messages are in memory or the slot is deleted; call `then` before it can be paged out
+    """Wait until the slot's messages are in memory or the slot is deleted, and call `then` before it can be paged out
     again.
 
     Raises: what `then` raises; StoreFailed when the broker has failed, or the vhost gone offline; ValueError when the

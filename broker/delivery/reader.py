@@ -24,7 +24,7 @@ _log = get_logger()
 
 _SETTLED: Final = bitarray("1")
 
-READ_COST: Final = 40  # a read without leaving the loop takes as long as the delivery of this many messages
+READ_COST: Final = 40  # a read on the loop takes as long as the delivery of this many messages
 
 T = TypeVar("T")
 
@@ -125,9 +125,8 @@ class SlotReader:
         )
 
     def moments(self, level: Level, slot: Slot, then: Callable[[Sequence[int]], None]) -> None:
-        """Call `then` on the loop with the moment at which each message of a delayed slot is due.
-
-        Shapes: one per message, of any value for a settled one; none when the slot is deleted.
+        """Call `then` on the loop with the moments at which the messages of a delayed slot are due. Shapes: one per
+        message, of any value for a settled one; none if the slot is deleted.
         """
         wanted = list(slot.acks.unsettled(0, slot.length))
         segments = tuple(slot.segments)
@@ -148,9 +147,8 @@ class SlotReader:
         wanted: Sequence[tuple[int, Slot]],
         then: Callable[[Mapping[int, Message | None]], None],
     ) -> None:
-        """Call `then` on the loop with messages by id: the first of the wanted ones, at least one.
-
-        Shapes: None stands for a message that cannot be read. The mapping is empty when a slot was deleted meanwhile.
+        """Call `then` on the loop with messages by id: the first of the wanted ones, at least one. Shapes: None for an
+        unreadable message. The mapping is empty if a slot was deleted meanwhile.
         """
         slots = {slot for _, slot in wanted}
         segments = tuple({segment for slot in slots for segment in slot.segments})
@@ -166,7 +164,7 @@ class SlotReader:
         )
 
     async def finish(self) -> None:
-        """Return when the reads in progress have ended."""
+        """Wait until the reads in progress have ended."""
         if self._reading:
             await asyncio.wait(self._reading)
 
@@ -217,9 +215,8 @@ class SlotReader:
     def _read_moments(
         self, number: int, first: int, end: int, wanted: Sequence[int], segments: tuple[int, ...]
     ) -> list[int]:
-        """Return when the messages of a slot are due. *Blocking.*
-
-        Where an entry is damaged, the message itself is read.
+        """Return the moments at which the messages of a slot are due. *Blocking.* Where an entry is damaged, the
+        message itself is read.
         """
         due_ms = self._store.slots.read_due(number, first, end)
         untold = [index for index in wanted if not due_ms[index]]
@@ -246,6 +243,6 @@ class SlotReader:
 
 
 def _tell(then: Callable[[T], None], slots: Iterable[Slot], nothing: T, done: asyncio.Future[T]) -> None:
-    """Call `then` with the result of a read, or with `nothing` when it failed and a slot was deleted meanwhile."""
+    """Call `then` with the result of a read, or with `nothing` if it failed and a slot was deleted meanwhile."""
     gone = any(slot.tenure is Tenure.DELETED for slot in slots)
     then(nothing if gone and done.exception() else done.result())

@@ -1,4 +1,4 @@
-"""The timers: a few periodic looks, all on the loop's clock. Nothing here runs per message or per connection."""
+"""The timers: a few periodic calls, all on the loop's clock. Nothing here runs per message or per connection."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Timers:
-    """Calls functions every so often until closed."""
+    """Call functions periodically until closed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fail: Callable[[BaseException], None]) -> None:
         self._loop = loop
@@ -16,8 +16,7 @@ class Timers:
 
     def every(self, interval_s: Callable[[], float], *actions: Callable[[], None]) -> None:
         """Call `actions` each `interval_s()` seconds, the first time after one interval; an error ends the broker.
-
-        Cost: one wake-up of the process per interval. Actions with one interval belong into one call.
+        Cost: one wake-up of the process per interval, so actions with the same interval belong in one call.
         """
         key = len(self._handles)
 
@@ -33,6 +32,6 @@ class Timers:
         self._handles[key] = self._loop.call_later(interval_s(), again)
 
     def close(self) -> None:
-        """Call nothing any more."""
+        """Stop all calls."""
         for handle in self._handles.values():
             handle.cancel()

@@ -1,7 +1,8 @@
-"""One loop turn: the engine of each vhost works, then each connection with output is written once, then slots leave.
+"""One loop turn: the engine of each vhost works, then each connection with output is written once, then slots are paged
+out.
 
 Read callbacks only schedule work, which is done here. So one read causes one write per connection with output. A read
-that is alone in its loop step runs the turn itself, at its end, which saves a pass of the loop.
+that is alone in its loop step runs the turn at its end, which saves a pass of the loop.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from broker.core.deadlines import Clock
 
 SHARE_BYTES: Final = 128 << 10
 PIECE_MIN_BYTES: Final = 16 << 10  # smaller pieces per connection would cost more than they gain in fairness
-LONE_READS: Final = 15  # reads in a row that each run a turn, after one that was alone in its loop step
+LONE_READS: Final = 15  # consecutive reads that each run a turn, after one that was alone in its loop step
 
 
 def _no_backlog() -> bool:
@@ -28,9 +29,8 @@ def _no_backlog() -> bool:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Outlet(OutputTaker):
-    """A connection's socket as the turn sees it.
-
-    This and the next are classes, not protocols: compiled code calls a method of a class without looking it up.
+    """A connection's socket as the turn sees it. Like `TurnEngine` it is a class, not a protocol, because compiled code
+    calls methods of a class without a look-up.
     """
 
     __slots__ = ()
@@ -45,7 +45,7 @@ class Outlet(OutputTaker):
 
     @abstractmethod
     def resume(self) -> None:
-        """Resume reading: the turn has a share for it."""
+        """Resume reading, because the turn has a share for it."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -58,11 +58,11 @@ class TurnEngine:
     @property
     @abstractmethod
     def has_work(self) -> bool:
-        """Whether there is work for which nobody scheduled a turn: settlements, records without a waiter, drops."""
+        """Whether there is work for which no turn is scheduled: settlements, records without a waiter, drops."""
 
     @abstractmethod
     def turn(self) -> int:
-        """Do the due work of the vhost, and return approximately how many bytes of records wait to be written."""
+        """Do the due work of the vhost, and return about how many bytes of records wait to be written."""
 
     @abstractmethod
     def page_out(self) -> None:
@@ -70,13 +70,13 @@ class TurnEngine:
 
 
 class Turn(Clock):
-    """Runs when scheduled, once for all events of a loop step, or at the end of a lone read.
+    """The loop turn: runs when scheduled, once for all events of a loop step, or at the end of a lone read.
 
     Invariant: ``scheduled`` is set from scheduling until the turn runs, or from the start of a lone read. An outlet
         that is touched while the engines work is flushed by the same turn.
-    Units: ``now_ms`` is the broker's clock when the present turn was scheduled, which is exact enough for a
-        record's timestamp; ``ahead_ms`` is its lead over the system's clock. ``left_bytes`` is the rest of the input
-        budget of all connections between two turns; connections that need more wait and are resumed in order.
+    Units: ``now_ms`` is the broker's clock when the current turn was scheduled, which is precise enough for a record's
+        timestamp; ``ahead_ms`` is its lead over the system's clock. ``left_bytes`` is the rest of the input budget of
+        all connections between two turns; connections that need more wait and are resumed in order.
     """
 
     def __init__(
@@ -94,8 +94,8 @@ class Turn(Clock):
         self._wall_clock_s = wall_clock_s
         self._fail = fail
         self.scheduled = False
-        self._reads = 0  # since the present turn was scheduled
-        self._lone_reads = 0  # how many of the next reads may run a turn each
+        self._reads = 0  # since the current turn was scheduled
+        self._lone_reads = 0  # the number of next reads that may each run a turn
         self._flushes = False  # a turn has begun, and will flush touched outlets
         self._touched: list[Outlet] = []
         self._paused: list[Outlet] = []
@@ -105,7 +105,7 @@ class Turn(Clock):
         self._check_backlog: Callable[[], bool] = _no_backlog
         self._backlog_bytes = 0
         self._may_act: Callable[[], bool] | None = None
-        self.dead = False  # the broker has failed: nothing is delivered, written or confirmed any more
+        self.dead = False  # the broker has failed: nothing more is delivered, written or confirmed
         self.count = 0
 
     def fail(self, error: BaseException) -> None:
@@ -120,11 +120,10 @@ class Turn(Clock):
             self._loop.call_soon(self.run)
 
     def begin_read(self) -> bool:
-        """Begin a small read, and return whether its end has to run the turn; otherwise a turn is scheduled. HOT.
-
-        The loop does not report how many sockets are ready. So one turn in sixteen is scheduled, and counts its reads:
-        after a single one, the next reads are probably alone too. Several reads share turns, and output to one consumer
-        is written once.
+        """Begin a small read, and return whether its end must run the turn; otherwise a turn is scheduled. HOT. The
+        loop does not report how many sockets are ready. So one turn in sixteen is scheduled, and counts its reads:
+        after a single read, the next reads are probably alone too. Several reads share turns, and output to one
+        consumer is written once.
         """
         if self.scheduled:
             self._reads += 1
@@ -139,7 +138,7 @@ class Turn(Clock):
         return True
 
     def read_clock(self) -> None:
-        """Bring ``now_ms`` up to date."""
+        """Update ``now_ms``."""
         self.now_ms = int(self._wall_clock_s() * 1000)
 
     def set_ahead(self, ahead_ms: int) -> None:
@@ -147,7 +146,9 @@ class Turn(Clock):
         self.ahead_ms = ahead_ms
 
     def check_backlog_by(self, check: Callable[[], bool], over_bytes: int) -> None:
-        """Call `check` in turns that leave this much unwritten, and after each turn for which it returned true."""
+        """Call `check` in turns that leave at least this much unwritten, and after each turn for which it returned
+        true.
+        """
         self._check_backlog = check
         self._backlog_bytes = over_bytes
 
@@ -157,15 +158,15 @@ class Turn(Clock):
         return self._may_act is None or self._may_act()
 
     def act_while(self, may_act: Callable[[], bool]) -> None:
-        """Work and write only while `may_act` returns True; when it does again, a turn must be scheduled."""
+        """Work and write only while `may_act` returns True; when it becomes True again, a turn must be scheduled."""
         self._may_act = may_act
 
     def set_clock(self, wall_clock_s: Callable[[], float]) -> None:
-        """Use another clock: the nodes of a cluster use their database's."""
+        """Use another clock; cluster nodes use their database's."""
         self._wall_clock_s = wall_clock_s
 
     def stop(self) -> None:
-        """Run no further turn: the broker has failed."""
+        """Run no further turns, because the broker has failed."""
         self.dead = True
 
     def touch(self, outlet: Outlet) -> None:
@@ -184,7 +185,7 @@ class Turn(Clock):
         self._short = True
 
     def piece_bytes(self) -> int:
-        """Return how much of one connection's input may be handled now."""
+        """Return the number of input bytes of one connection that may be handled now."""
         return max(0, min(self.left_bytes, self._piece_bytes))
 
     def pause(self, outlet: Outlet) -> None:
@@ -232,7 +233,7 @@ class Turn(Clock):
             self._fail(error)
 
     def _resume(self) -> None:
-        """Resume outlets that wait for a share, while it lasts; the others come first in the next turn."""
+        """Resume outlets that wait for a share, until it is used up; the others come first in the next turn."""
         paused, self._paused = self._paused, []
         self._piece_bytes = max(PIECE_MIN_BYTES, self._share_bytes // len(paused))
         for place, outlet in enumerate(paused):

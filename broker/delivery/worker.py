@@ -1,7 +1,7 @@
 """The slot delivery worker: leases slots of its queues and offers their messages to consumers.
 
-Source: WSO2 Message Broker 3.0.0, "Slot Based Architecture": there can be several workers, each with a set of queues.
-A queue moves to another worker when its own dies.
+Source: WSO2 Message Broker 3.0.0, "Slot Based Architecture": there can be several workers, each with a set of queues. A
+    queue moves to another worker when its own fails.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from broker.slots.slot import Slot
 from broker.slots.states import Owner
 from broker.store.damage import StoreFailed
 
-TURN_MESSAGES: Final = 1024  # per queue and loop turn: what one busy queue may take before the next one is served
-FULL_QUEUES: Final = 2  # this many busy queues fill a turn; the others follow in the next
+TURN_MESSAGES: Final = 1024  # per queue and loop turn: the share of one busy queue before the next one is served
+FULL_QUEUES: Final = 2  # this many busy queues fill a turn; the others are served in the next
 QUEUE_COST: Final = 8  # a queue with one message takes as long as this many messages of a busy one
 CROWD_QUEUES: Final = (
     TURN_MESSAGES * FULL_QUEUES // QUEUE_COST
 )  # queues with one message each that fill a worker's turn
 EXPIRED_COST: Final = 3  # expired messages may be dead-lettered, which takes longer than a delivery
 FIRST_TURNS: Final = 4  # turns of a queue that are run before a method: more than one read brings
-FAILURES_MAX: Final = 3  # a queue that failed this many workers is only served on demand
+FAILURES_MAX: Final = 3  # a queue with which this many workers failed is served only on demand
 
 _log = get_logger()
 
 
 class Worker(QueueWorker["Queue"]):
-    """Serves a set of queues, each for a bounded number of messages per loop turn.
+    """Serve a set of queues, each for a bounded number of messages per loop turn.
 
     Invariant: a queue is in ``ready`` exactly while its ``awake`` is set.
     """
@@ -51,7 +51,7 @@ class Worker(QueueWorker["Queue"]):
         awaited: AwaitedQueues,
         firehose: Firehose | None = None,
     ) -> None:
-        """Take the firehose, which gets the deliveries while it is active."""
+        """`firehose` gets the deliveries while it is active."""
         self.owner = owner
         self.firehose = firehose
         self.failed: Queue | None = None  # the queue whose turn raised an error
@@ -78,11 +78,8 @@ class Worker(QueueWorker["Queue"]):
             self.ready.append(queue)
 
     def turn(self) -> int:
-        """Serve every queue that is awake and return how many messages were handed out.
-
-        Queues with more to give stay awake for the next turn.
-
-        Raises: any error of a defect; the caller retires this worker and its queues move.
+        """Serve every awake queue and return the number of messages delivered. Queues with more to deliver stay awake
+        for the next turn. Raises: any error of a defect; the caller retires this worker and its queues move.
         """
         ready, self.ready = self.ready, []
         budget = TURN_MESSAGES * FULL_QUEUES
@@ -96,7 +93,7 @@ class Worker(QueueWorker["Queue"]):
             spent = 0
             try:
                 if not queue.deleted and not self._serve_lone(queue):
-                    spent = self._reader.spent  # of what is read below; the reader is not compiled
+                    spent = self._reader.spent  # of the messages read below; the reader is not compiled
                     more = self._serve(queue)
                     spent = self._reader.spent - spent
             except Exception:
@@ -122,7 +119,7 @@ class Worker(QueueWorker["Queue"]):
         return handed_out
 
     def serve(self, queue: Queue) -> None:
-        """Serve one queue at once; the next turn continues with it, and meets any defect again."""
+        """Serve one queue at once; the next turn continues with it, and hits any defect again."""
         try:
             more = not self._serve_lone(queue) and self._serve(queue)
         except StoreFailed:
@@ -134,7 +131,7 @@ class Worker(QueueWorker["Queue"]):
             self.wake(queue)
 
     def serve_first(self, queue: Queue) -> int:
-        """Serve a queue before a method that would see its messages, and return how many were handed out.
+        """Serve a queue before a method that would see its messages, and return the number delivered.
 
         Continue while consumers have room, for a few turns of the queue at most.
         """
@@ -163,9 +160,8 @@ class Worker(QueueWorker["Queue"]):
         return more
 
     def _serve_lone(self, queue: Queue) -> bool:
-        """Deliver the only message of a queue to its only consumer, and return whether nothing else is to be done.
-
-        Of many queues most have one message at a time. Whatever needs more than that is left to `_serve_streams`.
+        """Deliver the only message of a queue to its only consumer, and return whether nothing else has to be done.
+        Most of many queues have one message at a time. Everything else is left to `_serve_streams`.
         """
         ring = queue.consumers
         level = queue.level
@@ -248,7 +244,7 @@ class Worker(QueueWorker["Queue"]):
     def _deliver_traced(
         firehose: Firehose, consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]
     ) -> int:
-        """Deliver as `deliver` does, which may take the messages out of the slot, and tell the firehose."""
+        """Deliver as `deliver` does, which may remove the messages from the slot, and notify the firehose."""
         contents = slot.contents
         assert contents is not None
         passing = [(contents[index], slot.redelivered(index)) for index in indexes]
@@ -313,13 +309,13 @@ def _deliver_one_each(
 
 
 def _put_back(queue: Queue, level: Level, slot: Slot, indexes: Sequence[int], consumers: list[Consumer]) -> None:
-    """Take back those of the taken messages that no consumer has, after an error."""
+    """Put back taken messages that no consumer has, after an error."""
     held = {index for consumer in consumers for index in consumer.session.unacked.indexes_of(slot)}
     queue.put_back(level, slot, [index for index in indexes if index not in held and index not in slot.acks])
 
 
 class Workers:
-    """The workers of one node, and which queue belongs to which."""
+    """The workers of one node, and the assignment of queues to them."""
 
     def __init__(
         self, node: str, count: int, reader: SlotReader, schedule: Callable[[], None], awaited: AwaitedQueues
@@ -340,7 +336,7 @@ class Workers:
         return bool(self._sharing) or self.credit.busy or any(worker.ready for worker in self.workers)
 
     def assign(self, queue: Queue) -> Worker:
-        """Give a queue to the worker with the fewest queues and return that worker."""
+        """Assign a queue to the worker with the fewest queues and return that worker."""
         worker = min(self.workers, key=lambda candidate: len(candidate.queues))
         worker.queues.add(queue)
         return worker
@@ -352,7 +348,7 @@ class Workers:
             worker.trace(firehose)
 
     def release(self, queue: Queue) -> None:
-        """Forget a queue that was deleted."""
+        """Remove a deleted queue."""
         for worker in self.workers:
             worker.queues.discard(queue)
 
@@ -367,7 +363,7 @@ class Workers:
         self._schedule()
 
     def turn(self) -> None:
-        """Give every worker its turn, and then the publishers; a worker that fails is retired and its queues move."""
+        """Run every worker, and then the publishers; a failing worker is retired and its queues move."""
         if self._sharing:
             self._share_out()
         delivered = 0
@@ -402,7 +398,7 @@ class Workers:
         """Serve the queues of channels that share a prefetch, each channel's consumers in turn.
 
         The order is independent of workers and of wake-ups; otherwise the room for one message would go to the first
-        queue each time. What exceeds a turn is left to the workers.
+        queue every time. Work beyond a turn is left to the workers.
         """
         sharing, self._sharing = self._sharing, []
         budget = TURN_MESSAGES * FULL_QUEUES
@@ -430,7 +426,7 @@ class Workers:
                 queue.wake()
 
     def _put_last(self, worker: Worker, last: Worker) -> None:
-        """Remove a worker, and put it or another one behind the others."""
+        """Remove a worker, and put it or another one after the others."""
         self.workers = (*[other for other in self.workers if other is not worker], last)
 
     def _new_worker(self) -> Worker:

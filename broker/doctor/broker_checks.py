@@ -70,7 +70,9 @@ def settings_findings(running: Settings, wanted: Settings | None, file: Path | N
 
 
 def _is_comparable(change: Change) -> bool:
-    """Tell what the running broker may tell, in the same words: no secret, and no path that may be relative."""
+    """Return whether the running broker shows a setting in the same form: no secrets, and no paths that may be
+    relative.
+    """
     if change.section in ("cluster", "overlay", "zmq") or change.key in ("users", "default_pass", "key_password"):
         return False
     return change.key not in ("data_dir", "load_definitions", "certfile", "keyfile", "cafile")

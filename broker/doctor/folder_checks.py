@@ -119,7 +119,7 @@ def _speed(folder: Path) -> Diagnosis:
 
 
 def _sync_times_s(folder: Path) -> list[float]:
-    """Return how long each of some small writes takes to reach the disk, synced as the store does it."""
+    """Return the times of some small writes to the disk, synced as the store does it."""
     times_s = []
     with tempfile.NamedTemporaryFile(dir=folder) as made:
         file = Files().open(Path(made.name), write=True)

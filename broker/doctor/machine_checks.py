@@ -108,7 +108,7 @@ def _processor() -> Iterator[Diagnosis]:
 
 def _clock() -> Diagnosis:
     try:
-        timex = ctypes.create_string_buffer(TIMEX_BYTES)  # no modes: it only reads
+        timex = ctypes.create_string_buffer(TIMEX_BYTES)  # modes 0: read only
         state = ctypes.CDLL(None).adjtimex(timex)
     except (OSError, AttributeError):
         return fine("clock", "unknown: the system does not say whether it is synchronised")

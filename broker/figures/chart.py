@@ -222,7 +222,7 @@ def heat_chart(title: str, x: Axis, rows: Sequence[HeatRow], title_of: Callable[
 
 
 def _foot(x: Axis, first: float, last: float, foot: float, width: int) -> list[str]:
-    """Return the ticks below a picture, their texts as far as they fit, and the axis's title."""
+    """Return the ticks below a picture, those labels that fit, and the axis's title."""
     parts, taken = [], 0.0
     for value, text in x.ticks:
         at = first + (last - first) * x.place(value)

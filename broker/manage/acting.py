@@ -1,9 +1,8 @@
-"""Acting as the caller of a request, over an AMQP connection within the process.
-
-So a user may do the same to queues, exchanges, bindings and messages over HTTP as over AMQP, with the same limits,
-counters and texts. The operations of the same names are for an operator, who has no session, and acts on the exclusive
-queues of any connection. The API uses an operation only for what AMQP lacks, such as a move. Source: RabbitMQ's
-management plugin, rabbit_mgmt_util:with_channel.
+"""Acting as the caller of a request, over an AMQP connection within the process. So a user has the same rights to
+queues, exchanges, bindings and messages over HTTP as over AMQP, with the same limits, counters and texts. The
+operations of the same names are for an operator, who has no session, and can act on the exclusive queues of any
+connection. The API uses an operation only for features that AMQP lacks, such as a move. Source: RabbitMQ's management
+plugin, rabbit_mgmt_util:with_channel.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from broker.manage.call import Call
 from broker.manage.refusal import HttpRefused, bad_request
 
 CHANNEL: Final = 1
-ACT_S: Final = 30.0  # a cluster that has lost its database answers later, or not at all
+ACT_S: Final = 30.0  # a cluster that has lost its database answers later, or never
 CLOSED: Final = "the request is answered"
 STATUS: Final = {0: 503, 320: 503, 403: 401, 404: 404, 530: 401, 541: 503}
 """The status for a reply code, 400 for the others; 0 is no code: the connection was lost."""
@@ -44,7 +43,7 @@ class Acting(ClientEvents):
         self._settled: asyncio.Future[bool] | None = None
 
     async def call(self, method: Method) -> Any:
-        """Carry out a method, and return its answer. Raises: HttpRefused for a name that AMQP cannot carry."""
+        """Call a method, and return its answer. Raises: HttpRefused for a name that AMQP cannot carry."""
         check_names(method)
         return await self.connection.call(CHANNEL, method)
 
@@ -87,13 +86,13 @@ class Acting(ClientEvents):
             self._settled.set_result(accepted)
 
     def returned(self, message: Received) -> None:
-        """Note that the publish was not routed."""
+        """Record that the publish was not routed."""
         self._returned = True
 
 
 @asynccontextmanager
 async def acting(call: Call, vhost: str) -> AsyncIterator[Acting]:
-    """Yield a connection to a vhost as the caller; what was done is on disk when the block ends.
+    """Yield a connection to a vhost as the caller; its changes are on disk when the block ends.
 
     Raises: HttpRefused for refusals of the broker, and 503 if it does not answer in time.
     """

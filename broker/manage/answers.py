@@ -49,7 +49,7 @@ class PieceResponse(Response):
         media_type: str | None = None,
         ended: Callable[[], Awaitable[None] | None] | None = None,
     ) -> None:
-        """Call `ended` with the end of the answer, also of one that was not sent whole."""
+        """Call `ended` at the end of the answer, even if it was not sent completely."""
         self._pieces = pieces
         self._ended = ended
         self.status_code = status_code

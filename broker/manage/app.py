@@ -1,4 +1,4 @@
-"""The application: finds the route of a request, asks who sends it, and turns whatever goes wrong into an answer."""
+"""The application: finds the route of a request, authenticates the sender, and turns errors into answers."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class Application:
 
 
 def check_head(scope: Scope, header_max_bytes: int) -> None:
-    """Refuse a head that is too long, or that parsers could read as different requests. Raises: HttpRefused."""
+    """Refuse a head that is too long, or that different parsers could interpret differently. Raises: HttpRefused."""
     size_bytes = len(scope["method"]) + len(scope["raw_path"]) + len(scope["query_string"]) + LINE_BYTES
     size_bytes += sum(len(name) + len(value) + FIELD_BYTES for name, value in scope["headers"])
     if size_bytes > header_max_bytes:  # h11 measures incomplete input only, not a head that arrived in one piece

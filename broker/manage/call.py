@@ -75,8 +75,8 @@ class Call:
     def vhost(self) -> Vhost:
         """Return the vhost that the path names.
 
-        Raises: HttpRefused: 404 if there is none, 401 for a user without access. A user who looks after the broker
-        reads about every vhost; an administrator's own routes, and policies for an administrator, concern every vhost.
+        Raises: HttpRefused: 404 if there is none, 401 for a user without access. A monitoring user may read about every
+            vhost; for an administrator, administrative routes and policies cover every vhost.
         """
         name = self.words["vhost"]
         found = self.broker.administration.vhosts.get(name)
@@ -96,7 +96,7 @@ class Call:
         return request
 
     async def operate(self, operation: str, /, **arguments: Any) -> Any:
-        """Carry out an operation as the user. Raises: ChannelError (403); OperationRefused, which is a 400."""
+        """Run an operation as the user. Raises: ChannelError (403); OperationRefused, which becomes a 400."""
         return await self.broker.verbs[operation](self.allowed(operation, **arguments))
 
     async def fields(
@@ -106,10 +106,8 @@ class Call:
         *,
         required: Collection[str] = (),
     ) -> BodyFields:
-        """Return the body's JSON object, to read arguments from; no body is an empty one.
-
-        Raises: HttpRefused as `body`, for what is no JSON object, for a field that is not among the `known` ones, and
-            without one that is required.
+        """Return the body's JSON object as arguments; a missing body is an empty object. Raises: HttpRefused as `body`,
+        for other JSON than an object, for an unknown field, and for a missing required one.
         """
         body = await self.body(body_max_bytes)
         try:
@@ -213,10 +211,8 @@ class ApiRoute:
 
 
 class UserAsker(Asker):
-    """A user over HTTP, who may do what AMQP's permissions allow.
-
-    `conversation` is the other end of a command; a lasting one, such as a trace, shows more only while the login lasts
-    and `still` raises nothing.
+    """A user over HTTP, whose rights are AMQP's permissions. `conversation` is the other end of a command; a
+    long-running one, such as a trace, continues only while the login is valid and `still` raises nothing.
     """
 
     def __init__(self, call: Call, conversation: Asker | None = None, still: Callable[[], None] = lambda: None) -> None:
@@ -226,7 +222,7 @@ class UserAsker(Asker):
         self.user_name = call.user.name
 
     def check_publish(self, vhost: Vhost) -> CheckPublish:
-        """Return what raises ChannelError for what the user may not publish in a vhost."""
+        """Return a function that raises ChannelError for publishes that the user may not make in a vhost."""
         return partial(check_publish, self._call.broker, self._call.user, vhost)
 
     def tell(self, progress: Mapping[str, Any]) -> None:
@@ -243,7 +239,7 @@ class UserAsker(Asker):
             await self._conversation.say(progress)
 
     def enough(self) -> bool:
-        """Return whether the client has ended its side, or is gone."""
+        """Return whether the client has ended its side, or disconnected."""
         return self._call.client.gone() if self._conversation is None else self._conversation.enough()
 
     async def accepted(self) -> bool:
@@ -263,10 +259,8 @@ def visible_vhosts(call: Call) -> list[Vhost]:
 
 
 def visible_sessions(call: Call) -> list[SessionOfConnection]:
-    """Return the connections that the caller sees: those of the vhost or user that the path names, or all.
-
-    A user without the tag monitoring sees only those that are logged in as that user. Source: rabbit_mgmt_util,
-    filter_conn_ch_list.
+    """Return the connections visible to the caller: those of the path's vhost or user, or all. A user without the tag
+    monitoring sees only connections of that same user. Source: rabbit_mgmt_util, filter_conn_ch_list.
     Raises: HttpRefused 404, 401.
     """
     found = [session for session in call.broker.listener.sessions() if session.user is not None]

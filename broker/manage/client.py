@@ -27,13 +27,11 @@ def _stay(_headers: Sequence[tuple[str, str]]) -> None:
 
 @dataclass(slots=True, eq=False)
 class ApiClient:
-    """A connected client.
-
-    Shapes: `gone` tells, in any thread, whether the connection has ended; `last` whether the present answer is the
-    last one; an `endless` answer is cut off when the broker stops; `fault` is the reason why the rest of a body cannot
-    be read. `admit` counts its request for a user who has logged in, and raises HttpRefused when the limit is reached;
-    `switch` answers 101 with these headers, and returns the socket for another protocol, with what the client has sent
-    after its request.
+    """A connected client. Shapes: `gone` returns, in any thread, whether the connection has ended; `last` is set if the
+    current answer is the last one; an `endless` answer is cut off when the broker stops; `fault` is the reason why the
+    rest of a body cannot be read. `admit` counts its request for a user who has logged in, and raises HttpRefused when
+    the limit is reached; `switch` answers 101 with these headers, and returns the socket for another protocol, with
+    what the client has sent after its request.
     Units: `timeout_s` is the limit for receiving a piece of an answer.
     """
 
@@ -65,15 +63,15 @@ class ApiClient:
         self.switch = _stay
 
     def accept_no_more(self) -> None:
-        """Note that the present answer is the last one."""
+        """Make the current answer the last one."""
         self.last = True
 
     def answer_endlessly(self) -> None:
-        """Note that the present answer has no end of its own."""
+        """Mark the current answer as endless."""
         self.endless = True
 
     def fail(self, fault: HttpRefused) -> None:
-        """Note why the rest of the body cannot be read."""
+        """Record the reason why the rest of the body cannot be read."""
         self.fault = fault
 
     def done(self) -> None:

@@ -119,7 +119,7 @@ class Places(Protocol):
     """The limits of a port on its clients."""
 
     def enter(self, client: ClientProtocol, descriptor: int) -> None:
-        """Take a new client, or abort it."""
+        """Add a new client, or abort it."""
 
     def admit(self, client: ClientProtocol, user: str) -> None:
         """Count the request of a user who has logged in. Raises: HttpRefused when the limit is reached."""
@@ -128,7 +128,7 @@ class Places(Protocol):
         """Count a request as answered."""
 
     def leave(self, client: ClientProtocol) -> None:
-        """Forget a client whose connection has ended."""
+        """Remove a client whose connection has ended."""
 
 
 class ClientProtocol(H11Protocol):
@@ -157,7 +157,7 @@ class ClientProtocol(H11Protocol):
     # -- the connection -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take the connection."""
+        """Set up the connection."""
         self._end = LingeringTransport(transport)
         transport.set_write_buffer_limits(high=PIECE_BYTES)
         super().connection_made(self._end)
@@ -216,14 +216,14 @@ class ClientProtocol(H11Protocol):
         self._end.abort()
 
     def _switch(self, headers: Sequence[tuple[str, str]]) -> tuple[asyncio.Transport, bytes] | None:
-        """Answer 101, and return the socket and what the client has sent ahead, for another protocol."""
+        """Answer 101, and return the socket and early input of the client, for another protocol."""
         if self._end.is_closing():
             return None
         self._stop_waiting()
         answer = h11.InformationalResponse(status_code=101, headers=list(headers), reason=b"Switching Protocols")
         self._end.write(self.conn.send(answer) or b"")
         sent_ahead = self.conn.trailing_data[0]
-        super().connection_lost(ConnectionResetError())  # for uvicorn the client is gone
+        super().connection_lost(ConnectionResetError())  # for uvicorn the client has disconnected
         self._places.leave(self)
         self.client_end.forget()
         return self._end.socket, sent_ahead
@@ -286,7 +286,7 @@ class ClientProtocol(H11Protocol):
     # -- the deadline -------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Run the deadline while no application waits: for a head, and for the rest of a body that nobody reads."""
+        """Apply the deadline while no application waits: for a head, and for the rest of an unread body."""
         if self._answering or self._end.is_closing():
             self._stop_waiting()
         elif self.conn.trailing_data[0].startswith(AMQP):

@@ -38,7 +38,7 @@ _log = get_logger()
 
 
 async def converse(call: Call) -> Response:
-    """Carry out a command, in the conversation that the command line has with the control socket."""
+    """Run a command, in the same conversation as between the command line and the control socket."""
     conversations = call.broker.conversations
     conversations.enter(call.client, call.user.name, CLIENTS_MAX, f"{CLIENTS_MAX} commands run over HTTP already")
     try:
@@ -137,13 +137,13 @@ class ControlConversation:
             yield piece
 
     async def end(self) -> None:
-        """Cancel what is still done for the client."""
+        """Cancel unfinished work for the client."""
         self._told.close()
         self._body.close()
         await self._tasks.stop()
 
     async def _listen(self) -> None:
-        """Take the body. Only the end of a chunked one says something: that the client has enough."""
+        """Read the body. Only the end of a chunked body has a meaning: the client wants no more."""
         size_bytes, last = 0, b""
         with suppress(ClientDisconnect, ConnectionError):
             async for piece in self._request.stream():

@@ -51,7 +51,7 @@ TOTAL_COUNTERS: Final = len(MESSAGE_STATS)
 
 
 def queue_key(vhost: Vhost, queue: Queue) -> Hashable:
-    """Return what names a queue among all that there ever were."""
+    """Return a key that identifies a queue among all that ever existed."""
     return vhost.name, queue.number
 
 

@@ -23,7 +23,7 @@ class FileReads:
         self._threads = ThreadPoolExecutor(THREADS, "http")
 
     async def open(self, path: Path) -> tuple[File, int] | None:
-        """Return an open file and its length, None when it is not there (any more)."""
+        """Return an open file and its length, None if it does not exist (any more)."""
         opening = asyncio.get_running_loop().run_in_executor(self._threads, self._open, path)
         try:
             return await asyncio.shield(opening)

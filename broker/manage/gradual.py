@@ -17,7 +17,7 @@ _turns: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = Weak
 
 
 async def pause() -> None:
-    """Let the loop do other work, and continue when it is this caller's turn."""
+    """Let the loop do other work, and continue at this caller's turn."""
     loop = asyncio.get_running_loop()
     turn = _turns.get(loop)
     if turn is None:

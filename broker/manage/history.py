@@ -29,7 +29,7 @@ class History:
         self._samples: deque[array[int]] = deque(maxlen=length)
 
     def __len__(self) -> int:
-        """Return how many samples there are."""
+        """Return the number of samples."""
         return len(self._times_ms)
 
     def add(self, at_ms: int, values: Sequence[int]) -> None:
@@ -38,7 +38,7 @@ class History:
         self._samples.append(array("q", values))
 
     def last(self, count: int) -> list[tuple[int, list[int]]]:
-        """Return the newest samples, the oldest of them first; fewer if there are not so many. Cost: O(count)."""
+        """Return up to `count` of the newest samples, the oldest of them first. Cost: O(count)."""
         newest = zip(islice(reversed(self._times_ms), count), islice(reversed(self._samples), count), strict=True)
         return [(time_ms, sample.tolist()) for time_ms, sample in newest][::-1]
 
@@ -96,7 +96,7 @@ class SampleRange:
 
 
 def sample_range(query: Mapping[str, str], kind: str) -> SampleRange | None:
-    """Return what KIND_age and KIND_incr of a request ask for, None without them or if they make no sense.
+    """Return the range of a request's KIND_age and KIND_incr, None if they are missing or invalid.
 
     Shapes: `kind` is lengths, msg_rates, data_rates or node_stats, as RabbitMQ's page asks.
     """

@@ -68,7 +68,7 @@ class ManageListener:
 
     @property
     def clients(self) -> int:
-        """How many clients are connected."""
+        """The number of connected clients."""
         return len(self._clients)
 
     async def start(self, bound: list[socket.socket]) -> None:
@@ -195,7 +195,7 @@ class ManageListener:
             self._make_room()
 
     def leave(self, client: ClientProtocol) -> None:
-        """Forget a client."""
+        """Remove a client."""
         del self._clients[client]
         self._strangers.remove(client)
         self._answered.pop(client, None)

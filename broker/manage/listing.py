@@ -31,10 +31,8 @@ Tree = dict[str, Any]  # a column's name -> the chosen parts of its value, None 
 
 
 class NameFilter:
-    """Finds the names that contain a text or match a regular expression, ignoring case.
-
-    Raises: HttpRefused 400 for what is not a regular expression.
-    Units: ``spent_s`` is how long the expression has computed, for all names together.
+    """Find the names that contain a text or match a regular expression, ignoring case. Raises: HttpRefused 400 for an
+    invalid regular expression. Units: ``spent_s`` is the computing time of the expression for all names.
     """
 
     __slots__ = ("_part", "_pattern", "_paused_s", "spent_s")
@@ -63,7 +61,7 @@ class NameFilter:
         return found
 
     def needs_pause(self) -> bool:
-        """Return whether the expression has computed for a while since this was true last."""
+        """Return whether the expression has computed for long enough since the last pause."""
         if self.spent_s - self._paused_s < PIECE_S:
             return False
         self._paused_s = self.spent_s
@@ -131,11 +129,9 @@ def _integer(query: Mapping[str, str], name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[T]):
-    """The objects of a list, and how they become rows.
-
-    Shapes: `names` returns the names that a filter looks at; `order` returns the text that the objects are usually
-        sorted by, None for objects that stay in their order. `whole` makes the row that is sent, `brief` a cheaper one
-        of the columns `brief_columns`.
+    """The objects of a list, and their rows. Shapes: `names` returns the names that a filter checks; `order` returns
+    the default sort key, None for objects that keep their order. `whole` builds the row that is sent, `brief` a cheaper
+    one with the columns `brief_columns`.
     """
 
     objects: Iterable[T]
@@ -234,7 +230,7 @@ def row_answer(call: Call, row: Row) -> Response:
 
 
 async def small_list(call: Call, rows: Sequence[dict[str, Any]], *order: str) -> Response:
-    """Answer with rows, sorted by the columns of `order`; the first of them is the one that `name` filters."""
+    """Answer with rows, sorted by the columns of `order`, of which the parameter `name` filters the first."""
     return await listed(
         call.query,
         Listing(

@@ -34,7 +34,9 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """Whom a request comes from. Shapes: `lasts` tells later whether the login still holds, for long answers."""
+    """The authenticated sender of a request. Shapes: `lasts` returns whether the login is still valid, for long
+    answers.
+    """
 
     user: User
     lasts: Callable[[], bool]
@@ -53,7 +55,7 @@ class HttpLogin:
         self.sessions = sessions
 
     async def caller(self, headers: Headers, client: ApiClient) -> LoggedIn:
-        """Return whom a request comes from.
+        """Return the user who sent a request.
 
         Raises: HttpRefused (401), which does not say what was wrong; the log does.
         """
@@ -101,14 +103,14 @@ class HttpLogin:
 def refused(headers: Headers, reason: str, *, shown: str = "") -> HttpRefused:
     """Return a 401, under /api with the reason that may be shown.
 
-    To its challenge a browser asks for a password itself, which the page does better.
+    The page's own requests get no challenge, on which the browser would show its own password dialog.
     """
     from_page = headers.get("x-requested-with") == PAGE or headers.get("sec-fetch-dest", "document") != "document"
     return LoginRefused(reason, shown, headers=() if from_page else CHALLENGE)
 
 
 def cookie_name(headers: Headers) -> str:
-    """Return the name of the session's cookie: browsers do not tell apart the ports of a machine."""
+    """Return the name of the session's cookie, which contains the port, because cookies are not separated by port."""
     port = host_and_port(headers)[1]
     return f"slotmq_session_{port}" if port else "slotmq_session"
 
@@ -141,7 +143,7 @@ class LoginSession:
     used_s: float
 
     def use(self, now_s: float) -> None:
-        """Note a request."""
+        """Record the time of a request."""
         self.used_s = now_s
 
 
@@ -149,7 +151,7 @@ class LoginSessions:
     """Holds the sessions, by the digest of their token.
 
     Invariant: a session ends with the password and the tags that it began with, after http.session_ms, and after
-        http.session_idle_ms without a request. The session that was used the longest time ago makes room for a new one.
+        http.session_idle_ms without a request. The least recently used session makes room for a new one.
     """
 
     def __init__(self, users: Users, limits: Callable[[], Http], clock: Callable[[], float] = time.monotonic) -> None:
@@ -159,7 +161,7 @@ class LoginSessions:
         self._sessions: dict[bytes, LoginSession] = {}  # in the order of their last use
 
     def __len__(self) -> int:
-        """Return how many sessions are kept, some of which may have ended."""
+        """Return the number of kept sessions, some of which may have ended."""
         return len(self._sessions)
 
     def begin(self, user: User) -> str:
@@ -197,7 +199,7 @@ class LoginSessions:
 
 
 def same_login(user: User, now: User | None) -> bool:
-    """Return whether a user who has logged in would be the same one now: with that password and those tags."""
+    """Return whether a logged-in user still has the same password and tags."""
     return now is not None and (now.password, now.password_hash, now.tags) == (
         user.password,
         user.password_hash,
@@ -206,5 +208,5 @@ def same_login(user: User, now: User | None) -> bool:
 
 
 def key_of(token: str) -> bytes:
-    """Return the digest of a token: what is kept is of no use to who reads it."""
+    """Return the digest of a token, so that the stored value cannot be used to log in."""
     return sha256(token.encode()).digest()

@@ -20,7 +20,7 @@ from broker.vhosts.broker_statistics import BrokerStatistics
 
 @dataclass(frozen=True, kw_only=True)
 class ManagedBroker(OperatedBroker):
-    """The parts of a broker, with those that only HTTP needs.
+    """The parts of a broker, including those that only HTTP needs.
 
     Shapes: `settings` are those in force now; `verbs` are the verbs of the control socket, by name; `unready` gives the
         reasons why the broker takes no work now, `down` names vhosts that are down while the others work; `ports` has

@@ -24,9 +24,8 @@ LOCAL: Final = "localhost"
 
 
 def check_host(headers: Headers, peer: Peer, hosts: Collection[str]) -> None:
-    """Refuse a host name that may be another site's in a request from this machine. Raises: HttpRefused (421).
-
-    `hosts` are the names of the settings. An address cannot be the name of a site.
+    """Refuse a host name that may belong to another site, in a request from this machine. Raises: HttpRefused (421).
+    `hosts` are the names in the settings. An address cannot be the name of a site.
     """
     if not is_loopback(peer.address):
         return
@@ -50,13 +49,13 @@ def is_foreign(headers: Headers) -> bool:
 
 
 def check_page(headers: Headers) -> None:
-    """Accept a request only from the broker's own page. Raises: HttpRefused (403)."""
+    """Refuse requests that are not from the broker's own page. Raises: HttpRefused (403)."""
     if headers.get("x-requested-with") != PAGE or "origin" not in headers:
         raise HttpRefused(403, f"a change with a session needs the headers Origin and X-Requested-With: {PAGE}")
 
 
 def host_and_port(headers: Headers) -> tuple[str, str]:
-    """Return the name and the port of the Host header, in lower case; empty for what is missing."""
+    """Return the name and the port of the Host header, in lower case; empty if missing."""
     found = HOST.fullmatch(headers.get("host", "").strip().lower())
     if found is None:
         return headers.get("host", "?")[:255], ""

@@ -83,7 +83,7 @@ def bad_request(reason: str) -> HttpRefused:
 
 
 def not_found(reason: str = "Not Found") -> HttpRefused:
-    """Return the refusal of what is not there."""
+    """Return the refusal for a missing object."""
     return HttpRefused(404, reason)
 
 
@@ -93,7 +93,7 @@ def not_authorised(reason: str) -> HttpRefused:
 
 
 def refusal_of(error: Exception, *, rabbitmq: bool) -> HttpRefused | None:
-    """Return the refusal for what the broker raised, None for a defect.
+    """Return the refusal for an error of the broker, None for a defect.
 
     Under /api it is RabbitMQ's; elsewhere a missing permission is 403, and a refusal of the broker is a conflict.
     """

@@ -13,9 +13,8 @@ PARAMETERS_MAX: Final = 64
 
 
 def path_words(raw_path: bytes) -> tuple[str, ...]:
-    """Return the words of a path, each decoded by itself, so that %2F is a part of a word.
-
-    Under /api a slash at the end counts for nothing, as in RabbitMQ: Flower and others send one.
+    """Return the words of a path, each decoded separately, so that %2F is a part of a word. Under /api a trailing slash
+    is ignored, as in RabbitMQ, because Flower and others send one.
     Raises: HttpRefused.
     """
     text = raw_path.decode("latin-1")
@@ -30,9 +29,8 @@ def path_words(raw_path: bytes) -> tuple[str, ...]:
 
 
 def query_of(octets: bytes, repeats: Collection[str] = ()) -> Mapping[str, str]:
-    """Return the parameters of a query, of those in `repeats` the last one.
-
-    Raises: HttpRefused, also for another one that is given twice.
+    """Return the parameters of a query; of those in `repeats`, the last one counts. Raises: HttpRefused, also for any
+    other repeated parameter.
     """
     names = [name for name, _value in query_pairs(octets) if name not in repeats]
     if len(set(names)) < len(names):
@@ -43,7 +41,7 @@ def query_of(octets: bytes, repeats: Collection[str] = ()) -> Mapping[str, str]:
 def query_pairs(octets: bytes) -> list[tuple[str, str]]:
     """Return the names and values of a query in their order. Raises: HttpRefused."""
     try:
-        # Kept as Latin-1 until decoded strictly: parse_qsl itself would replace what is no UTF-8.
+        # Kept as Latin-1 until decoded strictly: parse_qsl itself would replace invalid UTF-8.
         pairs = parse_qsl(
             octets.decode("latin-1"), keep_blank_values=True, encoding="latin-1", max_num_fields=PARAMETERS_MAX
         )
@@ -53,7 +51,7 @@ def query_pairs(octets: bytes) -> list[tuple[str, str]]:
 
 
 def only(query: Mapping[str, str], known: Collection[str]) -> None:
-    """Refuse parameters that nothing here knows: a misspelt filter must not mean "all". Raises: HttpRefused."""
+    """Refuse unknown parameters, because a misspelt filter must not mean "all". Raises: HttpRefused."""
     unknown = sorted(query.keys() - set(known))
     if unknown:
         raise bad_request(f"no parameter '{unknown[0]}' here")

@@ -1,7 +1,7 @@
 """Samples of the broker's numbers, and rates of counters.
 
-The last hour of the broker's totals is always kept, that of a single object while somebody asks for it. Rates come from
-the readings of API callers: nothing is measured while nobody calls.
+The last hour of the broker's totals is always kept, that of a single object only while it is requested. Rates come from
+the readings of API callers: without calls, nothing is measured.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from broker.operations.rows import Row
 from broker.tasks import Tasks
 
 WATCHED_MAX: Final = 50  # objects with a history
-UNWATCHED_S: Final = 600.0  # a history ends when nobody has asked for it for this long
-FORGET_S: Final = 600.0  # an object's readings are dropped when nobody has asked for them for this long
+UNWATCHED_S: Final = 600.0  # a history ends when it was not requested for this long
+FORGET_S: Final = 600.0  # an object's readings are dropped when they were not requested for this long
 
 COUNTERS_MAX: Final = 100_000  # objects whose last readings are kept
 SWEPT_AT_ONCE: Final = 500
@@ -28,21 +28,20 @@ Read = Callable[[], "Sequence[int] | None"]
 
 @dataclass(slots=True)
 class Watched:
-    """The history of one object, such as a queue. `read` returns its numbers now, None when the object is gone."""
+    """The history of one object, such as a queue. `read` returns its current numbers, None if the object is gone."""
 
     history: History
     read: Read
     asked_s: float
 
     def ask(self, at_s: float) -> None:
-        """Note that somebody asks for the history."""
+        """Record a request for the history."""
         self.asked_s = at_s
 
 
 class Samples:
-    """Takes a sample of everything that is watched at each interval.
-
-    Shapes: `totals` is the history of the broker as a whole; `rates` has the numbers that callers of the API read.
+    """Take a sample of all watched objects at each interval. Shapes: `totals` is the history of the broker as a whole;
+    `rates` has the numbers read by callers of the API.
     Invariant: one sampling at a time; at most WATCHED_MAX objects have a history, the most recently requested ones.
     """
 
@@ -73,7 +72,7 @@ class Samples:
         return int(self._wall() * 1000)
 
     def watch(self, sampled: Sampled) -> History:
-        """Return the history of an object; it begins now if nobody has asked for it lately."""
+        """Return the history of an object, which begins now unless it was requested recently."""
         now_s = self._clock()
         watched = self._watched.get(sampled.key)
         if watched is None:
@@ -151,7 +150,7 @@ class Reading:
         self.changed_s = changed_s
 
     def read(self, counts: Sequence[int], now_s: float, wall_s: float, interval_s: float) -> None:
-        """Take the counters as they are now; an interval after the last reading they are the next one."""
+        """Process the current counters; an interval after the last reading, they become the next one."""
         if counts != self.counts:
             self.changed_s = wall_s
         if now_s - self.at_s >= interval_s:
@@ -177,7 +176,7 @@ class AskedRates:
         self._sweep: list[Hashable] = []
 
     def __len__(self) -> int:
-        """Return how many objects are remembered."""
+        """Return the number of objects with readings."""
         return len(self._readings)
 
     def of(self, key: Hashable, counts: Sequence[int], counters: int) -> list[float] | None:
@@ -206,7 +205,7 @@ class AskedRates:
         return None if known is None else known.changed_s
 
     def sweep(self, most: int = SWEPT_AT_ONCE) -> None:
-        """Check some of the readings, and drop those that nobody has asked for lately. Cost: O(most)."""
+        """Check some of the readings, and drop those that were not requested recently. Cost: O(most)."""
         now_s = self._clock()
         if not self._sweep:
             self._sweep = list(self._readings)

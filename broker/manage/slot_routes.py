@@ -31,7 +31,7 @@ SNAPSHOTS_MAX: Final = 64  # at a time: each is a copy of a queue on disk
 
 
 async def file_answer(reads: FileReads, path: Path, headers: Mapping[str, str], crc: int) -> Response | None:
-    """Return the answer to a GET of a file with that checksum, None when it is not there (any more).
+    """Return the answer to a GET of a file with this checksum, None if it does not exist (any more).
 
     Raises: HttpRefused (416); StoreFailed.
     """
@@ -72,7 +72,7 @@ def asked_bytes(headers: Mapping[str, str], size_bytes: int, etag: str) -> tuple
         begin, end = max(0, size_bytes - int(last)), size_bytes
     else:
         begin, end = int(first), min(size_bytes, int(last) + 1) if last else size_bytes
-        if last and int(last) < begin:  # no range at all
+        if last and int(last) < begin:  # not a range
             return None
     if begin >= size_bytes:
         unsatisfied = (("Content-Range", f"bytes */{size_bytes}"),)
@@ -103,7 +103,7 @@ async def store(call: Call) -> Response:
 async def seals(call: Call) -> Response:
     """List the slot files after a seal, of the taps that the user may read, and the gaps among them.
 
-    "partial" says that slots of other taps exist besides those that were requested.
+    "partial" means that other taps than the requested ones have slots, too.
     Invariant: with "more": false, every such seal up to "last_seal" is listed or among the gaps.
     """
     after = integer("after", call.query.get("after", "0"))
@@ -111,7 +111,7 @@ async def seals(call: Call) -> Response:
     visible = _visible(call)
     view = call.broker.taps.view
     starts = view.starts.rows()
-    last = view.last_seal  # before the seals: what is sealed meanwhile may be missing in the list
+    last = view.last_seal  # before the seals: slots sealed meanwhile may be missing in the list
     rows: list[dict[str, Any]] = []
     at, more, looked = after, False, False
     while not (looked or more):
@@ -141,7 +141,7 @@ async def seals(call: Call) -> Response:
 
 
 def _visible(call: Call) -> Callable[[str, str], bool]:
-    """Return which taps are asked for and may be read. Raises: ChannelError (403) for one that may not."""
+    """Return the requested taps that may be read. Raises: ChannelError (403) for one that may not."""
     vhost, tap = call.query.get("vhost"), call.query.get("tap")
     if vhost is not None and tap is not None:
         check_tap(call.broker, call.user, vhost, tap)
@@ -209,7 +209,7 @@ async def set_cursor(call: Call) -> None:
 
 
 async def remove_cursor(call: Call) -> None:
-    """Remove a cursor, for which nothing is kept any more."""
+    """Remove a cursor, for which no more files are kept."""
     query = call.query
     if "tap" not in query:
         raise bad_request("the parameter 'tap' is missing")
@@ -274,7 +274,7 @@ def _snapshot(call: Call) -> Snapshot:
 
 
 def _check_queue(call: Call, vhost: str, queue: str, *, private: bool = False) -> None:
-    """Let the caller read a queue. A queue that no other connection can read over AMQP also needs a tag.
+    """Check that the caller may read a queue. A queue that no other connection can read over AMQP also needs a tag.
 
     Raises: ChannelError (403), HttpRefused.
     """

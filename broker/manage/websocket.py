@@ -1,6 +1,6 @@
 """MQTT over WebSocket: the route /mqtt, and the frames between a client's socket and the broker's transport.
 
-A frame is no packet: the octets of all frames are the stream that MQTT reads. Source: RFC 6455; MQTT 5, section 6.
+Frames need not match packets: MQTT reads the concatenated payloads. Source: RFC 6455; MQTT 5, section 6.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _log = get_logger()
 class WebSocket(LingeringTransport):
     """The socket of a client as the broker's transport sees it, and the protocol of that socket.
 
-    What a read brings is passed on as a whole, so the limits of MQTT hold for it. Only the last ping is answered, and
+    The payload of each read is passed on as a whole, so MQTT's limits apply to it. Only the last ping is answered, and
     not before the client reads.
     """
 
     def __init__(self, transport: asyncio.Transport, client: asyncio.Protocol, origin: str) -> None:
-        """Take the socket and the broker's transport. `origin` is that of another site's page, else empty."""
+        """Wrap a socket for the broker's transport. `origin` is the origin of another site's page, else empty."""
         super().__init__(transport)
         self._client = client
         self._origin = origin
@@ -63,7 +63,7 @@ class WebSocket(LingeringTransport):
         self.data_received(data)
 
     def data_received(self, data: bytes) -> None:
-        """Take received octets."""
+        """Process received octets."""
         if self.is_closing():
             self.discard(len(data))
         else:
@@ -71,7 +71,7 @@ class WebSocket(LingeringTransport):
             self._read()
 
     def _read(self) -> None:
-        """Pass on the octets of the next frames, and read on."""
+        """Pass on the payloads of the next frames, and schedule the rest."""
         payload, self._more = self._frames.read(FRAMES_AT_ONCE)
         self._answer_ping()
         if payload:
@@ -90,7 +90,7 @@ class WebSocket(LingeringTransport):
             asyncio.get_running_loop().call_soon(self._read_on)
 
     def _read_on(self) -> None:
-        """Read on with the frames that are left, or end the connection: the broker has handled all before."""
+        """Handle the remaining frames, or close the connection once the broker has handled all earlier ones."""
         self._reads_soon = False
         if not self._reads or self.is_closing():
             return
@@ -136,7 +136,7 @@ class WebSocket(LingeringTransport):
     # -- what the broker's transport calls ----------------------------------------------------------------------------
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what is known about the connection, and the origin of another site's page."""
+        """Return facts about the connection, and the origin of another site's page."""
         if name == "web":
             return True
         return self._origin if name == "origin" else super().get_extra_info(name, default)
@@ -146,7 +146,7 @@ class WebSocket(LingeringTransport):
         self._transport.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
-        """Return how many octets wait to be sent."""
+        """Return the number of octets that wait to be sent."""
         return self._transport.get_write_buffer_size()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:

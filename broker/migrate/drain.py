@@ -28,7 +28,7 @@ from broker.migrate.marker import COUNTED, NO_ENTRIES, Marker, Numbered, Numberi
 BATCH_MESSAGES: Final = 500
 BATCH_BYTES: Final = 16 << 20
 PERSISTENT: Final = {"delivery_mode": 2}
-PATIENCE_S: Final = 90.0  # after which a source has noticed that a connection is gone: its heartbeats are missing
+PATIENCE_S: Final = 90.0  # after which a source has detected a lost connection by missing heartbeats
 POLL_S: Final = 0.5
 NOT_FOUND: Final = 404
 DOUBTFUL: Final = "x-possibly-duplicate"
@@ -37,7 +37,7 @@ TIMESTAMP_MS: Final = "timestamp_in_ms"  # what RabbitMQ's plugin message_timest
 
 
 class DrainTally:
-    """Counts the messages of a queue.
+    """Count the messages of a queue.
 
     Shapes: `returned` were in flight when an earlier run stopped, and kept their numbers; `doubtful` were published
         with the header x-possibly-duplicate; `in_flight` may be in both brokers now.
@@ -50,11 +50,11 @@ class DrainTally:
         self.in_flight = 0
 
     def resume(self, in_flight: int) -> None:
-        """Take what was in flight when an earlier run stopped."""
+        """Set the messages that were in flight when an earlier run stopped."""
         self.in_flight = self.returned = in_flight
 
     def miss(self, count: int) -> None:
-        """Note messages of an earlier run that are not in the queue any more."""
+        """Record messages of an earlier run that are no longer in the queue."""
         self.returned -= count
 
     def commit(self, moved: int, doubtful: int, in_flight: int) -> None:
@@ -65,15 +65,14 @@ class DrainTally:
 
 
 def own_name(queue: str) -> str:
-    """Return the name of what the drain of a queue declares: the marker's queue, and the exchange at the target."""
+    """Return the name that the drain of a queue uses for its marker's queue and its exchange at the target."""
     return f"slotmq-migrate.{hashlib.blake2b(queue.encode(), digest_size=8).hexdigest()}"
 
 
 class Drain:
-    """Moves the messages of a queue until it is empty, or `stop` says so.
-
-    Shapes: `passed` is called with the name of each step that was done.
-    Units: `patience_s` is how long a source may take to deliver what it counts, and to return what an earlier run held.
+    """Move the messages of a queue until it is empty, or `stop` returns True. Shapes: `passed` is called with the name
+    of each finished step. Units: `patience_s` is how long a source may take to deliver the messages that it counts, and
+    to requeue those that an earlier run held.
     Raises: MigrationFault from `run`.
     """
 
@@ -150,7 +149,7 @@ class Drain:
         return Numbering(marker)
 
     async def _await_alone(self, source: MigrationLink) -> None:
-        """Check that nobody else consumes; the consumer of an earlier run may be there until the source notices."""
+        """Check that there is no other consumer; one of an earlier run may remain until the source detects its loss."""
         end_s = time.monotonic() + self._patience_s
         while consumers := (await source.call(DeclareAny(queue=self.queue, passive=True))).consumer_count:
             if not self.tally.in_flight or time.monotonic() > end_s:
@@ -228,9 +227,8 @@ class Drain:
 
 
 def forwarded_header(message: Numbered, producer: str, now_s: float | None = None) -> bytes:
-    """Return the header with the number, and with what is left of the expiration. Raises: MigrationFault.
-
-    Everything else keeps its octets. The counters of a quorum queue of the source are left out.
+    """Return the header with the number, and with the remaining expiration. Raises: MigrationFault. Everything else
+    keeps its octets. Counters of a source's quorum queue are left out.
     """
     header = message.delivery.header
     try:
@@ -250,9 +248,8 @@ def forwarded_header(message: Numbered, producer: str, now_s: float | None = Non
 
 
 def remaining_ms(header: bytes, now_s: float) -> int | None:
-    """Return what is left of the expiration, if the message says when it was made; None to leave it as it is.
-
-    An older time than that was not the time of the publish, or the source would have dropped the message.
+    """Return the remaining expiration, if the message has a timestamp; None to leave it unchanged. If the expiration
+    has already passed, the timestamp was not that of the publish, or the source would have dropped the message.
     """
     text = read_text(header, "expiration")
     if text is None or not text.isdecimal():

@@ -39,7 +39,7 @@ class MigrationLink(ClientEvents):
     """The client's side of a connection that one task uses.
 
     Shapes: `deliveries` waits to be taken; `confirmed` is the number of publishes that the broker has confirmed, in
-        order; `product` is what the broker calls itself.
+        order; `product` is the broker's name for itself.
     """
 
     cancelled = "the queue was deleted or its node is gone"
@@ -114,7 +114,7 @@ class MigrationLink(ClientEvents):
             self._link.flush()
 
     def take(self) -> Received:
-        """Take the first delivery that waits."""
+        """Return the first waiting delivery."""
         delivery = self.deliveries.popleft()
         self._waiting_bytes -= len(delivery.body)
         if self._waiting_bytes < RECEIVED_MAX_BYTES:
@@ -153,7 +153,7 @@ class MigrationLink(ClientEvents):
             self._link.pause_reading()
 
     def settled(self, tag: int, *, multiple: bool, accepted: bool) -> None:
-        """Note what the broker has confirmed."""
+        """Record the broker's confirms."""
         if accepted:
             self.confirmed = max(self.confirmed, tag)
         else:
@@ -165,11 +165,11 @@ class MigrationLink(ClientEvents):
         self._stop(MethodRefused(code or 0, f"{self.name} returned a message: {code} {text}"))
 
     def read(self) -> None:
-        """Let the task look at what is new."""
+        """Wake the task after new input."""
         self._news.set()
 
     def writable(self, *, is_writable: bool) -> None:
-        """Note whether the broker reads what is sent to it."""
+        """Record whether the broker is reading."""
         self._full = not is_writable
         self._news.set()
 

@@ -1,9 +1,9 @@
-"""The marker: one message at the source, in a queue of the migration, that names the batch being moved.
+"""The marker: one message at the source, in a queue of the migration, that identifies the batch being moved.
 
 Each batch is one AMQP transaction at the source: it acknowledges the previous batch, and replaces the marker by one
-that names the messages of the next batch, each by fingerprint and number. Only then are they published at the target.
-So after any failure the source knows which messages may be in both brokers, and their numbers: when such a message is
-published again with its number, the target drops it if it already has it.
+with the fingerprints and numbers of the next batch's messages. Only then are they published at the target. So after any
+failure the source knows which messages may be in both brokers, and their numbers: when such a message is published
+again with its number, the target drops a duplicate.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Numbered(NamedTuple):
 
 
 class Numbering:
-    """Gives each message its number: the one it had in the marker if it returned, else the next one.
+    """Assign each message its number: that in the marker if the message was returned, else the next one.
 
     A message that was in flight returns marked as redelivered. Messages with equal octets are interchangeable, and
     those in flight return first.
@@ -104,7 +104,7 @@ class Numbering:
 
     @property
     def absent(self) -> int:
-        """Return how many messages of the marker have not returned."""
+        """Return the number of the marker's messages that have not been returned."""
         return sum(map(len, self._returning.values()))
 
     def marker(self, batch: Sequence[Numbered], before: Sequence[Numbered]) -> Marker:
@@ -115,7 +115,7 @@ class Numbering:
 
 
 def fingerprint(delivery: Received) -> Fingerprint:
-    """Return what distinguishes a message: exchange, key, properties, headers and body, but no delivery counts."""
+    """Return a digest of a message: exchange, key, properties, headers and body, but no delivery counts."""
     properties = cut_properties(delivery.header)
     table = edit_table(properties.pop("headers", None), {}, COUNTED)
     if table is not None and table != NO_ENTRIES:

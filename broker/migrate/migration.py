@@ -97,7 +97,7 @@ class MigrationOutcome:
         self.fault = ""
 
     def fail(self, reason: Exception) -> None:
-        """Note why the queue could not be drained."""
+        """Record the reason why the queue could not be drained."""
         self.fault = str(reason)
 
     def total(self, name: str) -> int:
@@ -106,14 +106,13 @@ class MigrationOutcome:
 
     @property
     def in_flight(self) -> int:
-        """How many messages may be in both brokers now."""
+        """The number of messages that may be in both brokers now."""
         return self.tallies[-1].in_flight if self.tallies else 0
 
 
 class Migration:
-    """Drains the queues of a source into a target.
-
-    Shapes: `waiting` is the number of messages that the queues had when they were last counted.
+    """Drain the queues of a source into a target. Shapes: `waiting` is the number of messages in the queues when last
+    counted.
     Raises: MigrationFault from `run` when a broker cannot be used at all.
     """
 
@@ -138,7 +137,7 @@ class Migration:
 
     @property
     def moved(self) -> int:
-        """How many messages were moved so far."""
+        """The number of messages moved so far."""
         return sum(outcome.total("moved") for outcome in self.outcomes.values())
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The conversation with one client as a value: octets in, packets out, and which of them may come when.
+"""The conversation with one client as a value: octets in, packets out, and the states in which they are allowed.
 
     EXPECTS_CONNECT --CONNECT--> LOGIN --accepted--> OPEN --DISCONNECT, an error--> ENDED
 
@@ -77,17 +77,17 @@ class Conversation(PacketCutter):
         self.reasons = True  # whether the client takes reason strings
 
     def feed(self, data: bytes) -> None:
-        """Take received octets."""
+        """Process received octets."""
         if self.state != ENDED:
             super().feed(data)
 
     def accept(self) -> None:
-        """Take packets of any size from now on: the client has logged in."""
+        """Accept packets of any size, because the client has logged in."""
         self.state = OPEN
         self.limit_bytes = self._packet_max_bytes
 
     def end(self) -> None:
-        """Take no more packets."""
+        """Stop processing packets."""
         self.state = ENDED
         self.clear()
 
@@ -143,7 +143,9 @@ class Conversation(PacketCutter):
         return PING
 
     def refusal(self, reason_code: int, text: str) -> bytes:
-        """Return what tells the client why its connection ends: a CONNACK, a DISCONNECT, or nothing in 3.1.1."""
+        """Return the packet with the reason for the end of the connection: a CONNACK, a DISCONNECT, or nothing in
+        3.1.1.
+        """
         reason = text if self.reasons else ""
         if self.state == OPEN:
             return encode_disconnect(self.version, reason_code, reason)
@@ -154,6 +156,6 @@ class Conversation(PacketCutter):
 
 
 def version_of(octets: bytes, at: int, end: int) -> int:
-    """Return the version in which a CONNECT is answered, also one that cannot be read or is of an unknown version."""
+    """Return the version for the answer to a CONNECT, even if it is malformed or has an unknown version."""
     place = at + 2 + int.from_bytes(octets[at : at + 2], "big")
     return V5 if place < end and octets[place] >= V5 else V311

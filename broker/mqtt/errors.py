@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class PacketError(ValueError):
-    """A packet that is malformed, not allowed in this state, or asks for what the broker does not offer."""
+    """A packet that is malformed, not allowed in this state, or requests a feature that the broker does not support."""
 
     def __init__(self, reason_code: int, text: str) -> None:
         super().__init__(text)

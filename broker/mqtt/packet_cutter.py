@@ -39,14 +39,14 @@ class PublishRun:
 
 
 class PacketCutter:
-    """Holds received octets until they are packets.
+    """Collect received octets until they form packets.
 
     `cut` returns the first octet of a packet, whose body is `buffer[body:body_end]`, or the kind of a run: then
     `publishes` has it, or `acked` its packet ids, and `ack_octet` the first octet of each. None means that the rest is
-    no whole packet.
+    not a complete packet.
     Shapes: in MQTT 5 publishes have properties.
     Units: `limit_bytes` is the largest packet, its header included.
-    Cost: linear in the octets, whatever the pieces in which they arrive.
+    Cost: linear in the octets, regardless of how they are split.
     """
 
     __slots__ = ("_arrived", "_arrived_bytes", "_at", "_missing", "ack_octet", "acked", "body", "body_end", "buffer",
@@ -67,7 +67,7 @@ class PacketCutter:
 
     @property
     def buffered_bytes(self) -> int:
-        """How many octets are not cut yet."""
+        """The number of octets that are not cut yet."""
         return len(self.buffer) - self._at + self._arrived_bytes
 
     @property
@@ -88,13 +88,13 @@ class PacketCutter:
         return self._arrived_bytes >= self._missing and self.buffered_bytes >= 2
 
     def feed(self, data: bytes) -> None:
-        """Take received octets."""
+        """Append received octets."""
         if data:
             self._arrived.append(data)
             self._arrived_bytes += len(data)
 
     def clear(self) -> None:
-        """Forget all octets."""
+        """Discard all octets."""
         self.buffer = b""
         self._at = self._arrived_bytes = self._missing = 0
         self._arrived.clear()
@@ -171,7 +171,7 @@ class PacketCutter:
                 return -1
 
     def _cut_publishes(self, first: int) -> None:
-        """Cut publishes as long as they have the flags and properties of the first, and are not malformed."""
+        """Cut publishes while they have the flags and properties of the first, and are well-formed."""
         qos = first >> 1 & 3
         if qos == 3:
             raise PacketError(MALFORMED, "QoS 3")

@@ -29,7 +29,7 @@ NO_PROPERTIES: Final[dict[int, Any]] = {}
 
 
 class Will:
-    """The message that is published when a client ends without saying so."""
+    """The message that is published when a client disconnects without a DISCONNECT packet."""
 
     __slots__ = ("body", "properties", "qos", "retain", "topic")
 
@@ -77,7 +77,7 @@ class Connect:
             self.session_expiry_s = None
 
     def forget(self) -> None:
-        """Forget what is not needed after the login: the password, and what the client asked for."""
+        """Clear fields that are not needed after the login: the password, and the client's requests."""
         self.password = None
         self.properties = NO_PROPERTIES
 

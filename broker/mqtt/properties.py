@@ -42,7 +42,7 @@ USER_PROPERTY: Final = 0x26
 MAXIMUM_QOS: Final = 0x24
 MAXIMUM_PACKET_SIZE: Final = 0x27
 
-# Types of packets that a client sends; WILL stands for the will in a CONNECT.
+# Types of packets that a client sends; WILL is the will in a CONNECT.
 WILL: Final = 0
 CONNECT: Final = 1
 PUBLISH: Final = 3
@@ -96,7 +96,7 @@ NOT_ZERO: Final = frozenset((SUBSCRIPTION_IDENTIFIER, RECEIVE_MAXIMUM, MAXIMUM_P
 
 
 def read_properties(reader: Reader, packet: int) -> dict[int, Any]:
-    """Return the properties that come next in a packet of that type.
+    """Read the properties at this place in a packet of a type.
 
     Shapes: the value of USER_PROPERTY is a list of pairs in their order; every other property occurs once.
     Raises: PacketError 0x81 for a property that is unknown or that the packet cannot have; 0x82 for one that occurs

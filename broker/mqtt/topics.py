@@ -1,4 +1,4 @@
-"""Topic names and filters, and the routing and binding keys that stand for them on a topic exchange.
+"""Topic names and filters, and the corresponding routing and binding keys of a topic exchange.
 
 In AMQP's dialect `/` and `.` change places both ways, and `+` in a filter is `*`. So RabbitMQ's mapping holds for every
 topic without dots and every key without slashes, and no topic is lost. In MQTT's dialect nothing is swapped.
@@ -22,7 +22,7 @@ SYSTEM: Final = "$SYS/"
 def routing_key(topic: bytes, levels_max: int, swaps: bool = True) -> str:
     """Return the routing key of a topic name.
 
-    Raises: PacketError 0x81 for octets that are no string of MQTT; 0x90 for an empty topic, one with wildcards, one
+    Raises: PacketError 0x81 for octets that are not an MQTT string; 0x90 for an empty topic, one with wildcards, one
         that begins with `$`, and one that is longer than a routing key or has too many levels.
     """
     name = check_text(topic)
@@ -40,7 +40,7 @@ def routing_key(topic: bytes, levels_max: int, swaps: bool = True) -> str:
 
 
 def key_of_name(name: str) -> str:
-    """Return what stands in routing keys for a name that stands in topics."""
+    """Return the form in routing keys of a name in topics."""
     return name.translate(_SWAPPED)
 
 
@@ -60,7 +60,7 @@ def system_topic(key: str) -> bytes:
 
 
 def binding_key(topic_filter: str, levels_max: int, swaps: bool = True) -> str:
-    """Return the binding key of a topic filter; that of the broker's own topics is always swapped.
+    """Return the binding key of a topic filter; for the broker's own topics it is always swapped.
 
     Raises: PacketError 0x8F for a filter that is malformed, that AMQP cannot express, or that is too long.
     """

@@ -36,8 +36,8 @@ class WebSocketFrames:
     """The frames that one client sends.
 
     Shapes: `ping` is the payload of the last ping that is not answered. `code` is GOING until a frame ends the
-        connection; then `reason` says what is wrong with that frame, and is empty for the client's close.
-    Invariant: no payload is kept but that of a control frame which has not come whole.
+        connection; then `reason` describes the error in that frame, and is empty for the client's close. Invariant: no
+        payload is kept except that of an incomplete control frame.
     """
 
     __slots__ = ("_at", "_buffer", "_is_amid_message", "_left", "_mask", "code", "ping", "reason")
@@ -53,7 +53,7 @@ class WebSocketFrames:
         self.reason = ""
 
     def feed(self, data: bytes) -> None:
-        """Take received octets."""
+        """Process received octets."""
         self._buffer = self._buffer[self._at :] + data if self._at < len(self._buffer) else data
         self._at = 0
 

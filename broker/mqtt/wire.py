@@ -26,7 +26,7 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """How many octets are unread."""
+        """The number of unread octets."""
         return self._end - self._at
 
     def _take(self, count: int) -> int:

@@ -18,7 +18,7 @@ HTTP: Final = ("http", "metrics")  # bound later, and not by every broker
 
 
 class CannotListen(BrokerError):
-    """The broker cannot listen on this address and port, for this reason."""
+    """The broker cannot listen on an address and port; the text has the reason."""
 
     def __init__(self, host: str, port: int, reason: str, setting: str = "") -> None:
         shown = f"[{host}]" if ":" in host else host
@@ -60,9 +60,10 @@ class Bound:
 def bind(host: str, port: int, another: str = "", setting: str = "server.host") -> list[socket.socket]:
     """Return a bound socket for each address of the host; clients cannot connect yet.
 
-    Shapes: port 0 takes one free port for all; `another` says how to choose another port, and `setting` where the host
-        comes from. The host :: is every address, including those of IPv4.
-    Raises: AddressTaken; CannotListen for an unknown address or one of another machine, or a port without permission.
+    Shapes: port 0 takes one free port for all; `another` is the hint for choosing another port, and `setting` the name
+        of the host's setting. The host :: is every address, including those of IPv4.
+    Raises: AddressTaken; CannotListen for an unknown address or one of another machine, or a port that needs more
+        permissions.
     """
     try:
         # Python encodes a text with the codec idna, which takes 0.4 MB; few hosts have letters that need it.
@@ -100,7 +101,7 @@ def listening(bound: socket.socket) -> Iterator[None]:
 
 
 def _reason(error: OSError | ValueError) -> str:
-    """Return the system's error text without what some event loops add to it."""
+    """Return the system's error text without the prefix that some event loops add."""
     number = error.errno if isinstance(error, OSError) else None
     if number is None or isinstance(error, socket.gaierror):
         return str(getattr(error, "strerror", None) or error)
@@ -116,8 +117,8 @@ def close(sockets: Iterable[socket.socket]) -> None:
 def close_servers(servers: Iterable[asyncio.Server]) -> None:
     """Accept no more clients; the servers close in the loop's next turn.
 
-    Before Python 3.12.9 asyncio forgets a socket, open, whose server is closed in the turn after the accept. Nothing is
-    accepted in this turn, and what was accepted in the last one has its transport before the next.
+    Before Python 3.12.9 asyncio leaks an accepted socket if its server is closed in the next turn of the loop. So the
+    server stops accepting in this turn and closes in the next one, when accepted sockets have their transports.
     Source: python/cpython#109564.
     """
     for server in servers:

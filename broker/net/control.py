@@ -1,9 +1,9 @@
 """The control socket: a unix socket in the data folder through which the command line talks to the running broker.
 
-One JSON object a line in each direction: `{"verb": "slots", "queue": "q"}` is answered by `{"ok": true, "result": ...}`
-or `{"ok": false, "error": "..."}`; a long-running verb sends `{"progress": {...}}` any number of times
-before that. When the client ends its side of the conversation, such a verb stops and answers. `get` waits for a line
-from the client before it settles the messages that it sent. The file has mode 0600: only the broker's user may connect.
+One JSON object per line in each direction: `{"verb": "slots", "queue": "q"}` is answered by `{"ok": true, "result":
+...}` or `{"ok": false, "error": "..."}`; a long-running verb sends `{"progress": {...}}` any number of times before
+that. When the client ends its side of the conversation, such a verb stops and answers. `get` waits for a line from the
+client before it settles the sent messages. The file has mode 0600: only the broker's user may connect.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class ControlSocket:
 async def answer_line(verbs: Mapping[str, Verb], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
     """Read a request, answer it, and return whether another one may follow.
 
-    Raises: TimeoutError, ConnectionError when the client is silent or gone.
+    Raises: TimeoutError, ConnectionError if the client is silent or has disconnected.
     """
     try:
         line = await _read_line(reader)
@@ -177,7 +177,7 @@ class _Client(Asker):
         await self._writer.drain()
 
     def enough(self) -> bool:
-        """Return whether the client has ended its side, or is gone."""
+        """Return whether the client has ended its side, or disconnected."""
         return self._reader.at_eof() or self._writer.is_closing()
 
     async def accepted(self) -> bool:
@@ -223,7 +223,7 @@ def _pieces(answer: Any) -> Iterator[str]:
 
 
 def _taken(rows: list[Any]) -> Iterator[Any]:
-    """Yield the rows of a list and take them out of it: freeing many at once takes longer than a turn may."""
+    """Yield and remove the rows of a list, because freeing many at once would take longer than a turn may."""
     rows.reverse()
     while rows:
         yield rows.pop()

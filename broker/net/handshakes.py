@@ -1,7 +1,5 @@
-"""Handshakes in progress: a client that takes too long is dropped.
-
-All clients have the same time, so one timer for the one that began first is enough. A timer for each connection costs
-as much as its password check.
+"""Handshakes in progress: clients that take too long are dropped. All clients have the same limit, so one timer for the
+oldest handshake is enough. A timer for each connection costs as much as its password check.
 """
 
 from __future__ import annotations
@@ -26,11 +24,9 @@ class HandshakeClient(Protocol):
 
 
 class Handshakes:
-    """Holds the clients whose handshake is not over.
-
-    Shapes: `_due` has the loop's time at which each is late, in the order in which they began.
-    Units: `timeout_s` is for handshakes that begin from now on; when it was lowered, they may have to wait for those
-        that began before.
+    """Track the clients whose handshake is not finished. Shapes: `_due` has the loop's time at which each is late, in
+    the order of their beginning. Units: `timeout_s` applies to handshakes that begin from now on; after it was lowered,
+    they may have to wait for earlier ones.
     Cost: a dictionary entry per handshake.
     """
 
@@ -47,7 +43,7 @@ class Handshakes:
         self.timeout_s = timeout_s
 
     def begin(self, client: HandshakeClient) -> None:
-        """Note that a handshake has begun."""
+        """Record the beginning of a handshake."""
         loop = asyncio.get_running_loop()
         self._due[client] = due = loop.time() + self.timeout_s
         self._strangers.add(client, client.peer.network)
@@ -55,12 +51,12 @@ class Handshakes:
             self._timer = loop.call_at(due, self._check)
 
     def end(self, client: HandshakeClient) -> None:
-        """Note that a handshake is over, or its client has gone."""
+        """Record the end of a handshake, or of its client's connection."""
         self._due.pop(client, None)
         self._strangers.remove(client)
 
     def make_room(self) -> HandshakeClient | None:
-        """Forget and return the client that began first of those from the busiest network; None if there is none."""
+        """Remove and return the oldest client of the busiest network; None if there is none."""
         client = self._strangers.take()
         if client is not None:
             del self._due[client]
@@ -75,7 +71,7 @@ class Handshakes:
             self._timer = None
 
     def _check(self) -> None:
-        """Drop those that are late, and look again when the next one is."""
+        """Drop late clients, and schedule the next check."""
         loop = asyncio.get_running_loop()
         self._timer = None
         for client, due in list(self._due.items()):

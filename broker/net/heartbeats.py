@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 BRISK_MAX_S: Final = 10  # up to this interval, a check once a second would make a heartbeat late
-SILENT_INTERVALS: Final = 2  # after two silent intervals the client is gone
+SILENT_INTERVALS: Final = 2  # after two silent intervals the client is considered gone
 
 
 class Heartbeats:
@@ -35,11 +35,13 @@ class Heartbeats:
         return self._unsaid * 2 >= interval_calls - 1  # the last output may be older than this call by one
 
     def said(self, sent_bytes: int) -> None:
-        """Note that something was just sent."""
+        """Record that something was just sent."""
         self._said_bytes, self._unsaid = sent_bytes, 0
 
     def is_silent(self, received_bytes: int, interval_s: int, *, reading: bool) -> bool:
-        """Count a second, and return whether the client is gone; an unread client may have sent something."""
+        """Count a second, and return whether the client is gone; a client that is not being read may have sent
+        something.
+        """
         if received_bytes != self._heard_bytes or not reading:
             self._heard_bytes, self.silent_s = received_bytes, 0
             return False

@@ -186,7 +186,7 @@ class Listener:
             transport.tell_failed(fault)
 
     def step(self) -> None:
-        """Check the next tenth of the connections, and the heartbeats that cannot wait; called ten times a second."""
+        """Check the next tenth of the connections, and urgent heartbeats; called ten times a second."""
         for transport in list(self._brisk):
             transport.beat(STEPS)
         if not self._step:
@@ -197,7 +197,7 @@ class Listener:
         self._look_after([transport for transport in part if transport in self.transports])  # others have left since
 
     def tick(self) -> None:
-        """Check all connections at once, as the steps of one second do, except for heartbeats that cannot wait."""
+        """Check all connections at once, as the steps of one second do, except for urgent heartbeats."""
         self._look_after(list(self.transports))
 
     def _look_after(self, transports: list[Transport]) -> None:
@@ -233,7 +233,7 @@ class Listener:
             transport.stop(Stop.STOPPING)
 
     async def empty(self) -> None:
-        """Return when no client is left."""
+        """Wait until no clients are left."""
         await self._empty.wait()
 
     async def close(self, timeout_s: float, told: Callable[[int], None]) -> None:

@@ -24,12 +24,10 @@ Waiting = tuple[Callable[[], bool], Answer, Callable[[], bool]]  # job, receiver
 
 
 class PasswordThreads:
-    """Runs slow checks in threads, and delivers the answers in the loop.
-
-    A network has one thread at most, and networks take turns, as do the names of a network: a flood of logins from one
-    network delays no other, and guesses at one name hardly delay the other names.
-    Invariant: every check is answered once: with False when it failed, with None when its clients have gone or the
-        broker stops. Nothing is computed for clients that have gone.
+    """Run slow checks in threads, and deliver the answers in the loop. A network has at most one thread, and networks
+    take turns, as do the names of a network: a flood of logins from one network delays no others, and guesses at one
+    name hardly delay other names. Invariant: every check is answered once: with False if it failed, with None if its
+    clients have disconnected or the broker stops. Nothing is computed for disconnected clients.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -79,7 +77,7 @@ class PasswordThreads:
                 self._threads.submit(job).add_done_callback(partial(self._done, network, answer))
 
     def _done(self, network: str, answer: Answer, future: Future[bool]) -> None:
-        """Hand the answer to the loop. A closed loop has no receiver left."""
+        """Pass the answer to the loop. A closed loop has no receiver left."""
         right: bool | None = None
         if not future.cancelled():
             error = future.exception()

@@ -1,4 +1,4 @@
-"""The publisher throttle: alarms, and a store that lags behind, stop the reading of publishers only."""
+"""The publisher throttle: alarms and a lagging store stop the reading of publishers only."""
 
 from __future__ import annotations
 
@@ -62,13 +62,12 @@ def _nobody(_reason: str) -> None:
 
 
 class PublisherThrottle:
-    """Blocks publishers while an alarm is raised, and pauses those whose records fill the memory of what is unwritten.
-
-    A publisher is paused when it has more unwritten than is left of the limit for all. So one greedy publisher fills
-    about half of it, two a third each, and what is left is for those who publish little. One that publishes transient
-    messages has nothing unwritten. A commit takes all records, and its publishers are resumed.
-    Units: ``backlog_max_bytes`` is how much may wait in memory to be written to the log, ``counted_bytes`` the backlog
-        from which on connections are counted.
+    """Block publishers while an alarm is raised, and pause those whose records fill the memory for unwritten records. A
+    publisher is paused when it has more unwritten bytes than are left of the limit for all. So one greedy publisher
+    fills about half of it, two a third each, and the rest is for others. Publishers of transient messages have nothing
+    unwritten. A commit takes all records, and its publishers are resumed.
+    Units: ``backlog_max_bytes`` is the number of bytes that may wait in memory to be written to the log,
+        ``counted_bytes`` the backlog from which on connections are counted.
     Invariant: connections that only consume are never stopped here. Beyond the limit each publisher is paused after one
         read that adds a record.
     Source: Choudhury and Hahne, Dynamic queue length thresholds for shared-memory packet switches, 1998.
@@ -126,7 +125,7 @@ class PublisherThrottle:
         self._publishers.add(transport)
 
     def turn(self) -> bool:
-        """Resume paused publishers whose records were taken, and return whether the next turn has to look again.
+        """Resume paused publishers whose records were taken, and return whether the next turn has to check again.
 
         Cost: O(stores); O(n) publishers of a store whose records were taken.
         """
@@ -153,13 +152,13 @@ class PublisherThrottle:
             self.unblock(transport)
 
     def unblock(self, transport: ThrottledConnection) -> None:
-        """Read a blocked connection again, and tell the client; its vhost may refuse what it publishes."""
+        """Read a blocked connection again, and notify the client; its vhost may refuse its publishes."""
         self._alarms.forget(transport)
         _tell(transport, commands.Connection.Unblocked())
         transport.go(Stop.ALARM)
 
     def forget(self, transport: ThrottledConnection) -> None:
-        """Forget a closed connection."""
+        """Remove a closed connection."""
         self._publishers.discard(transport)
         self._paused.discard(transport)
         for unwritten in self._unwritten.values():
@@ -167,7 +166,7 @@ class PublisherThrottle:
         self._alarms.forget(transport)
 
     def _count(self, transport: ThrottledConnection, appended_bytes: int) -> None:
-        """Count what a publisher added, and pause it when it has more than is left for all."""
+        """Count the bytes that a publisher added, and pause it if it has more than is left for all."""
         vhost = transport.session.vhost
         assert vhost is not None
         unwritten = self._unwritten.get(vhost.store)
@@ -179,7 +178,7 @@ class PublisherThrottle:
             transport.stop(Stop.STORE)
 
     def _note_taken(self) -> None:
-        """Forget the records that a commit has taken since the last turn, and resume their publishers."""
+        """Subtract the records that a commit has taken since the last turn, and resume their publishers."""
         taken = [store for store, unwritten in self._unwritten.items() if store.unwritten_bytes < unwritten.total_bytes]
         for store in taken:
             publishers = self._unwritten.pop(store).bytes_of

@@ -1,8 +1,7 @@
-"""The kernel's receive buffer of a near publisher: it holds what the broker handles in a few milliseconds.
-
-What a publisher sends ahead of the broker waits in that buffer, and the wait is latency of its messages. Linux sizes
-the buffer for the rate of the link: on a quick one it holds megabytes, which are seconds of publishes to fifty queues.
-Over a long link those megabytes are in flight, so there the buffer stays as the system sizes it.
+"""The kernel's receive buffer of a nearby publisher, sized for the input of a few milliseconds. Bytes sent ahead of the
+broker wait in that buffer, which adds to the latency of messages. Linux sizes the buffer for the rate of the link: on a
+fast one it holds megabytes, which are seconds of publishes to fifty queues. Over a long link those megabytes are in
+flight, so there the system's size is kept.
 """
 
 from __future__ import annotations
@@ -25,11 +24,9 @@ _ROUND_TRIP: Final = struct.Struct("=148xI")  # of struct tcp_info, tcpi_min_rtt
 
 
 class ReceiveBuffer:
-    """Sizes the receive buffer of one client for the rate at which the broker handles its input.
-
-    It begins small, with the client's first large read, and doubles while the broker handles quickly what fills it.
-    Units: ``size_bytes`` is what the kernel was asked for, 0 for a buffer that stays as the system sizes it; the kernel
-        takes twice that for octets and its own headers.
+    """Size the receive buffer of one client for the rate at which the broker handles its input. It begins small, at the
+    client's first large read, and doubles while the broker handles a full buffer quickly. Units: ``size_bytes`` is the
+    requested size, 0 for the system's own size; the kernel allocates twice that for octets and its own headers.
     """
 
     __slots__ = ("_end", "_filled_ms", "_quick_fills", "size_bytes")
@@ -54,12 +51,12 @@ class ReceiveBuffer:
             self._resize(min(2 * size_bytes, MOST_BYTES))
 
     def _resize(self, size_bytes: int) -> None:
-        """Give the kernel's buffer this size; a client that is gone needs none."""
+        """Set the size of the kernel's buffer, unless the client has disconnected."""
         end = self._end
         assert end is not None
         with suppress(OSError):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size_bytes)
-            # Linux bounds the window by an earlier size too: the client would go on sending small segments.
+            # Linux bounds the window by an earlier size too: the client would keep sending small segments.
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, 2 * size_bytes)
             self.size_bytes = size_bytes
 
@@ -70,6 +67,6 @@ def _is_near(end: socket.socket) -> bool:
         return False
     try:
         facts = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ROUND_TRIP.size)
-    except OSError:  # not a TCP socket, or the client is gone
+    except OSError:  # not a TCP socket, or the client has disconnected
         return False
     return len(facts) >= _ROUND_TRIP.size and int(_ROUND_TRIP.unpack(facts)[0]) < NEAR_US

@@ -16,7 +16,7 @@ RESERVED_MAX: Final = 1024
 
 
 def descriptors_max() -> int:
-    """Return how many descriptors the process may have open."""
+    """Return the limit on open descriptors of the process."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
@@ -30,9 +30,8 @@ def descriptors_for_clients() -> int:
 
 
 class Strangers(Generic[T]):
-    """Holds members in the order in which they came, each with its origin.
-
-    Cost: each method O(1), whatever the number of origins.
+    """Hold members in the order of their arrival, each with its origin. Cost: each method O(1), whatever the number of
+    origins.
     """
 
     __slots__ = ("_by_size", "_most", "_of", "_origins")

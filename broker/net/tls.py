@@ -94,7 +94,7 @@ class Handshake(ssl.SSLObject):
 
 
 class TlsContext:
-    """Holds the context that new connections are accepted with.
+    """Hold the context for new connections.
 
     Raises: TlsUnusable, from the constructor and `take`.
     Invariant: `context` was built from files that belong together; a reload replaces all of them or none.
@@ -106,7 +106,7 @@ class TlsContext:
         self.context = build(settings)
 
     def changed(self) -> bool:
-        """Return whether one of the files has changed since the last look. Cost: one stat per file."""
+        """Return whether one of the files has changed since the last check. Cost: one stat per file."""
         marks = self._marks()
         if marks == self._seen:
             return False
@@ -130,7 +130,7 @@ class TlsContext:
         return True
 
     def _marks(self) -> list[tuple[int, int, int] | None]:
-        """Return what identifies the version of a file: a rename changes the inode, a copy the time."""
+        """Return a key for the version of a file: a rename changes the inode, a copy the time."""
         marks: list[tuple[int, int, int] | None] = []
         for path in (self._settings.certfile, self._settings.keyfile, self._settings.cafile):
             try:

@@ -1,7 +1,5 @@
-"""A server with TLS: accepts sockets, and bounds those whose handshake is under way.
-
-asyncio's own server hands a client over after the handshake, so clients that never finish one could take all
-descriptors of the process.
+"""A server with TLS: accepts sockets, and bounds the number of handshakes under way. asyncio's own server passes on a
+client only after the handshake, so clients that never finish one could use up all descriptors of the process.
 """
 
 from __future__ import annotations
@@ -19,20 +17,19 @@ from broker.tasks import Tasks
 
 HANDSHAKES_MAX: Final = 1024
 PART: Final = 4  # of the descriptors for clients; a handshake takes milliseconds
-AGAIN_S: Final = 1.0  # without descriptors, nothing is accepted for so long
+AGAIN_S: Final = 1.0  # how long nothing is accepted after descriptors have run out
 
 _log = get_logger()
 
 
 def handshakes_max() -> int:
-    """Return how many handshakes one server lets be under way."""
+    """Return the limit on handshakes under way at one server."""
     return min(HANDSHAKES_MAX, descriptors_for_clients() // PART)
 
 
 class TlsServer:
-    """Accepts the clients of one listening socket, which it owns.
-
-    Invariant: with `handshakes_max` handshakes under way, the oldest one of the network with most of them makes room.
+    """Accept the clients of one listening socket, which it owns. Invariant: with `handshakes_max` handshakes under way,
+    the oldest of the network with most of them is dropped for a new one.
     """
 
     def __init__(
@@ -62,11 +59,11 @@ class TlsServer:
 
     @property
     def handshakes(self) -> int:
-        """How many handshakes are under way."""
+        """The number of handshakes under way."""
         return len(self._strangers)
 
     def close(self) -> None:
-        """Accept no more clients; handshakes go on."""
+        """Accept no more clients; handshakes continue."""
         if not self._closed:
             self._closed = True
             self._loop.remove_reader(self._socket.fileno())
@@ -78,7 +75,7 @@ class TlsServer:
             pass
 
     def _accept(self) -> None:
-        """Accept what waits, as much as asyncio would at a time."""
+        """Accept waiting clients, as many as asyncio would at a time."""
         for _ in range(self._backlog):
             try:
                 client, address = self._socket.accept()
@@ -110,8 +107,8 @@ class TlsServer:
         self._tasks.start(self._hand_over(client))
 
     async def _hand_over(self, client: socket.socket) -> None:
-        """Make the connection of a client when the handshake is done; the context logs why one fails."""
-        wait: Any = self._loop.connect_accepted_socket  # typeshed lacks what it returns for a plain factory
+        """Create the connection of a client after its handshake; the context logs failures."""
+        wait: Any = self._loop.connect_accepted_socket  # typeshed lacks the type for a plain factory
         try:
             await wait(self._protocol, client, ssl=self._context, ssl_handshake_timeout=self._timeout_s)
         except OSError:  # ssl.SSLError, a reset, a timeout

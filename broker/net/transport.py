@@ -34,7 +34,7 @@ UNKNOWN: Final = Peer("")
 EOF_TICKS: Final = 2  # one to two seconds that a client has to close its socket after close-ok
 CLOSE_TICKS: Final = 5  # seconds that a client has to answer connection.close, and to close its socket
 OPEN_TICKS: Final = 3  # seconds that a client waits for the answer to connection.open while turns do not act
-SMALL_READ_BYTES: Final = 4096  # handled at once when the turn's share is used up; such a read may run the turn
+SMALL_READ_BYTES: Final = 4096  # handled at once even when the turn's share is used up; such a read may run the turn
 DELAYED_MS: Final = 38
 """A client whose next octets arrive later than this after a read without an answer may have waited for our ACK."""
 LONGEST_DELAY_MS: Final = 60
@@ -66,15 +66,14 @@ def write_pieces(socket: asyncio.Transport, pieces: list[Octets], high_water_byt
 
 
 class PromptAck:
-    """Decides which reads of one client are acknowledged at once, because it leaves Nagle's algorithm on.
+    """Decide which reads of one client are acknowledged at once, because it uses Nagle's algorithm.
 
     Such a client sends its second small segment when the first is acknowledged. Linux delays an acknowledgement by 40
     ms when the broker has nothing to send: after connection.tune-ok, after the first half of a publish, or after a
-    publish without confirms. So the client waits that long in each connect, and in each publish followed by a get.
-
-    A small read that ends amid a message is acknowledged at once: its rest may wait for that. Other reads are
+    publish without confirms. So the client waits that long in each connect, and in each publish followed by a get. A
+    small read that ends within a message is acknowledged at once, because the rest may wait for that. Other reads are
     acknowledged once the client was seen waiting: most publishes are not followed by anything, and Linux acknowledges
-    every second full segment of a large body by itself.
+    every second full segment of a large body anyway.
     """
 
     __slots__ = ("_left", "_needed", "_quiet_ms", "_waits")
@@ -102,7 +101,7 @@ class PromptAck:
         return False
 
     def _note_wait(self) -> None:
-        """Note that the client may have waited for an acknowledgement, or for something else if that came at once."""
+        """Record whether the client may have waited for an acknowledgement, rather than for something sent at once."""
         self._waits += 1
         if self._left:
             self._left = self._waits = 0
@@ -113,9 +112,8 @@ class PromptAck:
 
 
 def acknowledge(end: sockets.socket | None) -> None:
-    """Acknowledge at once what was read from a TCP socket; do nothing for another socket, or without Linux.
-
-    The option holds until the broker sends something.
+    """Acknowledge a read from a TCP socket at once; do nothing for other sockets, or without Linux. The option applies
+    until the broker sends something.
     """
     if sys.platform == "linux" and end is not None:
         with suppress(OSError):
@@ -171,7 +169,7 @@ class Transport(Outlet):
     ) -> None:
         """`brisk` holds the clients with a short interval of heartbeats, for `beat`.
 
-        `peer` is a part of this process; other clients are known by their sockets.
+        `peer` is a part of this process; other clients are identified by their sockets.
         """
         self._machine = machine
         self._turn = turn
@@ -188,8 +186,8 @@ class Transport(Outlet):
         self._heartbeats = Heartbeats()
         self._unread_s = self._closing_ticks = self._discarded_bytes = 0
         self._blocked_s = 0  # for how long an alarm has blocked the client
-        self._unopened_sent = 0  # what was sent before the answer to connection.open
-        self._unopened_s = 0  # for how long that answer has waited for a turn that acts
+        self._unopened_sent = 0  # the number of bytes sent before the answer to connection.open
+        self._unopened_s = 0  # how long that answer has waited for a turn
         self._finishing = False
         self._is_left = False  # the client has closed its end
         self.peer = peer
@@ -234,7 +232,7 @@ class Transport(Outlet):
             turn.fail(error)
 
     def _size_receive_buffer(self, read_bytes: int) -> None:
-        """Let the kernel receive as much ahead as the broker handles in a few milliseconds."""
+        """Size the kernel's buffer for the input that the broker handles in a few milliseconds."""
         now_ms = self._turn.now_ms
         buffer = self._receive_buffer
         if buffer is not None:
@@ -245,7 +243,7 @@ class Transport(Outlet):
             self._receive_buffer = ReceiveBuffer(None, now_ms)
 
     def take_session(self, session: SessionOfConnection) -> None:
-        """Take the session that the connection was made with."""
+        """Set the session of the connection."""
         self.session = session
 
     def eof_received(self) -> bool:
@@ -290,7 +288,7 @@ class Transport(Outlet):
         window = self.session.output_window
         pieces = connection.take_output()
         if self._is_left or (connection.state is not RUNNING and socket.is_closing()):
-            return  # a socket that closes for another reason drops what is written
+            return  # a socket that closes for another reason drops its output
         if len(pieces) == 1:
             socket.write(pieces[0])
         elif pieces:
@@ -332,7 +330,9 @@ class Transport(Outlet):
                 self._end_output()
 
     def _end_output(self) -> None:
-        """Close the socket for what the broker sends. TLS has no half-closed socket: a correct client closes it."""
+        """Half-close the socket: the broker sends nothing more. TLS has no half-closed sockets; a correct client closes
+        it.
+        """
         if self._socket.can_write_eof():
             try:
                 self._socket.write_eof()
@@ -434,7 +434,7 @@ class Transport(Outlet):
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def tick(self, slow_s: int = 0) -> None:
-        """Check heartbeats, the close deadline and whether the client is there and reads; called once a second.
+        """Check heartbeats, the close deadline and whether the client is alive and reading; called once a second.
 
         Log once when it has not read enough for `slow_s` seconds, unless that is 0.
         Source: AMQP 0-9-1, 4.2.7.
@@ -473,11 +473,11 @@ class Transport(Outlet):
             self._socket.abort()
 
     def _tick_blocked(self) -> bool:
-        """Check whether a client that an alarm blocks is there, and return whether it was closed: its wait is over."""
+        """Check whether a client blocked by an alarm is alive, and return whether it was closed: its time is up."""
         limit_s = self.session.blocked_max_s
         self._blocked_s += 1
         if has_left(self.descriptor):
-            self.go(Stop.ALARM)  # what it had sent is read, and then its end
+            self.go(Stop.ALARM)  # its earlier input is read, and then its end
         elif limit_s == 0:  # an operator has just lowered the limit to 0
             self._throttle.unblock(self)
         elif limit_s is not None and self._blocked_s >= limit_s:
@@ -531,7 +531,7 @@ class Transport(Outlet):
 
     @property
     def received_bytes(self) -> int:
-        """How many bytes the client has sent so far."""
+        """The number of bytes received from the client so far."""
         return self.connection.received + self._discarded_bytes
 
     def leave(self) -> bool:

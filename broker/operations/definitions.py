@@ -29,7 +29,9 @@ class Backup:
 
 @parameters
 class ImportDefinitions:
-    """A document, of the whole broker or of one vhost; `skip_refused` leaves out what a client could not declare."""
+    """A document, of the whole broker or of one vhost; `skip_refused` leaves out entries that a client could not
+    declare.
+    """
 
     vhost: str | None = None
     definitions: dict[str, Any]

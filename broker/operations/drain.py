@@ -1,4 +1,4 @@
-"""Draining: clients settle what they hold and get nothing more, so that a deployment loses no work."""
+"""Draining: clients settle their messages and get no more, so that a deployment loses no work."""
 
 from __future__ import annotations
 
@@ -36,11 +36,10 @@ class Drain:
 
 
 async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str, Any]:
-    """Let clients settle what they hold, then cancel their consumers; close them unless a queue was named.
-
-    Messages that are unacked when the time is over go back to their queues. Nothing is delivered from the beginning on
-    but answers that clients wait for; who comes while all are drained is drained too. If the requester hangs up
-    meanwhile, deliveries go on, unless another drain is under way.
+    """Let clients settle their messages, then cancel their consumers; close the connections unless a queue was named.
+    Messages still unacked when the time is up are requeued. From the beginning on, nothing is delivered except answers
+    that clients wait for; clients that connect while all are being drained are drained too. If the requester hangs up
+    meanwhile, deliveries resume, unless another drain is under way.
     """
     if asked.queue is not None:
         if asked.connection is not None:
@@ -111,7 +110,7 @@ def _staying(consumers: Collection[Consumer]) -> list[Consumer]:
 
 
 async def _settled(unacked: Callable[[], int], timeout_s: int, asker: Asker) -> int:
-    """Return how many messages are unacked, as soon as none is or when the time is over; report the count meanwhile."""
+    """Wait until no message is unacked or the time is up, reporting the count, and return the number still unacked."""
     loop = asyncio.get_running_loop()
     begun = told = loop.time()
     while (left := unacked()) and loop.time() < begun + timeout_s:

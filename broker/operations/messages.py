@@ -56,10 +56,8 @@ class Fetched(NamedTuple):
 
 
 async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetched: list[Fetched]) -> None:
-    """Take up to `count` messages, or as many as make `bytes_max`, and add them to `fetched` one by one.
-
-    An expired message stays, and expires in its place.
-    Raises: what `load` raises.
+    """Take up to `count` messages, within `bytes_max`, and add them to `fetched` one by one. An expired message stays,
+    and expires in its place. Raises: as `load`.
     """
     walk = Walk(queue)
     left_bytes = bytes_max
@@ -105,9 +103,8 @@ def _by_slot(fetched: Iterable[Fetched]) -> dict[tuple[Level, Slot], list[int]]:
 
 
 async def drop(engine: Engine, queue: Queue, limit: int) -> int:
-    """Drop up to `limit` ready messages from the head of a queue, and return how many.
-
-    Consumers go on meanwhile; a message that has expired is left to expire. Raises: what `fetch` raises.
+    """Drop up to `limit` ready messages from the head of a queue, and return their number. Consumers continue
+    meanwhile; expired messages are left to expire. Raises: as `fetch`.
     """
     dropped = 0
     while dropped < limit:
@@ -138,7 +135,7 @@ class Publish:
 
 @parameters
 class Get(OfQueue):
-    """How many messages are taken out of a queue, and whether they return to it."""
+    """The number of messages to take from a queue, and whether to requeue them."""
 
     count: Annotated[int, Range(1, FETCH_MAX)] = 1
     requeue: bool = False
@@ -201,7 +198,7 @@ async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[
 
 
 async def get(broker: OperatedBroker, asked: Get, asker: Asker) -> dict[str, int]:
-    """Take messages out of a queue. The client accepts them first."""
+    """Take messages from a queue. The client accepts them first."""
     vhost = broker.vhost(asked.vhost)
     queue, engine = queue_named(vhost, asked.queue), broker.engine(vhost)
     fetched: list[Fetched] = []

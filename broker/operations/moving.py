@@ -125,7 +125,7 @@ async def requeue_dead_letters(broker: OperatedBroker, asked: RequeueDeadLetters
 async def _run(
     broker: OperatedBroker, asker: Asker, move: Move, to: Mapping[str, Any], ends: Sequence[Queue | Exchange]
 ) -> dict[str, Any]:
-    """Carry out a move; a full disk ends it, because it writes the messages again."""
+    """Run a move; a full disk ends it, because it writes the messages again."""
     source, vhost = move.source, move.vhost
     await count_all([source])
     total = source.counts()[0]

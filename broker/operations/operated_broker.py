@@ -1,4 +1,4 @@
-"""A running broker as operations see it: what they read and change."""
+"""A running broker as operations see it: the objects that they read and change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ClusterMembership(Protocol):
     """The node that the broker is."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Return what the node knows, as JSON; `nodes` has a row for each member."""
+        """Return the node's facts as JSON; `nodes` has a row for each member."""
 
     async def count_out_now(self, name: str) -> bool:
         """Count out a dead node, and return False if it lives. Raises: BrokerError."""
@@ -43,21 +43,21 @@ class OverlayView(Protocol):
         """Return for each broker its links, and for a leaf its levels: what `facts` has without a walk of patterns."""
 
     def explain(self, vhost: str, exchange: str | None, key: str) -> list[dict[str, Any]]:
-        """Return where a message would go, and why, as JSON."""
+        """Return the route of a message, with reasons, as JSON."""
 
     def forget(self, leaf: str) -> None:
-        """Give up a leaf that is away for good. Raises: ValueError."""
+        """Stop keeping messages for a leaf that will not return. Raises: ValueError."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatedBroker:
-    """The parts of a broker, and what only the server knows.
+    """The parts of a broker, and functions of the server.
 
-    Shapes: `sessions` are the connections of this node, `blocked_sessions` those that an alarm blocks; `facts` is what
-        `slotmq status` shows, with the active alarms; `cluster` is the node that the broker is, None for a broker by
-        itself, and `ask_nodes` asks the other nodes for the rows of their clients; `zmq` returns a row for each ØMQ
+    Shapes: `sessions` are the connections of this node, `blocked_sessions` those that an alarm blocks; `facts` returns
+        the output of `slotmq status`, with the active alarms; `cluster` is the broker's node, None for a standalone
+        broker, and `ask_nodes` asks the other nodes for the rows of their clients; `zmq` returns a row for each ØMQ
         bridge; `reload` reads the settings again, `shown_settings` are those in force without secrets; `ask_to_stop`
-        begins to stop and reports what it waits for.
+        begins the stop and reports the steps that it waits for.
     """
 
     administration: Administration

@@ -136,7 +136,7 @@ def _node(broker: OperatedBroker) -> ClusterMembership:
 
 
 def cluster(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> Mapping[str, Any]:
-    """Return what this node knows of its cluster."""
+    """Return this node's facts about its cluster."""
     return _node(broker).facts()
 
 
@@ -159,17 +159,17 @@ def _view(broker: OperatedBroker) -> OverlayView:
 
 
 def overlay(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> list[dict[str, Any]]:
-    """Return what the overlay's brokers of this process know."""
+    """Return the facts of this process's overlay brokers."""
     return _view(broker).facts()
 
 
 def overlay_explain(broker: OperatedBroker, asked: ExplainRoute, _asker: Asker) -> list[dict[str, Any]]:
-    """Return where a message would go in the overlay, and why."""
+    """Return the route of a message in the overlay, with reasons."""
     return _view(broker).explain(asked.vhost, asked.exchange, asked.key)
 
 
 def overlay_forget(broker: OperatedBroker, asked: ForgetLeaf, _asker: Asker) -> None:
-    """Keep nothing any more for a leaf that is away for good."""
+    """Stop keeping messages for a leaf that will not return."""
     _view(broker).forget(asked.leaf)
 
 

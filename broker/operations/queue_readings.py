@@ -1,4 +1,4 @@
-"""Readings of queues: counters and the head, kept until the next look, and the bytes of messages."""
+"""Readings of queues: counters and the head, kept until the next reading, and the bytes of messages."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ QUEUES_AT_ONCE: Final = 500  # queues that are read between two turns of the loo
 class QueueBytes:
     """The bodies of a queue's messages in bytes, as RabbitMQ counts them: without properties.
 
-    Exact for slots in memory. A slot on disk counts by the mean of its bodies at the time it was paged out. A slot that
-    a restart found, and that was not read since, counts by the memory of its messages; a message that many queues have
-    counts less there.
+    Exact for slots in memory. A slot on disk counts by the mean of its bodies at the time it was paged out. A slot from
+    before a restart that was not read since counts by the memory of its messages; there, messages shared by many queues
+    count less.
     Shapes: ``messages`` are those of the slots that were counted, ``persistent_messages`` and ``resident_messages``
         those of them that are in a log and in memory, ``resident`` the bytes of the latter.
     """
@@ -156,9 +156,8 @@ class HeadTime(NamedTuple):
 
 
 class HeadTimes:
-    """Remembers when the heads of queues arrived, so that one on disk is read once and not at every look.
-
-    Invariant: there is an entry for a level only if the last look found its head on disk.
+    """Remember when the heads of queues arrived, so that a head on disk is read only once. Invariant: there is an entry
+    for a level only if the last reading found its head on disk.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Queues: declared, deleted, purged, paused and looked into by an operator, with the refusals that a client gets."""
+"""Queues: an operator's declares, deletes, purges, pauses and peeks, with the refusals that a client gets."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ class DeleteQueue(OfQueue):
 
 @parameters
 class PurgeQueue(OfQueue):
-    """How many messages are dropped from the head of a queue, all without a limit."""
+    """The number of messages to drop from the head of a queue, all without a limit."""
 
     limit: Annotated[int | None, Range()] = None
 
 
 @parameters
 class ReleaseDelayed(OfQueue):
-    """How many messages are released, all without a limit."""
+    """The number of messages to release, all without a limit."""
 
     limit: Annotated[int | None, Range(1)] = None
 
 
 @parameters
 class Peek(OfQueue):
-    """How many messages are shown, and how much of each body."""
+    """The number of messages to show, and how much of each body."""
 
     count: Annotated[int, Range(1, PEEK_MAX)] = 1
     body_bytes: Annotated[int, Range()] = 4096
@@ -92,7 +92,7 @@ def check_arguments(arguments: dict[str, Any]) -> None:
 def check_declare(
     broker: OperatedBroker, user: User, resource: Resource, arguments: dict[str, Any], *, is_new: bool
 ) -> None:
-    """Let a user declare a queue or an exchange. Raises: ChannelError (403)."""
+    """Check that a user may declare a queue or an exchange. Raises: ChannelError (403)."""
     broker.permissions.check(user, resource, "configure")
     if is_new:
         check_arguments(arguments)
@@ -131,7 +131,7 @@ async def delete_queue(broker: OperatedBroker, asked: DeleteQueue, _asker: Asker
         nonlocal count
         owner = queue.exclusive_owner
         found = vhost.queues.deletable(queue.name, owner, if_unused=asked.if_unused, if_empty=asked.if_empty)
-        if found is not None:  # it is gone when every node has deleted it
+        if found is not None:  # it is deleted once every node has deleted it
             count = found.counts()[0]
             vhost.queues.drop(found)
 
@@ -181,9 +181,8 @@ def release_delayed(broker: OperatedBroker, asked: ReleaseDelayed, _asker: Asker
 
 
 async def pause_queue(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> None:
-    """Let a queue deliver nothing until it is resumed; do nothing for a paused one.
-
-    A parameter of the vhost keeps the pause, so that it outlives restarts and holds on all nodes of a cluster.
+    """Pause the deliveries of a queue until it is resumed; do nothing if it is paused. A parameter of the vhost stores
+    the pause, so that it survives restarts and applies on all nodes of a cluster.
     """
     vhost, queue = broker.queue(asked.vhost, asked.queue)
     if queue.kept:
@@ -197,7 +196,7 @@ async def pause_queue(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> 
 
 
 async def resume_queue(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> None:
-    """End the pause of a queue, also of one that was deleted."""
+    """End the pause of a queue, even if the queue was deleted."""
     vhost, name = broker.vhost(asked.vhost), asked.queue
     if name not in vhost.queues and name not in vhost.queues.paused:
         raise OperationRefused(f"no queue '{name}' in vhost '{vhost.name}'")

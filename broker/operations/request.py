@@ -41,12 +41,12 @@ class Asker:
         return False
 
     async def accepted(self) -> bool:
-        """Wait for a line of the client, which accepts what it was sent; return whether one arrived."""
+        """Wait for a line by which the client accepts the sent messages; return whether one arrived."""
         return False
 
 
 class Request:
-    """Holds the arguments of one request. Raises: OperationRefused, naming the argument, from each reader."""
+    """Hold the arguments of one request. Raises: OperationRefused, naming the argument, from each reader."""
 
     __slots__ = ("_fields", "asker")
 
@@ -124,7 +124,7 @@ class Range:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def parameters(kind: type[P]) -> type[P]:
-    """Make the parameters of an operation of a class: a frozen dataclass that `read` fills."""
+    """Fill the parameters of an operation, a frozen dataclass, by `read`."""
     return dataclass(frozen=True, slots=True, kw_only=True)(kind)
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _log = get_logger()
 
 LIMIT_MAX: Final = 10_000
-PORTION: Final = 64  # messages that are read or deleted between two turns of the loop
-VISITS: Final = 4096  # nodes of the index that are looked at between two turns
+PORTION: Final = 64  # messages read or deleted between two turns of the loop
+VISITS: Final = 4096  # nodes of the index visited between two turns
 BODIES_BYTES_MAX: Final = 32 << 20  # in one answer
 
 
@@ -38,7 +38,7 @@ class OfRetained:
 
 @parameters
 class ListRetained(OfRetained):
-    """How many of them are shown, and how much of each body; 0 shows neither bodies nor properties."""
+    """The number of messages to show, and how much of each body; 0 shows neither bodies nor properties."""
 
     limit: Annotated[int, Range(1, LIMIT_MAX)] = 1000
     body_bytes: Annotated[int, Range()] = 0
@@ -86,7 +86,7 @@ def _retainer(vhost: Vhost) -> Retainer:
 
 
 async def _found(retainer: Retainer, topic_filter: str, most: int | None) -> list[str]:
-    """Return the keys of a filter. Raises: ValueError for one that cannot be."""
+    """Return the keys that match a filter. Raises: ValueError for an invalid filter."""
     keys: list[str] = []
     for visits, key in enumerate(retainer.find(topic_filter), 1):
         if key is not None:
@@ -127,7 +127,7 @@ def _row(retainer: Retainer, message: Message, now_ms: int, body_bytes: int) -> 
 
 
 def _may(broker: OperatedBroker, user: User, asked: OfRetained, kind: Kind = "read") -> None:
-    """Let a user read, and drop, what the queue of retained messages has. Raises: ChannelError (403)."""
+    """Check that a user may read, and drop, the retained messages. Raises: ChannelError (403)."""
     broker.permissions.check(user, broker.vhost(asked.vhost).queue_resource(RETAINED_NAME), kind)
 
 

@@ -30,17 +30,18 @@ def of_queue(kind: Kind) -> Callable[[OperatedBroker, User, OfQueue], None]:
 
 
 def may_read_tap(broker: OperatedBroker, user: User, vhost: str, tap: str) -> bool:
-    """Return whether the user may read what a tap keeps."""
+    """Return whether the user may read the messages of a tap."""
     return broker.permissions.allows(user, _tap(vhost, tap), "read")
 
 
 def check_tap(broker: OperatedBroker, user: User, vhost: str, tap: str, kind: Kind = "read") -> None:
-    """Let the user read a tap, or configure it. Raises: ChannelError (403)."""
+    """Check that the user may read a tap, or configure it. Raises: ChannelError (403)."""
     broker.permissions.check(user, _tap(vhost, tap), kind)
 
 
 def check_seal(broker: OperatedBroker, user: User, vhost: str | None, tap: str | None) -> None:
-    """Let the user seal a tap, or all of a vhost or a name: each must be one that the user may read.
+    """Check that the user may seal a tap, or all taps of a vhost or name, each of which the user must be allowed to
+    read.
 
     Raises: ChannelError (403).
     """
@@ -53,7 +54,7 @@ def check_seal(broker: OperatedBroker, user: User, vhost: str | None, tap: str |
 
 
 def check_new_tap(broker: OperatedBroker, user: User, vhost: Vhost, tap: str, exchange: str, pattern: str) -> None:
-    """Let the user add a tap, which reads an exchange as a binding does. Raises: ChannelError (403)."""
+    """Check that the user may add a tap, which needs the rights of a binding. Raises: ChannelError (403)."""
     check_tap(broker, user, vhost.name, tap, "configure")
     source, known = vhost.exchange_resource(exchange), vhost.exchanges.get(exchange)
     broker.permissions.check_source(user, source, known, pattern)
@@ -62,7 +63,8 @@ def check_new_tap(broker: OperatedBroker, user: User, vhost: Vhost, tap: str, ex
 
 
 def check_cursor(broker: OperatedBroker, user: User, name: str, vhost: str, tap: str) -> None:
-    """Let the user move or remove a cursor: to read the tap suffices for the user's own, and for a new one.
+    """Check that the user may move or remove a cursor; for a new one and the user's own, the right to read the tap is
+    enough.
 
     Raises: ChannelError (403).
     """
@@ -81,7 +83,7 @@ def check_cursor(broker: OperatedBroker, user: User, name: str, vhost: str, tap:
 
 
 def check_publish(broker: OperatedBroker, user: User, vhost: Vhost, exchange: Exchange, keys: Iterable[str]) -> None:
-    """Let the user publish to an exchange with these routing keys. Raises: ChannelError (403)."""
+    """Check that the user may publish to an exchange with these routing keys. Raises: ChannelError (403)."""
     permissions, resource = broker.permissions, vhost.exchange_resource(exchange.name)
     permissions.check(user, resource, "write")
     if exchange.internal:
@@ -91,7 +93,8 @@ def check_publish(broker: OperatedBroker, user: User, vhost: Vhost, exchange: Ex
 
 
 def check_destination(broker: OperatedBroker, user: User, vhost: Vhost, to: str) -> None:
-    """Let the user publish to the queue, or to the exchange with or without a key, that QUEUE or EXCHANGE:KEY names.
+    """Check that the user may publish to the queue, or to the exchange with an optional key, that QUEUE or EXCHANGE:KEY
+    names.
 
     Raises: ChannelError (403); OperationRefused if there is none.
     """
@@ -101,5 +104,5 @@ def check_destination(broker: OperatedBroker, user: User, vhost: Vhost, to: str)
 
 
 def _tap(vhost: str, tap: str) -> Resource:
-    """Return the name that rights to a tap are about, that of its queue."""
+    """Return the name of the tap's queue, to which its permissions apply."""
     return Resource("queue", vhost, TAP_PREFIX + tap)

@@ -73,7 +73,7 @@ def queue_state(queue: Queue) -> str:
 
 
 def queue_lengths(queue: Queue) -> Row:
-    """Return how many messages and consumers a queue has; in a cluster, as last counted on all nodes."""
+    """Return the numbers of messages and consumers of a queue; in a cluster, as last counted on all nodes."""
     (ready, consumers), unacked, delayed = queue.counts(), queue.held(), queue.delayed
     row: dict[str, Any] = {
         "messages": ready + unacked + delayed,
@@ -89,7 +89,7 @@ def queue_lengths(queue: Queue) -> Row:
 
 
 def queue_delays(vhost: Vhost, queue: Queue) -> Row:
-    """Return when the messages of a queue are due that wait, in ms since 1970, and what its delayed retry is."""
+    """Return when the held messages of a queue are due, in ms since 1970, and its delayed retry."""
     holding, retry, ahead_ms = vhost.delays.of(queue), queue.rules.retry, vhost.ports.clock.ahead_ms
     moments = (None, None) if holding is None else (holding.next_ms, holding.last_ms)
     next_at, last_at = [None if at_ms is None else at_ms - ahead_ms for at_ms in moments]
@@ -104,7 +104,7 @@ def active_tag(queue: Queue) -> str | None:
 
 
 def slot_count(queue: Queue) -> int:
-    """Return how many slots a queue has. Cost: O(levels)."""
+    """Return the number of slots of a queue. Cost: O(levels)."""
     return sum([len(level.manager.slots) for level in queue.all_levels])
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @parameters
 class AddTap:
-    """A tap of an exchange. Units: without caps of its own it gets those of the settings."""
+    """A tap of an exchange. Units: without its own caps it gets those of the settings."""
 
     vhost: str = "/"
     exchange: str
@@ -31,7 +31,7 @@ class AddTap:
 
 @parameters
 class RemoveTap:
-    """A tap to end; `drop` removes what it kept, too."""
+    """A tap to end; `drop` removes its files, too."""
 
     name: str
     vhost: str = "/"
@@ -47,7 +47,7 @@ class Seal(OfVhosts):
 
 @parameters
 class ReadTaps:
-    """The taps that somebody reads."""
+    """The taps that have a reader."""
 
     vhost: str = "/"
     taps: list[str] = field(default_factory=list)
@@ -101,13 +101,13 @@ async def seal(broker: OperatedBroker, asked: Seal, _asker: Asker) -> dict[str, 
 
 
 def tap_read(broker: OperatedBroker, asked: ReadTaps, _asker: Asker) -> None:
-    """Note that somebody reads taps."""
+    """Record that taps have a reader."""
     for tap in asked.taps:
         broker.taps.note_read(asked.vhost, tap)
 
 
 async def snapshot(broker: OperatedBroker, asked: OfQueue, asker: Asker) -> dict[str, Any]:
-    """Copy the messages of a queue into slot files that are kept for a while."""
+    """Copy the messages of a queue into slot files that are kept for some time."""
     return await broker.taps.snapshots.take(asked.vhost, asked.queue, asker.user_name)
 
 
@@ -129,7 +129,7 @@ def _may_set(broker: OperatedBroker, user: User, asked: SetCursor) -> None:
 
 
 async def cursor_set(broker: OperatedBroker, asked: SetCursor, asker: Asker) -> None:
-    """Make a cursor, or move it."""
+    """Create or move a cursor."""
     if asked.seal is None:
         raise OperationRefused("'seal' should be an integer")
     moved: dict[str, Any] = {name: getattr(asked, name) for name in ("incarnation", "reset", "user")}

@@ -79,7 +79,7 @@ def _arrange(rows: list[TopRow], by: str, *, reverse: bool) -> dict[str, float]:
 
 
 class TopRow:
-    """A queue at the moment of the look. Units: `age` is in seconds, None without a ready message in this broker."""
+    """A queue at the moment of the reading. Units: `age` is in seconds, None without a ready message in this broker."""
 
     def __init__(self, vhost: Vhost, queue: Queue, rates: Rates) -> None:
         lengths = queue_lengths(queue)

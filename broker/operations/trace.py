@@ -123,7 +123,7 @@ class TraceWatch:
         self._ready.set()
 
     def take_dropped(self) -> int:
-        """Return how many messages did not fit since the last call."""
+        """Return the number of messages that did not fit since the last call."""
         dropped, self.dropped = self.dropped, 0
         return dropped
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 COUNT_MAX: Final = 1000
 BODIES_BYTES_MAX: Final = 32 << 20  # in one answer
-SESSIONS_AT_ONCE: Final = 100  # that are looked at between two turns of the loop
+SESSIONS_AT_ONCE: Final = 100  # examined between two turns of the loop
 
 
 class _Held(NamedTuple):
@@ -34,14 +34,14 @@ class _Held(NamedTuple):
 
     @property
     def age_rank(self) -> tuple[bool, int]:
-        """The oldest first; what was delivered a moment ago has no mark yet and comes last."""
+        """A sort key, the oldest first; recent deliveries have no mark yet and come last."""
         since_ms = self.basic.held_since_ms(self.run.low)
         return since_ms is None, since_ms or 0
 
 
 @parameters
 class Unacked(OfQueue):
-    """How many messages are shown, and how much of each body; `local` is for those of this node alone."""
+    """The number of messages to show, and how much of each body; `local` limits them to this node."""
 
     count: Annotated[int, Range(0, COUNT_MAX)] = COUNT_MAX
     body_bytes: Annotated[int, Range()] = 0
@@ -70,7 +70,7 @@ async def unacked(broker: OperatedBroker, asked: Unacked, _asker: Asker) -> list
 
 
 def answering(broker: OperatedBroker, node: str) -> Callable[[Mapping[str, Any]], Awaitable[Any]]:
-    """Return what answers the question of another node: what clients of this one hold."""
+    """Return the function that answers another node's question for the messages of this node's clients."""
 
     async def answer(question: Mapping[str, Any]) -> dict[str, Any] | None:
         try:
@@ -84,7 +84,7 @@ def answering(broker: OperatedBroker, node: str) -> Callable[[Mapping[str, Any]]
 
 
 def _held_by(session: SessionOfConnection, queue: Queue) -> Iterator[_Held]:
-    """Yield what the channels of a connection hold of a queue."""
+    """Yield a queue's messages held by the channels of a connection."""
     levels = queue.levels
     for _number, channel in sorted(session.connection.channels.items()):
         basic = cast("SessionOfChannel", channel.session).basic

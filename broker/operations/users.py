@@ -84,7 +84,7 @@ class SetTopicPermission(Permitted):
 
 @parameters
 class DeleteTopicPermission(Permitted):
-    """At which exchange the limits of routing keys end, at all without one."""
+    """The exchange at which the topic permissions end, all if empty."""
 
     exchange: str | None = None
 
@@ -200,7 +200,7 @@ async def set_topic_permission(broker: OperatedBroker, asked: SetTopicPermission
 
 
 async def delete_topic_permission(broker: OperatedBroker, asked: DeleteTopicPermission, _asker: Asker) -> None:
-    """Remove the limits of a user's routing keys, at one exchange or at all."""
+    """Remove a user's topic permissions, at one exchange or at all."""
     user, vhost, exchange = asked.user, asked.vhost, asked.exchange
     await broker.administration.change(
         lambda draft: draft.permissions.topics.clear(user, vhost, exchange),

@@ -61,7 +61,7 @@ class DeletePolicy(Named):
 
 
 async def add_vhost(broker: OperatedBroker, asked: AddVhost, asker: Asker) -> None:
-    """Add a vhost; one that exists with these facts stays. The user who adds it gets all rights in it."""
+    """Add a vhost, unless one with these facts exists. The user who adds it gets all rights in it."""
     facts = {"description": asked.description}
     default_type = check_default_type(asked.default_queue_type)
     if default_type is not None:

@@ -1,1 +1,1 @@
-"""The overlay: brokers in a tree that forward a message only where somebody wants it. Pure; time is passed in."""
+"""The overlay: brokers in a tree that forward a message only where it is wanted. Pure; time is passed in."""

@@ -23,8 +23,8 @@ _LIMITS: Final = PatternLimits()
 def conjunction(space: Space, kind: str, key: str) -> Conjunction:
     """Return the conjunction of a binding key at an exchange of a type.
 
-    Every type but topic and direct filters by something else than the key; such a binding asks for everything. A topic
-    exchange of another dialect than AMQP's is another type.
+    Types other than topic and direct filter by something other than the key, so their bindings ask for everything. This
+    includes topic exchanges with another dialect than AMQP's.
     """
     if kind == "topic":
         return Conjunction(space, pattern_of(key).text)
@@ -35,7 +35,9 @@ def conjunction(space: Space, kind: str, key: str) -> Conjunction:
 
 
 def pattern_of(text: str) -> Pattern:
-    """Return the text of a conjunction as a pattern; what is not a pattern within the limits asks for everything."""
+    """Return the text of a conjunction as a pattern; a text that is not a pattern within the limits asks for
+    everything.
+    """
     try:
         return parse_pattern(text, _LIMITS)
     except BindingKeyError:
@@ -64,13 +66,10 @@ class Aggregation(Enum):
 
 
 class Announced:
-    """The patterns of one space that are announced to one tree node: the roots, or everything if they are too many.
-
-    Above `patterns_max` roots the full feed `#` is announced in their place, and the roots again when no more than half
-    of the limit are left, so that a set at the limit does not switch with every change.
-
-    Invariant: what is announced matches every key that a pattern of the set matches.
-    Cost: that of the root set; a switch costs the roots.
+    """The patterns of one space that are announced to one tree node: the roots, or everything if there are too many.
+    Above `patterns_max` roots the full feed `#` is announced in their place, and the roots again once at most half of
+    the limit are left, so that a set near the limit does not switch with every change. Invariant: the announced
+    patterns match every key that a pattern of the set matches. Cost: that of the root set; a switch costs the roots.
     """
 
     __slots__ = ("_full_feed", "_patterns_max", "_roots", "_size")
@@ -117,10 +116,9 @@ KEYS_MAX: Final = 16384  # of which the answer is remembered
 
 
 class SpaceTable:
-    """Which brokers of which tree nodes hold which patterns of one space.
-
-    A tree node wants what any of its brokers holds. A neighbour is told what all tree nodes but itself want. Holders
-    are sets, so that a repeated addition or removal changes nothing.
+    """The patterns of one space held by each broker of each tree node. A tree node wants the patterns of all its
+    brokers. A neighbour is told the patterns of all other tree nodes. Holders are sets, so that a repeated addition or
+    removal changes nothing.
 
     Shapes: the broker's own tree node may hold patterns, too: those of its own clients.
     Cost: an addition or removal costs its pattern, once for each neighbour only where it is the pattern's first or
@@ -152,9 +150,8 @@ class SpaceTable:
         return bool(self._nodes)
 
     def hold(self, node: str, broker: str, text: str) -> Change | None:
-        """Note that a broker of a tree node holds a pattern.
-
-        Return the change of what the neighbours are told; None if the tree node has wanted the pattern before.
+        """Record that a broker of a tree node holds a pattern. Return the change to announce to the neighbours; None if
+        the tree node already wanted the pattern.
         """
         held = self._held.setdefault(node, {})
         brokers = held.get(text)
@@ -171,9 +168,8 @@ class SpaceTable:
         return {told: self._announced[told].add(pattern) for told in self._newly_told(before, node)}
 
     def release(self, node: str, broker: str, text: str) -> Change | None:
-        """Note that a broker of a tree node does not hold a pattern any more.
-
-        Return the change of what the neighbours are told; None if the tree node still wants the pattern, or never has.
+        """Record that a broker of a tree node no longer holds a pattern. Return the change to announce to the
+        neighbours; None if the tree node still wants the pattern, or never did.
         """
         held = self._held.get(node, {})
         brokers = held.get(text)
@@ -205,7 +201,7 @@ class SpaceTable:
         return self._announced[node].patterns
 
     def wanting(self, key: str) -> tuple[str, ...]:
-        """Return the neighbours that want a message with a key. Cost: a look-up for a key that was asked for before."""
+        """Return the neighbours that want a message with a key. Cost: a look-up for a known key."""
         answer = self.answers.get(key)
         if answer is None:
             if len(self.answers) >= KEYS_MAX:

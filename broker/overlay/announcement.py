@@ -21,13 +21,12 @@ REPEAT_MAX_MS: Final = 30_000
 
 
 class Announcement:
-    """The changes that a neighbour broker still has to learn, and the updates to it that are in flight.
+    """The changes not yet sent to a neighbour broker, and the updates to it in flight. Changes are merged while a
+    window of updates is under way: a pattern added and removed meanwhile is never sent. After a resync or on a new link
+    everything is sent.
 
-    Changes wait, merged, while a window of updates is under way: a pattern that comes and goes meanwhile is never sent.
-    After a resync or on a new link everything is sent.
-
-    Invariant: what the neighbour has, changed by the queued updates and then by the waiting changes, is what the
-    broker announces.
+    Invariant: the neighbour's state, changed by the queued updates and then by the waiting changes, is the state that
+        the broker announces.
     """
 
     def __init__(self) -> None:
@@ -45,7 +44,9 @@ class Announcement:
         self._interval_ms = REPEAT_MS
 
     def note(self, conjunction: Conjunction, *, came: bool) -> None:
-        """Note that an announced pattern has come or gone. What comes and goes before it is sent leaves nothing."""
+        """Record that an announced pattern was added or removed. A pattern added and removed before it is sent leaves
+        no trace.
+        """
         if not self.full and self._patterns.pop(conjunction, came) == came:
             self._patterns[conjunction] = came
 
@@ -58,9 +59,8 @@ class Announcement:
         durable: bool = False,
         unreachable: bool = False,
     ) -> None:
-        """Note leaves with another virtual time, spaces with other interested leaves, and spaces that were touched.
-
-        `durable` and `unreachable` say that these sets of leaves have changed.
+        """Record leaves with a changed virtual time, spaces with changed interested leaves, and touched spaces.
+        `durable` and `unreachable` mean that these sets of leaves have changed.
         """
         self.leaves.update(leaves)
         self.spaces.update(spaces)
@@ -85,7 +85,7 @@ class Announcement:
     def enqueue(self, everything: Iterable[Conjunction], update: Update) -> None:
         """Queue the waiting changes of patterns, or all patterns if everything is to be sent, in parts.
 
-        `update` has what the last part carries besides patterns. The waiting changes are empty afterwards.
+        `update` has the contents of the last part besides patterns. The waiting changes are empty afterwards.
         """
         changes = [(conjunction, True) for conjunction in everything] if self.full else list(self._patterns.items())
         parts = [changes[at : at + PART_PATTERNS] for at in range(0, len(changes) or 1, PART_PATTERNS)]
@@ -127,7 +127,7 @@ class Announcement:
         return updates
 
     def acknowledge(self, serial: int) -> None:
-        """Forget the updates that have arrived."""
+        """Drop the updates that have arrived."""
         while self._in_flight and self._queue[0].serial <= serial:
             self._queue.popleft()
             self._in_flight -= 1
@@ -135,7 +135,7 @@ class Announcement:
             self._repeat_at_ms = None
 
     def resync(self) -> None:
-        """Send everything, unless that is under way: then repeat it at once."""
+        """Send everything; if that is already under way, repeat it at once."""
         if any(update.full for update in self._queue):
             self._repeat_at_ms = 0
         elif not self.full:

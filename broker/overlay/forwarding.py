@@ -33,7 +33,7 @@ class ForwardingCounts:
 
 
 class UnwantedRange:
-    """Numbers that nobody in a direction wants and that were not announced there yet."""
+    """Numbers that are not wanted in a direction and not announced there yet."""
 
     __slots__ = ("first", "last", "since_ms", "vector_at")
 
@@ -55,11 +55,10 @@ class UnwantedRange:
 class Forwarding:
     """One stream at one inner broker.
 
-    A vector that names no leaf behind a direction does not concern it: such leaves learn of the stream by the vector
-    change that names them, which therefore always passes. An unknown leaf may be anywhere.
-
-    Invariant: a number is silent in a direction only if the broker received it and knew enough, or if nobody there is
-    named in its vector.
+    A vector without a leaf in a direction does not concern that direction: such leaves learn of the stream by the
+    vector change that includes them, which therefore always passes. An unknown leaf may be anywhere. Invariant: a
+    number is silent in a direction only if the broker received it and knew enough, or if no leaf there is in its
+    vector.
     """
 
     def __init__(self, stream: StreamName) -> None:
@@ -79,7 +78,7 @@ class Forwarding:
         self.is_idle = True
 
     def learn(self, run: StreamRun, node: str) -> None:
-        """Note the facts of a run about its stream, whatever its target."""
+        """Record the facts of a run about its stream, whatever its target."""
         self.is_idle = False
         if not run.target:
             self.came_from = node
@@ -143,7 +142,7 @@ class Forwarding:
         return [node for node, silence in self.unwanted.items() if silence.since_ms <= since_ms]
 
     def concerns(self, node: str, interest: Interest) -> bool:
-        """Return whether a leaf behind a node is named in the newest vector, or may be."""
+        """Return whether the newest vector includes, or may include, a leaf beyond a node."""
         return self._verdict(node, self.vector_at, interest) != _UNCONCERNED
 
     def is_flooded(self, nodes: Iterable[str], interest: Interest) -> bool:
@@ -154,7 +153,7 @@ class Forwarding:
         )
 
     def tip(self) -> StreamRun:
-        """Return a run that announces only the stream's position, as far as this broker knows."""
+        """Return a run that announces only the stream's position known to this broker."""
         vector = self.vectors.get(self.vector_at)
         return StreamRun(self.stream, self.reached + 1, self.reached, self.vector_at, vector=vector)
 
@@ -211,7 +210,7 @@ class Forwarding:
 
 
 def _concerns(node: str, vector: Vector, interest: Interest) -> bool:
-    """Return whether a leaf of the vector is behind the node, or is not known to be elsewhere."""
+    """Return whether a leaf of the vector is beyond the node, or not known to be elsewhere."""
     for leaf in vector:
         direction = interest.direction(leaf)
         if direction is None or direction == node:

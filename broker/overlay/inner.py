@@ -27,12 +27,12 @@ class Inner(LogicalBroker):
 
     @property
     def knows_too_little(self) -> bool:
-        """Return whether any stream is flooded in a direction, as the broker lags behind its vector."""
+        """Return whether any stream is flooded in a direction, because the broker lags behind its vector."""
         nodes = list(self.peers.nodes)
         return any(forwarding.is_flooded(nodes, self.interest) for forwarding in self.forwardings.values())
 
     def tick(self, now_ms: int) -> None:
-        """Announce unwanted numbers that have waited long enough, and repeat what is due."""
+        """Announce unwanted numbers that have waited long enough, and send due repeats."""
         self._untold = True
         for stream in list(self._silent):
             forwarding = self.forwardings[stream]
@@ -54,7 +54,7 @@ class Inner(LogicalBroker):
         return output
 
     def _review(self, now_ms: int) -> None:
-        """Do nothing: each run looks up the interest when it is forwarded."""
+        """Do nothing, because each run looks up the interest when it is forwarded."""
 
     def _receive_run(self, node: str, run: StreamRun, now_ms: int) -> None:
         forwarding = self._forwarding(run.stream)
@@ -142,7 +142,7 @@ class Inner(LogicalBroker):
         self._dirty.clear()
 
     def _forget_streams(self) -> None:
-        """Forget streams that were idle since the last call and that nobody publishes, or that nobody wants.
+        """Drop streams that were idle since the last call and have no publisher or no interested leaf.
 
         The idle incarnations of a stream have ended. A stream that resumes later begins with a vector, as after a
         start. Cost: the streams.

@@ -29,14 +29,13 @@ WITHDRAW_AFTER_MS: Final = 30_000
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Interest:
-    """The interest in each direction of one logical broker, by replicas: what a tree node wants, and how much is known.
+    """The interest in each direction of one logical broker, by replicas: the patterns that a tree node wants, and how
+    complete they are. Every broker of a tree node announces to every broker of each neighbour node the patterns of the
+    other directions, with the virtual times up to which they are complete. The receiver keeps one replica per sender,
+    matches against the union of a direction's replicas, and takes the latest time of each leaf. A leaf broker is a
+    sender to itself. `version` rises with every change of the answers to the queries below. Time is passed in, in ms.
 
-    Every broker of a tree node announces to every broker of each neighbour node what the other directions want, with
-    the virtual times up to which that is complete. The receiver keeps one replica per sender, matches against the
-    union of a direction's replicas, and takes the latest time of each leaf. A leaf broker is a sender to itself.
-    `version` rises with every change of what the queries below answer. Time is passed in, in ms.
-
-    Invariant: the patterns of a direction match every message that an active subscription of a leaf behind it wants, if
+    Invariant: the patterns of a direction match every message that an active subscription of a leaf beyond it wants, if
     its virtual start time is not later than the leaf's time there. So a message may be left out in a direction where it
     matches nothing and `sufficient` holds.
     Source: the Gryphon paper, sections 3.3 to 3.5, with a replica per sender in place of constraint vectors.
@@ -55,7 +54,7 @@ class Interest:
         withdraw_after_ms: int = WITHDRAW_AFTER_MS,
         one_way: Collection[str] = (),
     ) -> None:
-        """No patterns but `#` are announced to the neighbours in `one_way`; `incarnation` is that of virtual time."""
+        """Announce only the pattern `#` to the neighbours in `one_way`; `incarnation` is that of virtual time."""
         self.version = 0
         self.rejected = 0  # updates that could not be applied
         self._own_node = own_node
@@ -68,7 +67,7 @@ class Interest:
         self._widens = bool(one_way) and self._one_way.issuperset(neighbours)
         self._tables: dict[Space, SpaceTable] = {}
         self._times: dict[str, dict[str, int]] = {node: {} for node in (*neighbours, own_node)}  # V_b by tree node
-        self._nodes: dict[str, str] = {}  # leaf -> tree node behind which it is
+        self._nodes: dict[str, str] = {}  # leaf -> tree node through which it is reached
         self._touched: set[Space] = set()
         self._time = VirtualTime(persisted_bound, incarnation)
         kind = Aggregation.IDENTICAL if self._widens else aggregation
@@ -98,7 +97,7 @@ class Interest:
         self._replies.pop((node, broker), None)
 
     def lost(self, node: str, broker: str, now_ms: int) -> None:
-        """Note that the link to a broker was lost. What it announced holds on until `take_output` withdraws it."""
+        """Record that the link to a broker was lost. Its announcements hold until `take_output` withdraws them."""
         if self._links[node].pop(broker, None) is not None:
             replica = self._directions[node].replicas[broker]
             replica.lose(now_ms)
@@ -138,15 +137,15 @@ class Interest:
         return output
 
     def observed(self, space: Space, time: int, now_ms: int) -> None:
-        """Take the own leaf's entry in V_m of a message that it received."""
+        """Process the own leaf's entry in V_m of a received message."""
 
     def demanded(self, vector: Vector) -> None:
-        """Take V_m of a message."""
+        """Process V_m of a message."""
 
     # ---- the leaf broker's own subscriptions -------------------------------------------------------------------------
 
     def change(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> None:
-        """Apply a batch of bindings: one update for each neighbour, if it changes what they must know."""
+        """Apply a batch of bindings, with one update for each neighbour if it changes the announced interest."""
         batch = self._apply_batch(added, removed)
         ended = self._batches == 1 or bool(batch.touched)
         if ended or batch.durable:
@@ -176,7 +175,7 @@ class Interest:
         self._announce(BindingBatch(touched=set(self._subscriptions.spaces)), ended=True)
 
     def _announce(self, batch: BindingBatch, *, ended: bool) -> None:
-        """Tell all neighbours what a batch has changed. `ended` says whether it ends a virtual time."""
+        """Announce the changes of a batch to all neighbours. `ended` is set if it ends a virtual time."""
         assert self._own_leaf is not None
         own = self._directions[self._own_node].replicas[self._own_leaf]
         leaf = (self._own_leaf,)
@@ -229,7 +228,7 @@ class Interest:
         return node in self.wanting(space, key)
 
     def vector(self, node: str, space: Space) -> dict[str, int]:
-        """Return V_b of the leaves behind a tree node that are interested in a space."""
+        """Return V_b of the leaves reached through a tree node that are interested in a space."""
         direction = self._directions[node]
         return {leaf: direction.times[leaf] for leaf in direction.interested.get(space, ())}
 
@@ -238,7 +237,7 @@ class Interest:
         return sorted(space for space, table in self._tables.items() if table.patterns(node))
 
     def durable(self, node: str) -> Collection[str]:
-        """Return the leaves behind a tree node that have durable bindings."""
+        """Return the leaves reached through a tree node that have durable bindings."""
         return self._directions[node].durable
 
     def interested(self, node: str, broker: str, space: Space) -> frozenset[str]:
@@ -267,14 +266,14 @@ class Interest:
         return self._directions[node].replicas
 
     def time(self, leaf: str) -> int:
-        """Return V_b of a leaf, interested or not; 0 if it is behind no direction."""
+        """Return V_b of a leaf, interested or not; 0 if it is in no direction."""
         node = self._nodes.get(leaf)
         return 0 if node is None else self._times[node][leaf]
 
     def sufficient(self, node: str, space: Space, vector: Vector) -> bool:
         """Return whether the patterns of a tree node are complete up to a vector.
 
-        A leaf of the vector that is behind no direction counts as behind each.
+        A leaf of the vector that is in no known direction counts as in each.
         """
         times = self._times[node]
         nodes = self._nodes
@@ -284,15 +283,15 @@ class Interest:
         return True
 
     def leaves(self, node: str) -> frozenset[str]:
-        """Return the leaves behind a tree node."""
+        """Return the leaves reached through a tree node."""
         return frozenset(self._times[node])
 
     def direction(self, leaf: str) -> str | None:
-        """Return the tree node behind which a leaf is, None if that is not known."""
+        """Return the tree node through which a leaf is reached, None if unknown."""
         return self._nodes.get(leaf)
 
     def forget(self, leaf: str) -> None:
-        """Withdraw a leaf that is gone for good, where the broker that announced it is lost."""
+        """Withdraw a leaf that will not return, if the broker that announced it is lost."""
         for node in self._neighbours:
             for broker, replica in self._directions[node].replicas.items():
                 if replica.lost_ms is not None and leaf in replica.times:
@@ -304,9 +303,8 @@ class Interest:
         return self._directions[node].reaches(leaf)
 
     def _locate(self, leaf: str, node: str) -> None:
-        """Note behind which tree node a leaf is that one of them lists or does not.
-
-        Were there several, as after a leaf has moved, it is one that reaches it, and the latest of these.
+        """Update the tree node through which a leaf is reached, after one of them has listed or dropped it. If there
+        are several, as after a leaf has moved, choose the latest that can reach it.
         """
         if leaf not in self._nodes and leaf in self._times[node]:
             self._nodes[leaf] = node
@@ -357,7 +355,7 @@ class Interest:
                     )
 
     def _apply(self, node: str, broker: str, change: ReplicaChange | None) -> None:
-        """Merge a change of one replica, and note what each link has to send and what the caller will ask for."""
+        """Merge a change of one replica, and record the data that each link has to send and the caller will ask for."""
         if change is None:
             return
         merged = self._directions[node].refresh(change)
@@ -380,7 +378,7 @@ class Interest:
             link.mark(merged.leaves, merged.spaces, touched, durable=merged.durable, unreachable=merged.unreachable)
 
     def _reach(self, node: str, replica: Replica) -> None:
-        """Look again which leaves are reachable, as the link of a replica was lost or is there again."""
+        """Recompute the reachable leaves, because the link of a replica was lost or restored."""
         self.version += 1
         for leaf in replica.times:
             self._locate(leaf, node)
@@ -393,7 +391,7 @@ class Interest:
         return [link for told, links in self._links.items() if told != node for link in links.values()]
 
     def _tell(self, space: Space, told: Change | None) -> bool:
-        """Note what links have to send of a change of one pattern; return whether it changed a direction at all."""
+        """Record the change of one pattern for the links to send; return whether it changed any direction."""
         for node, texts in (told or {}).items():
             for link in self._links[node].values():
                 for text, came in texts.items():
@@ -401,7 +399,7 @@ class Interest:
         return told is not None
 
     def _keep(self, node: str, name: str, before: Replica, now_ms: int) -> None:
-        """Keep what a broker knew before it restarted as one more replica, which is lost."""
+        """Keep the state of a broker from before its restart as one more replica, marked lost."""
         before.lose(now_ms)
         self._directions[node].replicas[name] = before
         for space, texts in before.patterns.items():
@@ -422,7 +420,7 @@ class Interest:
                     del direction.replicas[broker]
 
     def _enqueue(self, node: str, link: Announcement) -> None:
-        """Queue what the brokers of a neighbour node have to learn of the other directions."""
+        """Queue the interest of the other directions for the brokers of a neighbour node."""
         others = [direction for other, direction in self._directions.items() if other != node]
         times: dict[str, int] = {}
         for direction in others:

@@ -101,14 +101,14 @@ class Leaf(LogicalBroker):
         self._tip_all()
 
     def received(self, node: str, broker: str, packet: Packet, now_ms: int) -> None:
-        """Take a packet; an answer to what this leaf announced says which of its virtual times others know."""
+        """Process a packet; an acknowledged announcement shows which virtual times of this leaf others know."""
         super().received(node, broker, packet, now_ms)
         if isinstance(packet, UpdateAck) and packet.time:
             self._read_time(packet.time)
             self._leave_foreign(now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Ask for what is missing, answer what had to wait for the log, and say how far lagging streams have got."""
+        """Ask for missing numbers, send answers that waited for the log, and report the progress of lagging streams."""
         self._untold = True
         self._now_ms = now_ms
         self._leave_foreign(now_ms)
@@ -155,7 +155,7 @@ class Leaf(LogicalBroker):
     # ---- the streams that clients here publish -----------------------------------------------------------------------
 
     def space_opened(self, space: Space, now_ms: int) -> None:
-        """Note that the exchange of a space exists here; it may have a stream already."""
+        """Handle a new exchange of a space here, which may already have a stream."""
         if space not in self.sources:
             stream = StreamName(self._name, space, self._incarnation)
             self.sources[space] = StreamSource(stream, self._logs[space], forgets=self._forgets_vectors)
@@ -164,7 +164,7 @@ class Leaf(LogicalBroker):
             self.sources[space].reopen(self._logs[space])
 
     def stream_grew(self, space: Space) -> None:
-        """Note that more numbers of a stream are durable; `take_output` has them."""
+        """Record that more numbers of a stream are durable; `take_output` returns them."""
 
     def take_bindings(self) -> list[tuple[Space, frozenset[str], frozenset[str]]]:
         """Return the changes of the bindings of the own streams: space, patterns to add first, and to remove.
@@ -181,7 +181,7 @@ class Leaf(LogicalBroker):
         return changes
 
     def forget(self, leaf: str, now_ms: int) -> None:
-        """Give up a leaf that is away for good, and forget how far its streams have arrived."""
+        """Give up a leaf that will not return, and discard the positions of its streams."""
         self.interest.forget(leaf)
         self._changed_ms.clear()
         for space in self.sources:
@@ -193,7 +193,7 @@ class Leaf(LogicalBroker):
     # ---- the bindings of clients here, and what they get -------------------------------------------------------------
 
     def bindings_changed(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> None:
-        """Apply a batch: bindings with conjunction and durable flag, and bindings that are gone."""
+        """Apply a batch: new bindings with conjunction and durable flag, and removed bindings."""
         came, gone = list(added), list(removed)
         self.interest.change(came, gone)
         self._untold = True
@@ -208,7 +208,7 @@ class Leaf(LogicalBroker):
         return self._start_points.ceiling(space)
 
     def take_start_points(self) -> tuple[dict[str, int], set[str]]:
-        """Return what has changed in the start points of `state` since the last call: what came, and what went."""
+        """Return the start points of `state` added and removed since the last call."""
         return self._start_points.take_changes()
 
     def take_deliveries(self) -> list[Delivery]:
@@ -217,9 +217,8 @@ class Leaf(LogicalBroker):
         return deliveries
 
     def take_replaced(self) -> list[StreamName]:
-        """Return the incarnations of streams that newer ones have replaced since the last call.
-
-        Their positions can be forgotten once those of the newer ones are recorded.
+        """Return the stream incarnations replaced by newer ones since the last call. Their positions can be dropped
+        once those of the newer ones are recorded.
         """
         replaced, self._replaced = self._replaced, []
         return replaced
@@ -246,7 +245,7 @@ class Leaf(LogicalBroker):
         return gaps
 
     def committed(self, stream: StreamName, number: int) -> None:
-        """Note that all deliveries of a stream up to a number are durable here."""
+        """Record that all deliveries of a stream up to a number are durable here."""
         sink = self.sinks.get(stream)
         if sink is not None:
             sink.committed(number)
@@ -258,7 +257,7 @@ class Leaf(LogicalBroker):
                 self._change_vector(source)
 
     def state(self) -> LeafState:
-        """Return what must survive a crash."""
+        """Return the state that must survive a crash."""
         positions = {stream: sink.committed_upto for stream, sink in self.sinks.items() if sink.committed_upto}
         return LeafState(self.interest.time_bound, self._start_points.durable(), positions)
 
@@ -324,11 +323,11 @@ class Leaf(LogicalBroker):
         return sink
 
     def _is_replaced(self, stream: StreamName) -> bool:
-        """Return whether another incarnation of a stream has asked from where it goes on."""
+        """Return whether another incarnation of a stream has asked where it continues."""
         return any(self.sinks[other].position is None for other in self._incarnations[stream.leaf, stream.space])
 
     def _retire_others(self, stream: StreamName) -> None:
-        """Forget the other incarnations of a stream: this one goes on from them."""
+        """Drop the other incarnations of a stream, which this one continues."""
         place = stream.leaf, stream.space
         for other in [other for other in self._incarnations[place] if other != stream]:
             self._drop_sink(other)
@@ -343,9 +342,9 @@ class Leaf(LogicalBroker):
             del self._incarnations[place]
 
     def _read_time(self, time: int) -> int:
-        """Return this leaf's entry in a vector as a time of its own clock, and note one of another life.
-
-        What another life promised holds for recovered bindings alone, so its times count as the last one before this.
+        """Return this leaf's entry in a vector as a time of its own clock, and record times of another life of the data
+        folder. Promises of another life apply only to recovered bindings, so its times count as the last one before
+        this.
         """
         own = self.interest.read_time(time)
         if own is not None:
@@ -354,9 +353,8 @@ class Leaf(LogicalBroker):
         return self.interest.recovered_time
 
     def _leave_foreign(self, now_ms: int) -> None:
-        """Continue above the times of another life of the data folder, so that what this one promises is the latest.
-
-        Where two leaves have one name each goes above the other in turn, with growing pauses.
+        """Continue above the times of another life of the data folder, so that the promises of this one are the latest.
+        If two leaves share a name, they overtake each other in turn, with growing pauses.
         """
         if not self._foreign or now_ms < self._leave_ms:
             return
@@ -377,7 +375,7 @@ class Leaf(LogicalBroker):
         self._answer(node, broker, nack)
 
     def _answer(self, node: str, broker: str, nack: Nack, again: bool = False) -> None:
-        """Answer a question as far as the log, the link and the window allow now, and the rest in later ticks."""
+        """Answer a question within the limits of the log, the link and the window, and the rest in later ticks."""
         source = self._own(nack.stream)
         peer = self.peers.find(node, broker) or self.peers.towards(self._node, nack.leaf)
         if source is None or peer is None:
@@ -404,11 +402,9 @@ class Leaf(LogicalBroker):
             self._review_space(space, now_ms)
 
     def _review_space(self, space: Space, now_ms: int, given_up: tuple[str, ...] = ()) -> None:
-        """Bring the vector and the bindings of a stream up to date with what is known of the interest of others.
-
-        A change of the vector waits for the next message, right before which it is appended, so that many changes
-        without a message cost nothing. The bindings may be ahead of the vector, so a vector that has just changed
-        stays for a while.
+        """Update the vector and the bindings of a stream by the known interest of others. A change of the vector is
+        appended right before the next message, so that many changes without a message cost nothing. The bindings may be
+        ahead of the vector, so a vector that has just changed is kept for some time.
         """
         source = self.sources.get(space)
         if source is None:
@@ -462,7 +458,7 @@ class Leaf(LogicalBroker):
                 peer.send(tip, tip.vector, self._output)
 
     def _watch_lags(self) -> None:
-        """Send streams whose acks stand still over other brokers of the node, and tips to all of them."""
+        """Send streams with stalled acks over other brokers of the node, and tips to all of them."""
         self.peers.expire(self._now_ms)
         for space, source in self.sources.items():
             if self._lags.stands(space, source.needed_from(), source.sent, self._now_ms):
@@ -470,10 +466,9 @@ class Leaf(LogicalBroker):
                 self._tip(source)
 
     def _watch(self) -> None:
-        """Drop what nobody needs, and bring vectors up to date.
-
-        A vector that names a new leaf does not wait for a message any longer: so the leaf hears where it starts. Any
-        other one is appended after a longer time, so that a restart finds one that is not much older.
+        """Drop unneeded state, and update vectors. A vector with a new leaf no longer waits for a message, so that the
+        leaf learns where it starts. Other vectors are appended after a longer time, so that a restart finds a recent
+        one.
         """
         for space, source in self.sources.items():
             source.trim()
@@ -486,7 +481,7 @@ class Leaf(LogicalBroker):
         self._forget_unneeded()
 
     def _forget_unneeded(self) -> None:
-        """Forget received streams that no binding here asks for any more, own ones that have ended, and leaves.
+        """Drop received streams without bindings here, own streams that have ended, and unneeded leaves.
 
         A binding that asks for such a stream again begins at its own start point.
         """
@@ -507,7 +502,7 @@ class Leaf(LogicalBroker):
         return any(leaf in source.vector for source in self.sources.values())
 
     def _ack(self, output: list[Outgoing]) -> None:
-        """Acknowledge what was committed, to all brokers of the neighbour node; each counts for itself."""
+        """Acknowledge committed numbers to all brokers of the neighbour node, each of which counts separately."""
         for stream, sink in self.sinks.items():
             number = sink.take_ack()
             if number:

@@ -52,7 +52,7 @@ class Timing:
 class LogicalBroker:
     """One broker of the overlay at its place in the tree.
 
-    Call `take_output` after each event and each tick, and send what it returns in order on each link.
+    Call `take_output` after each event and each tick, and send its result in order on each link.
     """
 
     def __init__(self, interest: Interest, neighbours: Sequence[str], timing: Timing | None) -> None:
@@ -76,7 +76,7 @@ class LogicalBroker:
         self.peers.lost(node, broker)
 
     def full(self, node: str, broker: str, *, is_full: bool) -> None:
-        """Note that the buffer of a link is full, or is not any more: then say how far the streams have got."""
+        """Record whether the buffer of a link is full; when it no longer is, report the positions of the streams."""
         peer = self.peers.find(node, broker)
         if peer is None:
             return
@@ -84,7 +84,7 @@ class LogicalBroker:
             self._tell(stream, peer)
 
     def received(self, node: str, broker: str, packet: Packet, now_ms: int) -> None:
-        """Take a packet from a broker that a link session leads to."""
+        """Process a packet from the broker of a link session."""
         if isinstance(packet, StreamRun):
             self._receive_run(node, packet, now_ms)
         elif isinstance(packet, Ack):
@@ -100,7 +100,7 @@ class LogicalBroker:
 
     @abstractmethod
     def tick(self, now_ms: int) -> None:
-        """Note that time has passed."""
+        """Advance the time."""
 
     @abstractmethod
     def take_output(self, now_ms: int) -> list[Outgoing]:
@@ -116,22 +116,22 @@ class LogicalBroker:
 
     @abstractmethod
     def _review(self, now_ms: int) -> None:
-        """Note that more may be known of the interest of others."""
+        """React to a possible change of the known interest."""
 
     @abstractmethod
     def _receive_run(self, node: str, run: StreamRun, now_ms: int) -> None:
-        """Take a run of a stream."""
+        """Process a run of a stream."""
 
     @abstractmethod
     def _receive_ack(self, ack: Ack, leaves: Collection[str]) -> None:
-        """Note that some leaves have a stream up to a number."""
+        """Record that some leaves have a stream up to a number."""
 
     @abstractmethod
     def _receive_nack(self, node: str, broker: str, nack: Nack) -> None:
         """Answer a question for numbers of a stream, or pass it on."""
 
     def _take_updates(self, now_ms: int) -> list[Outgoing]:
-        """Return what is to be announced."""
+        """Return the announcements to send."""
         if not self._untold:
             return []
         self._untold = False

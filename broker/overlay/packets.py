@@ -31,10 +31,10 @@ class Conjunction(NamedTuple):
 
 
 class StreamName(NamedTuple):
-    """The stream of what clients of one leaf broker publish in one space. Its numbers are dense.
+    """The stream of the messages that clients of one leaf broker publish in one space. Its numbers are dense.
 
-    A stream has another incarnation after a start of its leaf, from the first message on; its numbers go on. A data
-    folder that is older than what others know of it uses numbers again, but never with the same incarnation.
+    After each start of its leaf a stream has a new incarnation, from the first message on; its numbers continue. A data
+    folder restored from an older copy reuses numbers, but never with the same incarnation.
     """
 
     leaf: str
@@ -49,8 +49,8 @@ Incarnations = tuple[tuple[int, int], ...]
 class Data:
     """A message of a stream: its content header and body are encoded, and the overlay never decodes them.
 
-    `copies` has further keys by which it was published, those of its header CC. `encoded` is the element as it came
-    over a link, which ends with the content, and goes on unchanged; empty if it did not.
+    `copies` has further keys by which it was published, those of its header CC. `encoded` is the element as received
+    over a link, ending with the content, which is forwarded unchanged; else empty.
     HOT: a plain class, because the __init__ of a dataclass is not compiled.
     """
 
@@ -140,10 +140,9 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A part of a change of what the sender announces; the receiver applies all parts at the last one, or none.
-
-    A full update replaces all that the receiver knows of the sender. Otherwise `slice` has the leaves that are new or
-    later, `gone` those that are no longer behind the sender, `interested` all leaves of each space whose leaves have
+    """A part of a change of the sender's announcements; the receiver applies all parts at the last one, or none. A full
+    update replaces everything that the receiver has of the sender. Otherwise `slice` has the leaves that are new or
+    later, `gone` those no longer reached through the sender, `interested` all leaves of each space whose leaves have
     changed (none at all: the space is gone), and `durable`, if it is not None, all leaves with durable interest.
     `touched` lists the spaces whose bindings have changed at a leaf, even where no conjunction has. `unreachable`, if
     it is not None, lists all leaves in the slice to which no link of the sender leads now.
@@ -179,18 +178,18 @@ class UpdateAck:
 
 @dataclass(frozen=True, slots=True)
 class Resync:
-    """An update is missing before the one that came: send a full update."""
+    """An update before the received one is missing: send a full update."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRun:
-    """The numbers from `first` to `last` of a stream. Those without an element are silent: nobody behind wants them.
+    """The numbers from `first` to `last` of a stream. Those without an element are silent: no leaf beyond wants them.
 
     `vector_at` is the number of the vector change in force before `first`, 0 if there is none. `vector` is its new
-    vector; None means that it came before in the link session, or that the sender does not know it.
-    A run without numbers, `first` being `last` + 1, is a tip: the stream has reached `last`. `target` is the only leaf
-    that asked for the run; empty means all. `lost` means that a limit forced the numbers out of the stream before all
-    had them, or that a broker on the way takes no message of that size.
+    vector; None means that it was sent before in the link session, or that the sender does not know it. A run without
+    numbers, `first` being `last` + 1, is a tip: the stream has reached `last`. `target` is the only leaf that asked for
+    the run; empty means all. `lost` means that a limit forced the numbers out of the stream before all leaves had them,
+    or that a broker on the way accepts no message of that size.
     """
 
     stream: StreamName
@@ -205,10 +204,9 @@ class StreamRun:
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """A leaf lacks numbers of a stream, and asks the publishing leaf for them.
-
-    With `first` 0 it asks for the stream from the vector change on that reaches `vst` for this leaf. If it `had` the
-    stream in other incarnations up to a number each, it asks for what follows that.
+    """A leaf lacks numbers of a stream, and asks the publishing leaf for them. With `first` 0 it asks for the stream
+    starting at the vector change that reaches `vst` for this leaf. If it `had` the stream in other incarnations up to a
+    number each, it asks for the numbers after these.
     """
 
     stream: StreamName
@@ -222,10 +220,10 @@ class Nack:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """All leaves behind the sender that are interested in the space have a stream up to a number.
+    """All leaves reached through the sender that are interested in the space have a stream up to a number.
 
     These are the leaves that the sender has announced in the updates up to `serial`. A receiver that has applied fewer
-    updates, or more, ignores the ack: it would take it for other leaves.
+    updates, or more, ignores the ack: because its set of leaves differs.
     """
 
     stream: StreamName
@@ -241,7 +239,7 @@ class ReferencePacket:
 
 
 InterestPacket = Update | UpdateAck | Resync | ReferencePacket
-"""The packets with which brokers announce the interest behind them."""
+"""The packets with which brokers announce the interest of the leaves beyond them."""
 
 Packet = Hello | InterestPacket | StreamRun | Nack | Ack
 
@@ -259,7 +257,7 @@ def within_limit(run: StreamRun, limit_bytes: int) -> list[StreamRun]:
     parts: list[StreamRun] = []
     kept: list[Element] = []
     first, at, vector = run.first, run.vector_at, run.vector
-    kept_at, kept_vector = at, vector  # in force behind what is kept
+    kept_at, kept_vector = at, vector  # in force after the kept numbers
 
     def add(last: int, *, lost: bool) -> None:
         parts.append(replace(run, first=first, last=last, vector_at=at, elements=tuple(kept), lost=lost, vector=vector))

@@ -1,4 +1,4 @@
-"""The brokers of the neighbour tree nodes that a link leads to now, and what was sent to each in its session."""
+"""The brokers of the neighbour tree nodes with a current link, and the data sent to each in its session."""
 
 from __future__ import annotations
 
@@ -45,11 +45,9 @@ def choose(
     wanted: Collection[str],
     avoided: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Return the brokers to send a stream to so that it arrives at all wanted leaves that any of them can reach.
-
-    `reachable` has the leaves that each live broker of the tree node can reach. One broker is enough unless no broker
-    reaches all; then each further one adds the most leaves. Brokers of `avoided` come last, for leaves that no other
-    broker reaches.
+    """Return the brokers through which a stream reaches all wanted leaves that any of them can reach. `reachable` has
+    the leaves that each live broker of the tree node can reach. One broker is enough unless none reaches all; then each
+    further one adds the most leaves. Brokers in `avoided` come last, for leaves that no other broker reaches.
 
     Cost: the brokers times the wanted leaves.
     """
@@ -72,8 +70,8 @@ def choose(
 class OverlayPeer:
     """One link session with one broker.
 
-    `vectors` has the number of the last vector that was sent, by stream; `skipped` the streams of which a full link
-    left something out, and `behind` those that a leaf there catches up with. The other broker takes no message above
+    `vectors` has the number of the last vector that was sent, by stream; `skipped` the streams from which a full link
+    left something out, and `behind` those on which a leaf there is catching up. The other broker takes no message above
     `limit_bytes`; `refused` has the numbers of those.
     """
 
@@ -90,8 +88,9 @@ class OverlayPeer:
     def send(self, run: StreamRun, vector: Vector | None, output: list[Outgoing]) -> bool:
         """Append a run to the output, with its vector if the peer may not have it; a full link leaves it out.
 
-        A run that a leaf asked for goes out in any case: a leaf asks for what it has room for. Of a stream that the
-        leaf catches up with nothing else does. `vector` is the one in force before the run, None if it is not known.
+        A run that a leaf asked for is always sent, because a leaf asks only for what it has room for. While a leaf is
+        catching up on a stream, nothing else of it is sent. `vector` is the one in force before the run, None if it is
+        not known.
         """
         if self.behind and not self._passes(run):
             return False
@@ -120,7 +119,7 @@ class OverlayPeer:
         return refused
 
     def set_full(self, is_full: bool) -> set[StreamName]:
-        """Note whether the link is full; return the streams of which it has left something out when it is not."""
+        """Record whether the link is full; if it is not, return the streams from which it has left something out."""
         self.full = is_full
         if is_full:
             return set()
@@ -128,7 +127,7 @@ class OverlayPeer:
         return skipped
 
     def _passes(self, run: StreamRun) -> bool:
-        """Return whether a run goes out, as far as its stream is one that the leaf there catches up with."""
+        """Return whether a run is sent, given that a leaf there may be catching up on its stream."""
         behind = self.behind.get(run.stream)
         if behind is None or run.last < run.first:
             return True
@@ -176,7 +175,7 @@ class Peers:
         return refused
 
     def forget(self, stream: StreamName) -> None:
-        """Forget what was sent of a stream."""
+        """Discard the record of the data sent of a stream."""
         for peers in self._nodes.values():
             for peer in peers.values():
                 peer.vectors.pop(stream, None)
@@ -209,9 +208,8 @@ class Peers:
         return chosen
 
     def avoid(self, stream: StreamName, node: str, until_ms: int) -> None:
-        """Choose other brokers for a stream, as far as there are any: over the chosen ones it is stuck.
-
-        While a leaf is away it is that leaf for which the stream waits, and the choice stays.
+        """Choose other brokers for a stream, if there are any, because it is stuck at the chosen ones. While a leaf is
+        away, the stream waits for that leaf, and the choice stays.
         """
         peers = self._nodes[node]
         reached = frozenset[str]().union(*(self._interest.reachable(node, broker) for broker in peers))

@@ -1,4 +1,4 @@
-"""How far leaves have a stream: what has arrived, what they have acknowledged, and what those that lag are sent."""
+"""The progress of leaves on a stream: the numbers received, acknowledged, and sent to lagging leaves."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class LagWatch:
         self._due: dict[Space, tuple[int, int]] = {}  # the first number that is not acknowledged, and when to report it
 
     def stands(self, space: Space, needed: int, sent: int, now_ms: int) -> bool:
-        """Return whether to report a stream as stuck. `needed` is the first number that a leaf lacks."""
+        """Return whether to report a stream as stuck. `needed` is the first number missing at a leaf."""
         if needed > sent:
             self._due.pop(space, None)
             return False
@@ -132,7 +132,7 @@ class LagWatch:
         return True
 
     def forget(self, space: Space) -> None:
-        """Drop a stream that no leaf needs any more."""
+        """Drop a stream that no leaf needs."""
         self._due.pop(space, None)
 
 
@@ -140,10 +140,10 @@ PATIENCE_ACKS: Final = 10
 
 
 class CatchUp:
-    """What the publishing leaf sends one leaf in answer to its questions: from a number on, up to a window of bytes.
+    """The publishing leaf's answers to the questions of one leaf: from a number on, up to a window of bytes.
 
-    A request that continues where the last one was answered moves the window; a repeated one restarts it.
-    It is complete when it has everything that was sent to others: what follows reaches the leaf as it reaches them.
+    A request that continues where the last one was answered moves the window; a repeated one restarts it. It is
+    complete once it has everything that was sent to others; later numbers reach the leaf as they reach the others.
     """
 
     def __init__(self, first: int) -> None:
@@ -162,25 +162,24 @@ class CatchUp:
         return True
 
     def sent(self, last: int, size_bytes: int) -> None:
-        """Note that the numbers up to `last` are on their way."""
+        """Record that the numbers up to `last` were sent."""
         self.next = last + 1
         self.flight_bytes += size_bytes
         self._in_flight.append((last, size_bytes))
 
     def complete(self, sent: int) -> None:
-        """Note that a part of the answer was sent: it is complete if it has reached what others were sent."""
+        """Record that a part of the answer was sent; it is complete if it has reached the numbers sent to others."""
         self.is_complete = self.is_complete or self.next > sent
 
     def limit(self) -> None:
-        """Note that the question has an end: what follows it is another answer."""
+        """Record that the question has an end; later numbers belong to another answer."""
         self.is_complete = False
 
 
 class Behind:
-    """A stream of which a link left something out: until its leaf has caught up, nothing else of it goes there.
-
-    `reached` is the last number that the link left out. So no message crosses the link twice: the leaf asks, the
-    answers begin where it is, and when one has reached `reached` the stream goes on by itself.
+    """A stream from which a link left something out: until its leaf has caught up, nothing else of it is sent there.
+    `reached` is the last number left out. So no message crosses the link twice: the leaf asks, the answers begin at its
+    position, and once they have reached `reached` the stream continues normally.
     """
 
     def __init__(self, reached: int) -> None:
@@ -190,11 +189,11 @@ class Behind:
         self._acks = 0
 
     def ask(self) -> None:
-        """Note that the leaf asks over this link."""
+        """Record that the leaf asks over this link."""
         self.asked = True
 
     def leave_out(self, last: int) -> None:
-        """Note that the link left out the numbers up to `last`."""
+        """Record that the link left out the numbers up to `last`."""
         self.reached = max(self.reached, last)
 
     def caught_up(self, number: int) -> bool:

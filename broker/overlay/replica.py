@@ -10,9 +10,8 @@ from broker.overlay.packets import Conjunction, Space, Update
 
 @dataclass(slots=True)
 class ReplicaChange:
-    """What an update has changed: patterns, leaves with another virtual time, and leaves by space or durability.
-
-    `reached` are the leaves that the sender may reach now and did not before, or the other way round.
+    """The changes by an update: patterns, leaves with another virtual time, and leaves by space or durability.
+    `reached` are the leaves whose reachability through the sender has changed.
     """
 
     added: list[Conjunction] = field(default_factory=list)
@@ -25,11 +24,10 @@ class ReplicaChange:
 
 
 class Replica:
-    """The patterns of one sender and the virtual times of the leaf brokers behind it up to which they are complete.
-
-    An update may come in parts. What a part adds holds at once, because more patterns than wanted lose nothing. What it
-    removes, and the virtual times, hold at the last part. A full update replaces everything; until its last part the
-    patterns from before are kept too. `expected` is the serial of the next part, 0 before the first full update.
+    """The patterns of one sender, and the virtual times of the leaf brokers reached through it up to which they are
+    complete. An update may have several parts. Additions of a part take effect at once, because extra patterns lose
+    nothing. Removals and virtual times take effect at the last part. A full update replaces everything; until its last
+    part the earlier patterns are kept too. `expected` is the serial of the next part, 0 before the first full update.
 
     Invariant: the patterns match every message that an active subscription of a leaf in `times` wants, if its virtual
     start time is not later than the leaf's time there.
@@ -44,7 +42,7 @@ class Replica:
         self.interested: dict[Space, frozenset[str]] = {}
         self.durable: frozenset[str] = frozenset()
         self.unreachable: frozenset[str] = frozenset()
-        self._kept: dict[Space, set[str]] | None = None  # what a full update has named so far
+        self._kept: dict[Space, set[str]] | None = None  # the patterns in a full update so far
         self._removed: list[Conjunction] = []
 
     def begin(self, session: int) -> None:
@@ -56,15 +54,14 @@ class Replica:
         self._removed = []
 
     def lose(self, now_ms: int) -> None:
-        """Note that the link was lost: what was announced holds on, and nothing more comes."""
+        """Record that the link was lost; the announcements stay valid, and no more arrive."""
         self.lost_ms = now_ms
         self._kept = None
         self._removed = []
 
     def replaced_by(self, update: Update) -> Replica | None:
-        """Return a copy of what was announced, if this update completes a full one that knows a leaf less well.
-
-        A broker that restarted knows nothing yet. Until it does, what it announced before is still worth matching.
+        """Return a copy of the announcements, if this update completes a full one that knows less of a leaf. A
+        restarted broker knows nothing at first. Until it does, its earlier announcements are still used for matching.
         """
         whole = self._is_next(update) and update.last and (update.full or self._kept is not None)
         if not whole or all(update.slice.get(leaf, -1) >= time for leaf, time in self.times.items()):
@@ -221,7 +218,7 @@ class Direction:
         self.unreachable: set[str] = set()
 
     def refresh(self, change: ReplicaChange) -> DirectionChange:
-        """Merge again what a change of one replica affects. Cost: the leaves that changed, not all leaves."""
+        """Merge the parts affected by a change of one replica. Cost: the changed leaves, not all leaves."""
         changed: set[str] = set()
         replicas = self.replicas.values()
         for leaf in change.leaves:
@@ -254,7 +251,7 @@ class Direction:
             and len(self.replicas) == 1
             and all(replica.lost_ms is None and not replica.unreachable for replica in self.replicas.values())
         ):
-            return False  # each leaf is one that this replica reaches
+            return False  # each leaf is reached through this replica
         for leaf in leaves:
             lost = leaf in self.times and not any(replica.reaches(leaf) for replica in self.replicas.values())
             if lost != (leaf in self.unreachable):
@@ -277,7 +274,7 @@ class Direction:
         return [replica for replica in self.replicas.values() if replica.times.get(leaf) == latest]
 
     def _set_interested(self, space: Space, leaf: str) -> bool:
-        """Note whether a leaf is interested in a space, and return whether that has changed."""
+        """Record whether a leaf is interested in a space, and return whether that has changed."""
         interested = any(leaf in replica.interested.get(space, ()) for replica in self._latest(leaf))
         leaves = self.interested.setdefault(space, set())
         changed = interested != (leaf in leaves)

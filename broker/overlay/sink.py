@@ -86,14 +86,14 @@ class ByteBudget:
         self.used_bytes = 0
 
     def take(self, size_bytes: int) -> bool:
-        """Take bytes, or return False if they exceed the limit."""
+        """Reserve bytes, or return False if they exceed the limit."""
         if self.used_bytes + size_bytes > self.limit_bytes:
             return False
         self.used_bytes += size_bytes
         return True
 
     def give(self, size_bytes: int) -> None:
-        """Give bytes back."""
+        """Release bytes."""
         self.used_bytes -= size_bytes
 
 
@@ -108,22 +108,15 @@ def as_it_is(time: int) -> int:
 
 
 class Sink:
-    """One incarnation of a stream at one leaf.
-
-    Without a position the leaf knows no number from which on it has all that it wants: its base. The base is the vector
-    change that reaches the lowest start point of the leaf's bindings, or a run from number 1 on. A leaf that had other
-    incarnations of the stream, each up to a number, asks the publishing leaf instead: where the answer begins is the
-    base.
-
-    With `checks` the publishing leaf may forget V_m (the Gryphon paper, section 3.7). The sink then passes no number
-    whose vector has less for this leaf than one before had, messages and silence alike: it asks for it again. After a
-    crash it does not know what it had, and demands what its latest binding needs.
-
-    A consumer may get a message before it is on disk. So after a crash all that the stream had then is doubtful: up to
-    the number that the publishing leaf tells when it is asked.
-
-    Invariant: elements leave in the order of their numbers, and a number is passed only if a broker that knew enough
-    said what it holds.
+    """One incarnation of a stream at one leaf. The base is the number from which on the leaf has everything that it
+    wants; without a position it is not known. It is the vector change that reaches the lowest start point of the leaf's
+    bindings, or a run from number 1 on. A leaf that had other incarnations of the stream, each up to a number, asks the
+    publishing leaf instead: the base is the beginning of the answer. With `checks` the publishing leaf may forget V_m
+    (the Gryphon paper, section 3.7). The sink then passes no number, message or silence, whose vector has less for this
+    leaf than an earlier one: it asks for the number again. After a crash it does not know its earlier vectors, and
+    demands what its latest binding needs. A consumer may get a message before it is on disk. So after a crash
+    everything up to the number that the publishing leaf reports is doubtful. Invariant: elements leave in the order of
+    their numbers, and a number is passed only on the word of a broker that knew enough.
     """
 
     def __init__(
@@ -177,7 +170,7 @@ class Sink:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether all that was handed out is durable, and nothing waits for what is missing."""
+        """Return whether everything delivered is durable, and nothing waits for missing numbers."""
         return not self._waiting and self._committed >= self._handed
 
     @property
@@ -201,10 +194,10 @@ class Sink:
         return self._value or 0
 
     def received(self, run: StreamRun, floor: int | None, ceiling: int) -> list[Delivery]:
-        """Take a run and return what can be delivered now.
+        """Process a run and return the elements that can be delivered now.
 
         `floor` is the lowest start point of the leaf's bindings in the space, None without bindings; `ceiling` is the
-        highest one, which a publisher that forgets is asked for. Cost: the elements of the run and those that waited.
+        highest one, which a publisher that forgets is asked for. Cost: the elements of the run and the waiting ones.
         """
         self._learn(run)
         if run.target and run.target != self._leaf:
@@ -234,11 +227,11 @@ class Sink:
         return self._pass(coverage, run, floor)
 
     def committed(self, number: int) -> None:
-        """Note that all deliveries up to a number are durable."""
+        """Record that all deliveries up to a number are durable."""
         self._committed = max(self._committed, number)
 
     def ack(self) -> int | None:
-        """Return the number up to which nothing of the stream is needed any more, None without a base."""
+        """Return the number up to which the stream is no longer needed, None without a base."""
         if self._coverage is None:
             return None
         return self._coverage.upto if self._committed >= self._handed else self._committed
@@ -258,9 +251,8 @@ class Sink:
         return gaps
 
     def nack(self, floor: int | None, now_ms: int, limit_bytes: int) -> Nack | None:
-        """Return the question for what is missing, if it is time to ask.
-
-        While answers come, each one says how far they have arrived, so that the next ones are on their way already.
+        """Return the question for missing numbers, if it is time to ask. While answers arrive, each question reports
+        the position reached, so that the next answers are already on their way.
         """
         hole = self._hole(floor)
         if hole is None:
@@ -323,7 +315,7 @@ class Sink:
             del self._known[min(self._known)]
 
     def close(self) -> None:
-        """Give back what the sink keeps: nothing more of the stream is wanted."""
+        """Release the memory of the sink, because the stream is no longer wanted."""
         if self._coverage is not None:
             self._drop_waiting(self._coverage)
 
@@ -355,7 +347,7 @@ class Sink:
         return self._coverage
 
     def _keep(self, coverage: Coverage, run: StreamRun) -> None:
-        """Keep a run until those before it have arrived, as far as there is room."""
+        """Keep a run until those before it have arrived, if there is room."""
         if run.lost or len(coverage) >= MOST_RANGES:
             return
         fresh: list[tuple[Element, int | None]] = []
@@ -373,7 +365,7 @@ class Sink:
         coverage.add(run.first, run.last)
 
     def _pass(self, coverage: Coverage, run: StreamRun, floor: int | None) -> list[Delivery]:
-        """Pass the numbers of a run that continues what has arrived, and those that waited for it."""
+        """Pass the numbers of the next run, and those that waited for it."""
         if run.lost:
             return self._pass_lost(coverage, run, floor)
         expected = coverage.upto + 1
@@ -390,9 +382,8 @@ class Sink:
     def _advance(
         self, coverage: Coverage, first: int, last: int, floor: int | None, deliveries: list[Delivery]
     ) -> None:
-        """Pass numbers that continue what has arrived, and then those that waited for them.
-
-        What waits where the vector in force is not known is asked for again, and comes with it.
+        """Pass the next numbers, and then those that waited for them. Waiting numbers with an unknown vector are
+        requested again, and arrive with it.
         """
         if self._value is None and self._numbers and self._waiting[self._numbers[0]][1] is None:
             self._drop_waiting(coverage)
@@ -403,7 +394,7 @@ class Sink:
             self._hand_out(self._drain(last, coverage.upto), floor, deliveries)
 
     def _checked(self, run: StreamRun, expected: int, floor: int | None, ceiling: int) -> StreamRun | None:
-        """Return the run up to where this leaf's entry falls below what it was, None if it begins there."""
+        """Return the run up to the point where this leaf's entry falls, None if it begins there."""
         if self._value is None:
             self._value = ceiling
         before = self._value_before(run, expected)
@@ -423,7 +414,7 @@ class Sink:
         return run
 
     def _pass_lost(self, coverage: Coverage, run: StreamRun, floor: int | None) -> list[Delivery]:
-        """Pass numbers that are gone for good, but for those that had arrived."""
+        """Pass lost numbers, except for those that had arrived."""
         deliveries: list[Delivery] = []
         while coverage.upto < run.last:
             first, last = coverage.hole(run.last) or (coverage.upto + 1, run.last)
@@ -434,7 +425,7 @@ class Sink:
         return deliveries
 
     def _drop_waiting(self, coverage: Coverage) -> None:
-        """Forget what arrived out of order: it is asked for again, and comes with its vector."""
+        """Drop runs that arrived out of order; they are requested again, and arrive with their vector."""
         coverage.forget_later()
         self._budget.give(sum(size_bytes(element) for element, _ in self._waiting.values()))
         self._waiting.clear()

@@ -17,8 +17,8 @@ from broker.overlay.virtual_time import NO_VECTOR
 class LeafState:
     """The state of a leaf that outlives its process.
 
-    `time_bound` is above all virtual times that were ever sent, `start_points` those of the durable bindings, and
-    `positions` the number of the last committed delivery of each stream. `crashed` says that its end was not orderly.
+    `time_bound` is above all virtual times ever sent, `start_points` those of the durable bindings, and `positions` the
+    number of the last committed delivery of each stream. `crashed` means that it did not stop cleanly.
     """
 
     time_bound: int = 0
@@ -29,7 +29,7 @@ class LeafState:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """What is stored of the numbers from the one that was asked for up to `last`; all others there are gone."""
+    """The stored elements from the requested number up to `last`; all others in between are gone."""
 
     last: int
     elements: tuple[Element, ...]
@@ -38,7 +38,8 @@ class LogPart:
 class StreamLog(Protocol):
     """One stream of a leaf, a queue with dense numbers from 1.
 
-    Numbers up to `trimmed` are gone, but for the last vector change among them: it is the vector of what follows.
+    Numbers up to `trimmed` are gone, except for the last vector change among them, which applies to the numbers after
+    it.
     """
 
     @property
@@ -70,7 +71,7 @@ class StreamLog(Protocol):
         ...
 
     def before_next(self, call: Callable[[], None] | None) -> None:
-        """Call a function once right before the next element of the stream gets its number, or none any more."""
+        """Call a function once, right before the next element of the stream gets its number or the stream ends."""
         ...
 
     def trim(self, upto: int) -> None:
@@ -78,7 +79,7 @@ class StreamLog(Protocol):
         ...
 
     def mark_lost(self, upto: int) -> None:
-        """Note durably that elements up to a number go before all leaves had them."""
+        """Record durably that elements up to a number are dropped before all leaves had them."""
         ...
 
 
@@ -89,25 +90,25 @@ BURST_RUNS: Final = 16
 class StreamSource:
     """One stream of this leaf.
 
-    `vector` is V_m of whatever is published next: the later of what the leaf knows of the interest behind its neighbour
-    and of what it promised before. Its entries never fall while their leaf stays in it. If it is not that of the last
-    vector change of the stream, a change must be appended before the next message.
+    `vector` is V_m of the next message: the later of the known interest beyond the leaf's neighbour and of its earlier
+    promises. Its entries never fall while their leaf stays in it. If it is not that of the last vector change of the
+    stream, a change must be appended before the next message.
 
-    The data folder may be a copy that is older than what others have. So a vector change goes before the first message
-    of a process in any case, and with it the stream gets another incarnation. Who had an earlier one asks what follows.
+    The data folder may be a copy older than the state of others. So a vector change always precedes the first message
+    of a process, and gives the stream a new incarnation. Leaves that had an earlier one ask what follows.
 
-    With `forgets` the leaf does not find its promises again after a crash (the Gryphon paper, section 3.7): V_m falls
-    to nothing for every leaf, and rises with what is known. A leaf that gets numbers with less than it had before asks
-    for them again, and gets them with the V_m of today once that is high enough. Bindings cannot tell what will be
-    asked for, so everything is kept; and for whom it is kept must survive: a leaf leaves the vector only when it is
-    known at a time as late as it was promised before.
+    With `forgets` the leaf loses its promises in a crash (the Gryphon paper, section 3.7): V_m falls to nothing for
+    every leaf, and rises with the known interest. A leaf that gets numbers with less than it had before asks for them
+    again, and gets them with the current V_m once that is high enough. Bindings cannot predict the requests, so
+    everything is kept; and the leaves for which it is kept must survive a crash: a leaf leaves the vector only once it
+    is known at a time as late as its earlier promise.
 
     Invariant: a number that a leaf of the vector has not acknowledged is kept, unless a limit of the log drops it or
     the leaf is given up; both leave a mark, so that the leaf is told of a gap.
     """
 
     def __init__(self, stream: StreamName, log: StreamLog, *, forgets: bool = False) -> None:
-        """Find what the log has of a stream; the incarnation of `stream` is that of this process."""
+        """Find the state of a stream in the log; the incarnation of `stream` is that of this process."""
         self._log = log
         self._changes = list(log.changes)
         self._incarnation = stream.incarnation
@@ -151,7 +152,7 @@ class StreamSource:
         return not self.vector.keys() <= self._appended.keys()
 
     def reopen(self, log: StreamLog) -> None:
-        """Go on in another log: the exchange was deleted with its vhost, and is there again."""
+        """Continue in another log, because the exchange was deleted with its vhost and declared again."""
         self._log = log
 
     def review(self, known: Vector, is_left: Callable[[str, int], bool], given_up: Collection[str]) -> None:
@@ -176,7 +177,7 @@ class StreamSource:
                 self._log.mark_lost(before)
 
     def change_vector(self) -> None:
-        """Append the vector of the next message as a vector change, which then need not be asked for any more."""
+        """Append the vector of the next message as a vector change."""
         old, new = self._appended, self.vector
         self._log.before_next(None)
         number = self._log.append_vector(old, new, self._incarnation)
@@ -254,7 +255,7 @@ class StreamSource:
         return catch_up.next <= min(nack.last, self.sent) and catch_up.flight_bytes < nack.limit_bytes
 
     def acked(self, incarnation: int, leaves: Collection[str], number: int) -> None:
-        """Note that these leaves need nothing of an incarnation up to a number, and drop what nobody needs."""
+        """Record that these leaves need nothing of an incarnation up to a number, and drop unneeded elements."""
         end = self._end(incarnation)
         if end is None:
             return
@@ -264,7 +265,7 @@ class StreamSource:
         self.trim()
 
     def trim(self) -> None:
-        """Drop what all leaves of the vector have."""
+        """Drop elements that all leaves of the vector have."""
         upto = self.needed_from() - 1
         if upto > self.trimmed:
             self._log.trim(upto)
@@ -293,17 +294,16 @@ class StreamSource:
         return None
 
     def _continued(self, nack: Nack) -> list[StreamRun] | None:
-        """Answer a leaf that had other incarnations: from what follows on. The first run is its base.
-
-        If it had more than this data folder knows, the folder is a copy, and what follows has numbers that it had
-        before. An incarnation that is not known is older than all that is kept, or one that a newer folder had: what a
-        limit forced out is lost to the leaf then, as far as anybody can tell.
+        """Answer a leaf that had other incarnations, from the numbers after these on. The first run is its base. If the
+        leaf had more than this data folder has, the folder is a copy, and the next numbers repeat ones that the leaf
+        had before. An unknown incarnation is older than everything kept, or that of a newer folder: numbers that a
+        limit forced out must then be assumed lost to the leaf.
         """
         ends = [(self._end(incarnation), number) for incarnation, number in nack.had]
         known = [min(end, number) for end, number in ends if end is not None]
         had = max(number for _, number in ends)
         begin = 1 + max(known, default=0)
-        is_new = not known and bool(self._changes) and not self._changes[0].old  # and never had what the leaf had
+        is_new = not known and bool(self._changes) and not self._changes[0].old  # and never had the leaf's numbers
         if is_new or any(number > (self.trimmed if end is None else end) for end, number in ends):
             self.rolled_back[nack.leaf] = had
         if begin > self.sent:
@@ -311,9 +311,8 @@ class StreamSource:
         return self._repair(nack, begin, self.sent)
 
     def _base(self, nack: Nack) -> list[StreamRun] | None:
-        """Answer a leaf that has no base: from number 1 on, where what it cannot want is silent.
-
-        A publisher that forgets cannot say to whom it had promised what a limit forced out: it is lost to every leaf.
+        """Answer a leaf that has no base, from number 1 on, with silence for unwanted numbers. A publisher that forgets
+        does not know to whom it had promised numbers that a limit forced out, so they are lost to every leaf.
         """
         at = self._change_at(self.trimmed)
         if at >= 0 and self._changes[at].new.get(nack.leaf, 0) >= nack.vst:
@@ -331,7 +330,7 @@ class StreamSource:
         return [replace(self.tip(), target=nack.leaf)]
 
     def _repair(self, nack: Nack, first: int, last: int) -> list[StreamRun] | None:
-        """Answer with the numbers from `first` on: what is gone is silent, or lost to a leaf that lacked it."""
+        """Answer with the numbers from `first` on; removed ones are silent, or lost to a leaf that lacked them."""
         runs: list[StreamRun] = []
         trimmed, leaf = self.trimmed, nack.leaf
         begin = max(first, self.acks.position(leaf) + 1)

@@ -13,10 +13,9 @@ from broker.routing.cover_set import CoverSet, RootDiff
 
 @dataclass(slots=True)
 class BindingBatch:
-    """What a batch of changes did to the roots: each root that came (true) or went (false), and the spaces touched.
-
-    A new binding touches its space even if it changes no root: its messages begin with the end of this virtual time.
-    A batch without a touched space changes nothing for other brokers, and does not end a virtual time.
+    """The effect of a batch of changes on the roots: each root added (true) or removed (false), and the spaces touched.
+    A new binding touches its space even if it changes no root, because its messages begin with the end of this virtual
+    time. A batch without a touched space changes nothing for other brokers, and does not end a virtual time.
     """
 
     roots: dict[Conjunction, bool] = field(default_factory=dict)
@@ -24,7 +23,7 @@ class BindingBatch:
     durable: bool = False  # whether the leaf has got its first durable binding or lost its last
 
     def note(self, space: Space, change: RootDiff) -> None:
-        """Add a change of roots; a root that comes and goes within the batch leaves nothing."""
+        """Add a change of roots; a root added and removed within the batch leaves no trace."""
         for pattern in change.added:
             self._turn(Conjunction(space, pattern.text), came=True)
         for pattern in change.removed:
@@ -52,7 +51,7 @@ class SpaceSubscriptions:
         return self._starts.get(text)
 
     def hold(self, text: str, binding: str, start: int) -> RootDiff:
-        """Note that a binding holds a conjunction, and return the change of roots."""
+        """Add a binding to a conjunction, and return the change of roots."""
         holders = self._holders.get(text)
         if holders is not None:
             holders.add(binding)
@@ -62,7 +61,7 @@ class SpaceSubscriptions:
         return self._roots.add(pattern_of(text))
 
     def release(self, text: str, binding: str) -> RootDiff:
-        """Note that a binding does not hold a conjunction any more, and return the change of roots."""
+        """Remove a binding from a conjunction, and return the change of roots."""
         holders = self._holders[text]
         holders.discard(binding)
         if holders:
@@ -75,10 +74,11 @@ class Subscriptions:
     """The bindings of a leaf broker and their start times. One batch of changes belongs to one virtual time.
 
     A binding starts with the virtual time in which it was made, covered or not: a message that a publisher matched
-    against that time was published after the binding was made. The Gryphon paper (section 3.3) lets a covered one start
-    with what covers it, which is as complete but brings it messages from before, as old as what waits for a link.
+    against that time was published after the binding was made. In the Gryphon paper (section 3.3) a covered binding
+    starts with the one that covers it, which is as complete but brings it earlier messages, as old as those that wait
+    for a link.
 
-    With `joins` all links are one-way. Then a binding of a conjunction that another one holds starts with that one.
+    With `joins` all links are one-way. Then a binding with the conjunction of another one starts with that one.
     """
 
     def __init__(self, aggregation: Aggregation, time: VirtualTime, *, joins: bool = False) -> None:
@@ -104,9 +104,8 @@ class Subscriptions:
         return self._bindings[binding][1]
 
     def change(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> BindingBatch:
-        """Apply a batch: bindings with their conjunctions and whether they are durable, and bindings that are gone.
-
-        A binding in both was replaced, and starts over.
+        """Apply a batch: new bindings with their conjunctions and durability, and removed bindings. A binding in both
+        was replaced, and starts over.
         """
         batch = BindingBatch()
         was_durable = bool(self._durable)
@@ -154,8 +153,8 @@ class Subscriptions:
 class StartPoints:
     """The start point of each binding, and the lowest and the highest one of each space.
 
-    A binding that was recovered keeps its own, however late the leaf's virtual time is now: what its leaf was promised
-    before the crash still comes.
+    A recovered binding keeps its own, however late the leaf's virtual time is now, because messages promised to its
+    leaf before the crash still arrive.
     """
 
     def __init__(self, recovered: Mapping[str, int]) -> None:
@@ -173,7 +172,7 @@ class StartPoints:
         removed: Collection[str],
         start_point: Callable[[str], int],
     ) -> None:
-        """Apply a batch. `start_point` tells that of a new binding. Cost: the batch."""
+        """Apply a batch. `start_point` returns that of a new binding. Cost: the batch."""
         for binding in removed:
             self._remove(binding)
         for binding, conjunction, is_durable in added:

@@ -15,12 +15,11 @@ RESERVE: Final = 1024
 
 
 class VirtualTime:
-    """The clock of one leaf broker. It never returns to a time that the leaf broker had before, through crashes too.
-
-    `bound` must be persisted before anything that carries the current time leaves the broker. After a crash the clock
-    begins behind the persisted bound, by a distance that is random: the `incarnation`. So the times of two lives that
-    begin with the same data folder, one of them an older copy, tell apart: a time above the persisted bound that this
-    clock never had is another life's.
+    """The clock of one leaf broker. It never returns to an earlier time of the leaf broker, even across crashes.
+    `bound` must be persisted before anything with the current time leaves the broker. After a crash the clock begins
+    above the persisted bound, at a random distance: the `incarnation`. This distinguishes two lives that begin with the
+    same data folder, one of them an older copy: a time above the persisted bound that this clock never had belongs to
+    another life.
     Source: the Gryphon paper, section 3.3.
     """
 
@@ -49,7 +48,7 @@ class VirtualTime:
 
     @property
     def recovered(self) -> int:
-        """Return the bound with which the clock began: what was promised before holds up to here."""
+        """Return the bound with which the clock began, up to which earlier promises are valid."""
         return self._recovered
 
     def leave(self, time: int) -> None:

@@ -1,4 +1,4 @@
-"""Packets as bytes. A link carries them one after another, whatever messages they are cut into.
+"""Packets as bytes. A link carries them in sequence, however they are divided into messages.
 
 All integers are big-endian. A text is its length in bytes (u16) and UTF-8; a list is its length (u32) and its entries.
 
@@ -10,8 +10,8 @@ All integers are big-endian. A text is its length in bytes (u16) and UTF-8; a li
                                             data with copies: a list of texts between key and content
 
 A vector is a list of (text, u64), a space two texts, a conjunction a space and a text, a stream a text, a space and a
-u64, its incarnation. A flag is a u8, 0 or 1; an optional list has a flag in front.
-The hello begins with its version, so that brokers of other versions can name what they refuse.
+u64, its incarnation. A flag is a u8, 0 or 1; an optional list is preceded by a flag. The hello begins with its version,
+so that brokers of other versions can report the reason for a refusal.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _DATA_WITH_COPIES: Final = 3
 
 
 class DamagedPacket(ValueError):
-    """Bytes that are not packets of this version; the text says what is wrong."""
+    """Bytes that are not packets of this version; the text has the reason."""
 
 
 class PacketWriter:
@@ -190,7 +190,7 @@ class PacketReader:
             raise DamagedPacket(f"{self._end - self._at} bytes follow the last field of a packet")
 
     def _take(self, size_bytes: int) -> int:
-        """Return where the next bytes begin, and pass them."""
+        """Return the start of the next bytes, and skip them."""
         at = self._at
         if size_bytes > self._end - at:
             raise DamagedPacket("a packet ends within a field")

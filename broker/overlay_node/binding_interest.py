@@ -48,12 +48,11 @@ def binding_id(vhost: str, source: Exchange, destination: Any, key: str, argumen
 
 
 class BindingInterest:
-    """Gathers the interest of a vhost's overlay bindings, and announces it in batches.
-
-    Bindings of queues and of exchanges count alike: an exchange can pass on only what it gets.
-    Invariant: the batches, in order, say which bindings there are, however often one was made and removed meanwhile. A
-        binding takes effect before it is announced; until then it gets no message of another broker.
-    Cost: one entry for each binding that is made or removed; a deleted queue's bindings are copied as references.
+    """Collect the interest of a vhost's overlay bindings, and announce it in batches. Bindings of queues and of
+    exchanges count alike, because an exchange can pass on only the messages that it gets. Invariant: the batches, in
+    order, result in the existing bindings, however often one was added and removed meanwhile. A binding takes effect
+    before it is announced; until then it gets no messages of other brokers. Cost: one entry for each binding added or
+    removed; a deleted queue's bindings are copied as references.
     """
 
     def __init__(self, vhost: str, takes_part: Callable[[str], bool], schedule: Callable[[], None]) -> None:
@@ -74,21 +73,21 @@ class BindingInterest:
         return bool(self._entries)
 
     def made(self, source: Exchange, destination: Any, key: str, arguments: Mapping[str, Any]) -> None:
-        """Note a new binding."""
+        """Record a new binding."""
         if self._takes_part(source.name):
             self._untold[binding_id(self._vhost, source, destination, key, arguments)] += 1
             self._note((source, destination), iter([(True, source, destination, key, arguments)]))
 
     def removed(self, source: Exchange, destination: Any, key: str, arguments: Mapping[str, Any]) -> None:
-        """Note a removed binding."""
+        """Record a removed binding."""
         self._note((source, destination), iter([(False, source, destination, key, arguments)]))
 
     def began(self, bundle: Bundle[Exchange]) -> None:
-        """Note the bindings from an exchange to one destination."""
+        """Record the bindings from an exchange to one destination."""
         self._note((bundle.source, bundle.destination), _entries(bundle.copy(), made=True))
 
     def ended(self, bundle: Bundle[Exchange]) -> None:
-        """Note that the bindings from an exchange to one destination were removed."""
+        """Record the removal of the bindings from an exchange to one destination."""
         self._latest.pop((bundle.source, bundle.destination), None)
         self._note((bundle.source, bundle.destination), _entries(bundle.copy(), made=False))
 
@@ -147,7 +146,7 @@ class BindingInterest:
     # -- start points -------------------------------------------------------------------------------------------------
 
     def note_start_points(self, start_point: Callable[[str], int]) -> None:
-        """Note the start points of the bindings of the last batch."""
+        """Record the start points of the bindings of the last batch."""
         fresh, self._fresh = self._fresh, []
         for one, pair in fresh:
             source, destination = pair

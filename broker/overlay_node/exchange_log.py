@@ -120,7 +120,7 @@ class ExchangeLog:
         return 0 if self.ended else max(self._lost.reached, 0)
 
     def became_durable(self, upto: int) -> None:
-        """Note that the stream is on disk up to a number."""
+        """Record that the stream is on disk up to a number."""
         if not self.ended:
             self.durable = max(self.durable, upto)
 
@@ -148,7 +148,7 @@ class ExchangeLog:
         return number
 
     def before_next(self, call: Callable[[], None] | None) -> None:
-        """Call a function once right before the next message gets its number, or none any more."""
+        """Call a function once, right before the next message gets its number or the stream ends."""
         if not self.ended:
             self._stream.call_before_next(None if call is None else lambda _stream: call())
 
@@ -166,7 +166,7 @@ class ExchangeLog:
             done()
 
     def _find_change(self, number: int, done: Callable[[], None]) -> None:
-        """Note the change of that number and the earlier ones that are kept."""
+        """Find the vector change with a number, and the kept ones before it."""
         while number > 0:
             slot = next(self._slots_from(number), None)
             if slot is None or number not in _numbers(slot, number, number + 1):

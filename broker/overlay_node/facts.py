@@ -71,8 +71,8 @@ def _broker_row(brokers: HeldBrokers, held: OverlayBroker) -> Row:
 def _link_row(brokers: HeldBrokers, held: OverlayBroker, neighbour: Neighbour) -> Row:
     """Return the state of a link.
 
-    Shapes: `session` is a number that no other link has. `announced` is the serial of the last update that was sent, 0
-        while more waits, and `applied` that of the last one that came.
+    Shapes: `session` is a unique number. `announced` is the serial of the last update sent, 0 while more are waiting,
+        and `applied` that of the last one received.
     """
     link = brokers.links.get((held.broker, neighbour.broker))
     interest = brokers.interest_of(held.broker)
@@ -151,10 +151,10 @@ def _inner_fields(inner: Inner) -> Row:
 
 
 def explain(brokers: HeldBrokers, vhost: str, exchange: str | None, key: str) -> list[Row]:
-    """Return where a message would go from each broker of this process, and why, for one exchange or for all.
+    """Return the routes of a message from each broker of this process, with reasons, for one exchange or for all.
 
     Shapes: a row has the exchange, the broker, the tree node, or `here` for the leaf's own queues, whether it goes
-        there, the reason, the leaves behind that are interested in the exchange, and some of the patterns that match.
+        there, the reason, the leaves beyond that are interested in the exchange, and some matching patterns.
     """
     spaces = [Space(vhost, exchange)] if exchange is not None else _all_spaces(brokers, vhost)
     return [{"exchange": space.exchange, **row} for space in spaces for row in _verdicts(brokers, space, key)]

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 _log = get_logger()
 
 TIME_BITS: Final = 20  # a leaf has fewer virtual times in a second, and two lives of it hardly begin with the same one
-ENFORCE_TICKS: Final = 50  # a look at the limits each second
+ENFORCE_TICKS: Final = 50  # the limits are checked each second
 
 
 class Participation:
     """The exchanges that take part in an overlay, by its settings.
 
-    A name may hold `*` for any characters. In front of it stands a vhost and a colon, unless it is in the default
-    vhost and holds no colon itself. The default exchange and those on which the broker reports take no part.
+    A name may contain `*` for any characters. It is preceded by a vhost and a colon, unless it is in the default vhost
+    and contains no colon. The default exchange and those on which the broker reports do not take part.
     """
 
     def __init__(self, names: Iterable[str], default_vhost: str) -> None:
@@ -120,7 +120,7 @@ class HeldBrokers:
     # -- running ------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Take up the vhosts; the links may be opened after that.
+        """Attach the vhosts; the links may be opened afterwards.
 
         Raises: NewerFormat; CorruptFile; StoreFailed.
         """
@@ -141,7 +141,7 @@ class HeldBrokers:
             await self.driver.stop()
 
     def forget(self, leaf: str) -> None:
-        """Give up a leaf that is away for good: nothing is kept for it any more.
+        """Give up a leaf that will not return, so that nothing is kept for it.
 
         Raises: ValueError when no broker here knows it, or a link still leads to it, or another broker announces it.
         """
@@ -177,7 +177,7 @@ class HeldBrokers:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def tick(self) -> None:
-        """Let the brokers look at the time; called every twenty milliseconds."""
+        """Advance the time of the brokers; called every twenty milliseconds."""
         if not self._started or self._ends:
             return
         self._ticks += 1
@@ -211,7 +211,7 @@ class HeldBrokers:
                 link.send(packet)
 
     def _log_refused(self) -> None:
-        """Log the messages that were too large for a neighbour; the leaves behind it are told of a gap."""
+        """Log the messages that were too large for a neighbour; the leaves beyond it are told of a gap."""
         for held in self.held:
             for peer, stream, number in self._broker(held.broker).peers.take_refused():
                 _log.warning(
@@ -226,14 +226,14 @@ class HeldBrokers:
                 )
 
     def _note_full(self) -> None:
-        """Tell the brokers which links have become full, and which have room again."""
+        """Tell the brokers which links are full, and which have room again."""
         for pair, link in self.links.items():
             if link.full is not (pair in self._full):
                 self._full ^= {pair}
                 self._broker(link.own).full(link.node, link.peer, is_full=pair in self._full)
 
     def interest_of(self, name: str) -> Interest:
-        """Return what a broker of this process knows of the interest of others."""
+        """Return the interest of others known to a broker of this process."""
         return self._broker(name).interest
 
     def _broker(self, name: str) -> Inner | Leaf:
@@ -261,7 +261,7 @@ class HeldBrokers:
         self._heard()
 
     def received(self, link: OverlayLink, packets: Sequence[Packet]) -> None:
-        """Take packets of an open link. Raises: Contradiction for an update that the link has to end for."""
+        """Process packets of an open link. Raises: Contradiction for an update for which the link has to end."""
         broker, now_ms = self._broker(link.own), _now_ms()
         try:
             for packet in packets:
@@ -288,9 +288,9 @@ def _expression(text: str) -> re.Pattern[str]:
 
 
 def _incarnation(bound: int) -> int:
-    """Return how far above a bound the virtual times of this process begin: above those of all before, by the clock.
-
-    If the clock is below the bound, or was ahead in an earlier incarnation of the leaf, the times differ at least.
+    """Return the distance above a bound at which the virtual times of this process begin: above all earlier ones, by
+    the clock. If the clock is below the bound, or was ahead in an earlier incarnation of the leaf, at least the times
+    differ.
     """
     by_clock = int(time.time()) << TIME_BITS
     return max(0, by_clock - bound) + secrets.randbits(TIME_BITS)
@@ -307,4 +307,4 @@ def _now_ms() -> int:
 
 
 async def _forget_nothing(_vhost: str) -> None:
-    """Keep nothing of vhosts: their streams go with their folders."""
+    """Do nothing, because streams are removed with the folders of their vhosts."""

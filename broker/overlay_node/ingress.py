@@ -33,12 +33,10 @@ SIZE_AT, SIZE_END = 4, 12  # where a content header has the size of the body
 
 
 class Ingress:
-    """Publishes the messages of other leaf brokers' streams.
-
-    Their bindings have decided before: a message that no binding of its exchange matches is dropped, and is no concern
-    of an alternate exchange here. Beyond that, exchanges and queues treat it as one that a client publishes: bindings
-    between exchanges, their alternates, delays, limits and dead letters hold.
-    Invariant: numbers of an incarnation of a stream only rise; a number that was used before is skipped.
+    """Publish the messages of other leaf brokers' streams. A message that no binding of its exchange matches is
+    dropped, and does not go to the alternate exchange. Apart from that, exchanges and queues treat it like a client's
+    publish: bindings between exchanges, their alternates, delays, limits and dead letters apply. Invariant: the numbers
+    of an incarnation of a stream only rise; a number already used is skipped.
     """
 
     def __init__(self, vhost: Vhost, bindings: BindingInterest) -> None:
@@ -50,7 +48,7 @@ class Ingress:
         self.refused = 0  # messages that a full queue did not take, or that could not be retained
 
     def positions(self) -> dict[StreamName, int]:
-        """Return how far the broker has each stream. Cost: all producers of the vhost."""
+        """Return the broker's position in each stream. Cost: all producers of the vhost."""
         found = {}
         for producer in self._vhost.producers.owned_by_broker():
             if producer.name.startswith(POSITION_OF) and producer.reached >= 0:
@@ -59,12 +57,12 @@ class Ingress:
         return found
 
     def forget(self, leaf: str) -> None:
-        """Forget how far the broker has the streams of a leaf that will not come back. Cost: all producers."""
+        """Drop the broker's positions in the streams of a leaf that will not return. Cost: all producers."""
         for stream in [stream for stream in self.positions() if stream.leaf == leaf]:
             self.drop(stream)
 
     def drop(self, stream: StreamName) -> None:
-        """Forget how far the broker has an incarnation of a stream, which a newer one goes on from."""
+        """Drop the broker's position in an incarnation of a stream, which a newer one continues."""
         producer = self._producer(stream)
         del self._producers[stream]
         self._vhost.producers.disown(producer)

@@ -63,7 +63,7 @@ class Commits:
             self._committer.wait(self)
 
     def confirm(self, upto: int) -> None:
-        """Note that everything up to and including number `upto` is safe."""
+        """Record that everything up to and including number `upto` is on disk."""
         self.confirmed = upto
         while self._done and self._done[0][0] <= upto:
             self._done.popleft()[1]()
@@ -143,7 +143,7 @@ class LeafDriver:
         return held
 
     def detach(self, name: str) -> None:
-        """Forget a vhost, whose streams end."""
+        """Remove a vhost, whose streams end."""
         held = self.vhosts.pop(name, None)
         if held is not None:
             for exchange in held.overlay.streams:
@@ -173,7 +173,7 @@ class LeafDriver:
         self._forward()
 
     async def _open(self, held: LeafVhost, exchange: str) -> None:
-        """Take up a stream once the changes of its vector are known."""
+        """Open a stream once the changes of its vector are known."""
         stream = held.overlay.streams[exchange]
         recovered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         stream.recover(lambda: None if recovered.done() else recovered.set_result(None))
@@ -191,7 +191,7 @@ class LeafDriver:
     # -- the turn -----------------------------------------------------------------------------------------------------
 
     def turn(self, now_ms: int) -> list[Outgoing]:
-        """Pass on what has happened in the vhosts and in the logic, and return the packets to send."""
+        """Process events of the vhosts and of the logic, and return the packets to send."""
         for name, held in self.vhosts.items():
             for exchange in held.overlay.take_opened():  # a new stream has no history to look up
                 self._opened(held, exchange)
@@ -216,7 +216,7 @@ class LeafDriver:
 
     @property
     def _is_noted(self) -> bool:
-        """Whether the file has what the next packets rely on."""
+        """Whether the state on which the next packets rely is in the file."""
         return self._noted and self.leaf.interest.time_bound == self._noted_bound
 
     def after_event(self) -> None:
@@ -234,7 +234,7 @@ class LeafDriver:
         )
 
     def tick(self, now_ms: int, *, enforce: bool) -> None:
-        """Let the logic look at the time; with `enforce` drop what exceeds the limits."""
+        """Advance the time of the logic; with `enforce`, drop messages over the limits."""
         self.leaf.tick(now_ms)
         if not enforce:
             return
@@ -247,7 +247,7 @@ class LeafDriver:
                     _log.warning("overlay.messages_forced_out", vhost=name, exchange=exchange, upto=upto, count=count)
 
     def forget(self, leaf: str, now_ms: int) -> None:
-        """Give up a leaf that is away for good, and what is known of its streams."""
+        """Give up a leaf that will not return, and the state of its streams."""
         self.leaf.forget(leaf, now_ms)
         self._deliveries = deque(delivery for delivery in self._deliveries if delivery.stream.leaf != leaf)
         for held in self.vhosts.values():
@@ -319,7 +319,7 @@ class LeafDriver:
         self._schedule()
 
     def _write(self) -> None:
-        """Note the leaf's time and what has changed in its start points, in a thread; the next turn goes on."""
+        """Write the leaf's time and the changes of its start points, in a thread; the next turn continues."""
         came, gone = self.leaf.take_start_points()
         self._noted = True
         bound = self.leaf.interest.time_bound
@@ -358,7 +358,7 @@ class LeafDriver:
             self._drop_replaced()
 
     def _drop_replaced(self) -> None:
-        """Record the positions of newer incarnations in the place of those that they go on from."""
+        """Record the positions of newer incarnations in place of those that they continue."""
         replaced, self._replaced = self._replaced, []
         places = {stream[:2] for stream in replaced}
         for stream, sink in self.leaf.sinks.items():
@@ -371,7 +371,9 @@ class LeafDriver:
                 held.overlay.ingress.drop(stream)
 
     def _start(self, held: LeafVhost, delivery: Delivery) -> StartPoint | None:
-        """Return what tells for which bindings a message is, None when each has begun and none waits to be told."""
+        """Return the function that selects the bindings for a message, None if all have begun and none waits for its
+        start point.
+        """
         if not held.overlay.bindings.busy and self.leaf.latest_start(delivery.stream.space) <= delivery.virtual_time:
             return None
         return StartPoint(delivery.virtual_time, self.leaf.start_point)
@@ -407,5 +409,5 @@ class LeafDriver:
 
 
 def _first_number(clock: Clock) -> int:
-    """Return the first number of a new stream: above those of any stream that was deleted with its vhost."""
+    """Return the first number of a new stream, above those of any stream deleted with its vhost."""
     return max(1, clock.now_ms // 1000 - EPOCH_S) << NUMBER_SHIFT

@@ -1,12 +1,11 @@
-"""The file `overlay` of a data folder: what the leaf of this process must find again besides its streams.
-
-Its lines are as those of the seal log: JSON, a tab and a checksum. The key "k" names their kind:
+"""The file `overlay` of a data folder: the state of this process's leaf that must survive a restart, besides its
+streams. Its lines are like those of the seal log: JSON, a tab and a checksum. The key "k" names their kind:
 
     leaf            the first line: format, leaf
-    change          time_bound; points: start points of durable bindings by their ids; gone: ids of those that are gone
+    change          time_bound; points: start points of durable bindings by their ids; gone: ids of removed ones
 
 A batch of changes is one line, which is on disk before anything relies on it; so a crash tears at most the last line.
-The file is rewritten with the bindings that are left at each start, and whenever it has doubled.
+The file is rewritten with the remaining bindings at each start, and whenever it has doubled.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class LeafFile:
         self.path = folder / "overlay"
 
     def read(self) -> LeafNote:
-        """Return what the leaf noted; one of another name starts over, above its time.
+        """Return the stored state; a leaf with another name starts over, above its time.
 
         Raises: NewerFormat; CorruptFile; StoreFailed.
         """
@@ -77,7 +76,7 @@ class LeafFile:
         return LeafNote(time_bound, points if head["leaf"] == self._leaf else {})
 
     def write(self, time_bound: int, points: Mapping[str, int], gone: Collection[str]) -> None:
-        """Note a batch. The first one replaces what the file had. Raises: StoreFailed."""
+        """Write a batch. The first one replaces the contents of the file. Raises: StoreFailed."""
         for binding in gone:
             self._points.pop(binding, None)
         self._points.update(points)
@@ -96,7 +95,7 @@ class LeafFile:
             self._file = None
 
     def _rewrite(self, time_bound: int) -> None:
-        """Replace the file by one that has only what is left."""
+        """Replace the file by one with only the current state."""
         file = self._files.replace(self.path, self._lines(time_bound))
         self.close()
         self._file, self._size_bytes = file, file.size()

@@ -189,7 +189,7 @@ class Dialler:
 
 
 def address_of(neighbour: Neighbour) -> AmqpAddress:
-    """Return where a neighbour listens. *Blocking.* Raises: OSError for a file that cannot be read."""
+    """Return the address of a neighbour. *Blocking.* Raises: OSError for a file that cannot be read."""
     address = AmqpAddress.parse(neighbour.url.get_secret_value().partition("?")[0])
     password = address.password
     if neighbour.password_file:
@@ -228,7 +228,7 @@ class Links:
     """Opens the links of the settings, accepts those of neighbours, and connects brokers of this process.
 
     If both ends of a link have a URL, the first that reaches the other opens it. If both do at the same time, the link
-    of the one whose name comes first in the alphabet is left.
+    opened by the alphabetically first broker remains.
     """
 
     def __init__(self, settings: Settings, events: LinkEvents) -> None:
@@ -324,7 +324,7 @@ class Links:
             link.greet(secrets.randbits(SESSION_BITS))
 
     def _begin(self, broker: OverlayBroker, neighbour: Neighbour, carrier: Carrier) -> OverlayLink:
-        """Make the link of a carrier, in place of an older one, and say hello."""
+        """Create the link of a carrier, in place of an older one, and send the hello."""
         link = self._link(broker, neighbour, carrier)
         link.greet(secrets.randbits(SESSION_BITS))
         return link

@@ -39,21 +39,21 @@ class LinkEvents(Protocol):
     """Hears of the links. No call comes from within a call of a link."""
 
     def opened(self, link: OverlayLink) -> None:
-        """Note that both ends have said hello."""
+        """Handle the hellos of both ends."""
 
     def received(self, link: OverlayLink, packets: Sequence[Packet]) -> None:
-        """Take packets of an open link. Raises: Contradiction when they contradict what others announced."""
+        """Process packets of an open link. Raises: Contradiction if they contradict the announcements of others."""
 
     def lost(self, link: OverlayLink) -> None:
-        """Note that an open link has ended."""
+        """Handle the end of an open link."""
 
 
 class OverlayLink:
     """A link between a broker of this process and a neighbour.
 
     Shapes: ``own`` and ``peer`` are names of brokers, ``own_node`` and ``node`` those of their tree nodes.
-    Units: ``sent_bytes`` and ``received_bytes`` count the packets of the link, without AMQP's frames.
-        ``limit_bytes`` is the largest message of a stream that the neighbour takes.
+    Units: ``sent_bytes`` and ``received_bytes`` count the packets of the link, without AMQP's frames. ``limit_bytes``
+        is the largest message of a stream that the neighbour accepts.
     Invariant: the first packet in each direction is a Hello; ``session`` and ``process`` are those of the neighbour's,
         0 before.
     """
@@ -129,7 +129,7 @@ class OverlayLink:
         return now_s < self._asked_s + ANSWER_LIMIT_S
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send the waiting packets."""
         if self._pieces and not self._ended:
             body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
             self._pieces.clear()
@@ -139,7 +139,7 @@ class OverlayLink:
                 self._carrier.carry(body[at : at + LINK_MESSAGE_BYTES])
 
     def take(self, body: bytes) -> None:
-        """Take a message of the neighbour."""
+        """Process a message of the neighbour."""
         if self._ended:
             return
         self.received_bytes += len(body)
@@ -162,14 +162,14 @@ class OverlayLink:
             self._carrier.close(text)
 
     def lost(self) -> None:
-        """Note that the neighbour has ended the link that it opened."""
+        """Handle the end of a link that the neighbour opened and ended."""
         if self.is_open:
             reason = "the neighbour closed the connection"
             _log.warning("overlay.link_lost", broker=self.own, peer=self.peer, reason=reason)
         self.end()
 
     def end(self) -> None:
-        """Note that the link has ended."""
+        """End the link."""
         if not self._ended:
             self._ended = True
             if self.is_open:

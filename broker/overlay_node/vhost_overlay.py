@@ -1,4 +1,4 @@
-"""The overlay's side of one vhost: its streams, what it receives, and what its bindings want."""
+"""The overlay's side of one vhost: its streams, the received messages, and the interest of its bindings."""
 
 from __future__ import annotations
 
@@ -34,15 +34,14 @@ Asked = tuple[str, str]
 
 
 class InterestFeed:
-    """Publishes which patterns of each overlay exchange have bindings, at this broker and at others.
-
-    Each message of the exchange `amq.slotmq.interest` has a body of 1 or 0 (one octet) and a topic pattern: somebody
-    wants what it matches, or nobody does any more. The routing key is the name of the exchange.
+    """Publish the patterns of each overlay exchange that have bindings, at this broker and at others. Each message of
+    the exchange `amq.slotmq.interest` has a body of 1 or 0 (one octet) and a topic pattern, which is now wanted or no
+    longer wanted. The routing key is the name of the exchange.
     Source: ZeroMQ's XPUB, which reads subscriptions as messages in the same form.
 
-    A pattern is told when the first one asks for it and when the last one does not any more. A new binding gets all
-    that is wanted then, in several turns if it is much.
-    Invariant: the last message about a pattern that a queue got is true.
+    A pattern is published when the first binding asks for it and when the last one ends. A new binding of the exchange
+    gets all wanted patterns, over several turns if they are many. Invariant: the last message that a queue got about a
+    pattern is true.
     """
 
     def __init__(self, vhost: Vhost) -> None:
@@ -53,7 +52,7 @@ class InterestFeed:
         self._followers: list[Callable[[str, str, bool], None]] = []
 
     def begin(self) -> None:
-        """Make the exchange."""
+        """Create the exchange."""
         self._vhost.exchanges.add_own(INTEREST, "topic")
 
     def follow(self, told: Callable[[str, str, bool], None]) -> None:
@@ -63,14 +62,14 @@ class InterestFeed:
             told(exchange, pattern, True)
 
     def came(self, asked: Iterable[Asked]) -> None:
-        """Count patterns that somebody asks for."""
+        """Count new requests for patterns."""
         for one in asked:
             count = self._counts[one] = self._counts.get(one, 0) + 1
             if count == 1:
                 self._tell(one, is_wanted=True)
 
     def went(self, asked: Iterable[Asked]) -> None:
-        """Count patterns that somebody does not ask for any more."""
+        """Count ended requests for patterns."""
         for one in asked:
             count = self._counts[one] = self._counts[one] - 1
             if not count:
@@ -90,7 +89,7 @@ class InterestFeed:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Send the next part of the snapshots. What is not wanted any more by then was told meanwhile."""
+        """Send the next part of the snapshots. Patterns no longer wanted by then were reported meanwhile."""
         left = AT_ONCE
         while self._snapshots and left:
             destination, asked = self._snapshots[0]
@@ -137,9 +136,8 @@ class VhostOverlay:
         schedule: Callable[[], None],
         first_number: Callable[[], int] = lambda: 1,
     ) -> None:
-        """`takes_part` tells whether an exchange of that name is in the overlay, `schedule` asks for a turn.
-
-        `first_number` returns the first number of a new stream, above those of any former one of its name.
+        """`takes_part` returns whether an exchange name is in the overlay, `schedule` requests a turn. `first_number`
+        returns the first number of a new stream, above those of any former stream of its name.
         """
         self._first_number = first_number
         self.vhost = vhost
@@ -189,7 +187,7 @@ class VhostOverlay:
     # -- changes of the topology --------------------------------------------------------------------------------------
 
     def declared(self, exchange: Exchange) -> None:
-        """Give a new exchange its outlet, with the patterns that a former one of its name had."""
+        """Create the outlet of a new exchange, with the patterns of a former exchange of its name."""
         name = exchange.name
         if not self._takes_part(name):
             return
@@ -207,15 +205,15 @@ class VhostOverlay:
         """Keep the stream of a deleted exchange: other brokers read it to its end, and its numbering continues."""
 
     def bound(self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]) -> None:
-        """Note a new binding."""
+        """Handle a new binding."""
         self.bindings.made(source, destination, key, arguments)
         if source.name == INTEREST:
             self.feed.bound(destination, key)
 
     def unbound(self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]) -> None:
-        """Note a binding that was removed."""
+        """Handle a removed binding."""
         self.bindings.removed(source, destination, key, arguments)
 
     def ended(self, bundle: Bundle[Exchange]) -> None:
-        """Note bindings that ended with their exchange or their destination."""
+        """Handle bindings that ended with their exchange or their destination."""
         self.bindings.ended(bundle)

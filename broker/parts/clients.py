@@ -68,7 +68,7 @@ class Clients(Part):
         self.alarm_watch = AlarmWatch(self.alarms, self.throttle, self._data.folder.reserve, vhosts.save_space)
 
     async def start(self) -> None:
-        """Take back the reserve that the start released, and measure memory and disk before anyone publishes."""
+        """Reallocate the reserve that the start released, and measure memory and disk before any publish."""
         self._data.folder.reserve.take()
         self.alarm_watch.measure()
 

@@ -29,7 +29,7 @@ class ClusterClients:
 
     @property
     def count(self) -> int:
-        """How many connections there are."""
+        """The number of connections."""
         return len(self._listener.transports)
 
     def block(self, reason: str) -> None:

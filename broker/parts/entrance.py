@@ -64,7 +64,7 @@ class Entrance(Part):
         self.managed: ManagedBroker
 
     async def open(self) -> None:
-        """Make what operations and the HTTP API read, and the control socket's verbs."""
+        """Create the objects for operations and the HTTP API, and the control socket's verbs."""
         shared, data, clients = self._shared, self._data, self._clients
         administration, rehearsal = self._definitions.administration, self._definitions.rehearsal
         node, settings = data.node, shared.settings
@@ -116,11 +116,11 @@ class Entrance(Part):
         self._http.serve(self.managed)
 
     async def stop(self, timeout_s: float) -> None:
-        """Accept no more clients, and read nothing more from those that are connected."""
+        """Accept no more clients, and stop reading from connected ones."""
         self._clients.listener.refuse_new()
         self._clients.listener.stop_reading()
         self._http.refuse_new()
 
     async def close(self) -> None:
-        """Close the control socket, which reported until now what the stop waits for."""
+        """Close the control socket, which until now reported the progress of the stop."""
         await self.control.close()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from broker.parts.ports import Ports
 
 PORTS: Final = ("http", "metrics")
-NEEDED: Final = ("starlette", "uvicorn", "msgspec")  # what the extra brings
+NEEDED: Final = ("starlette", "uvicorn", "msgspec")  # the packages of the extra
 EXTRA: Final = "slotmq[manage]"
 
 _log = get_logger()
@@ -86,11 +86,11 @@ class Http(Part):
         return 0 if listener is None else listener.port
 
     def ports(self) -> dict[str, int | None]:
-        """Return the numbers of all ports by name, None for one that is not open."""
+        """Return the numbers of all ports by name, None for closed ones."""
         return {f"{name}_port": self.port(name) or None for name in PORTS}
 
     def clients(self, name: str = "http") -> int:
-        """Return how many clients are connected to a port."""
+        """Return the number of clients connected to a port."""
         listener = self._listeners.get(name)
         return 0 if listener is None else listener.clients
 

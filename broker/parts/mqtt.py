@@ -43,7 +43,7 @@ class Mqtt(Part):
         return self._clients.listener.ports.get("mqtt/ssl", 0)
 
     async def start(self) -> None:
-        """Accept clients, once what MQTT stores has been read. Raises: StoreFailed, CorruptRecord."""
+        """Accept clients, once MQTT's stored messages have been read. Raises: StoreFailed, CorruptRecord."""
         settings = self._shared.settings
         if not settings.mqtt.enabled:
             return
@@ -83,7 +83,7 @@ class Mqtt(Part):
         await listener.serve("mqtt", bound.of("mqtt.port"), bound.of("mqtt.tls_port"), machine)
 
     def _look_at_anonymous_user(self, name: str) -> None:
-        """Log what is wrong with the user that clients without a name are."""
+        """Log problems with the user for clients without a name."""
         user = self._clients.users.get(name)
         if name and user is None:
             advice = "clients without a user name are refused: slotmq user add"
@@ -93,7 +93,7 @@ class Mqtt(Part):
             _log.warning("mqtt.anonymous_administrator", user=name, advice=advice)
 
     async def _load(self, context: MqttContext) -> None:
-        """Make the indexes of what MQTT stores in each vhost. Raises: StoreFailed, CorruptRecord."""
+        """Build the indexes of MQTT's stored messages in each vhost. Raises: StoreFailed, CorruptRecord."""
         engines = self._data.vhosts.engines
         for name, engine in list(engines.items()):
             loaded = asyncio.Event()

@@ -24,7 +24,7 @@ class Overlay(Part):
         self._links: Links | None = None
 
     async def open(self) -> None:
-        """Take up the streams and let neighbours connect, if there is an overlay.
+        """Open the streams and let neighbours connect, if there is an overlay.
 
         Raises: NewerFormat; CorruptFile; StoreFailed.
         """
@@ -53,7 +53,7 @@ class Overlay(Part):
             await self.brokers.stop()
 
     def tick(self) -> None:
-        """Let the overlay look at the time; called every twenty milliseconds."""
+        """Advance the time of the overlay; called every twenty milliseconds."""
         if self.brokers is not None:
             self.brokers.tick()
 
@@ -77,14 +77,14 @@ class Overlay(Part):
         return overlay_flows(self.brokers)
 
     def explain(self, vhost: str, exchange: str | None, key: str) -> list[dict[str, Any]]:
-        """Return where a message would go, and why, as JSON."""
+        """Return the route of a message, with reasons, as JSON."""
         from broker.overlay_node.facts import explain  # noqa: PLC0415 - as above
 
         assert self.brokers is not None
         return explain(self.brokers, vhost, exchange, key)
 
     def forget(self, leaf: str) -> None:
-        """Give up a leaf that is away for good. Raises: ValueError."""
+        """Give up a leaf that will not return. Raises: ValueError."""
         assert self.brokers is not None
         self.brokers.forget(leaf)
 
@@ -97,7 +97,7 @@ class Overlay(Part):
 
     @property
     def busy(self) -> bool:
-        """Whether the overlay has work that waits for nobody else."""
+        """Whether the overlay has work that does not wait for others."""
         return self.brokers is not None and self.brokers.busy
 
     def _accept(self, engine: Engine) -> None:

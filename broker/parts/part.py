@@ -1,4 +1,4 @@
-"""A part of a broker, with a life of its own, and what all parts share."""
+"""The parts of a broker, each with its own lifecycle, and the state that they share."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 
 class Stopping:
-    """Passes on what is waited for. Shapes: `{"waits_for": "clients", "count": 3}`; at the end `{"stopped": True}`."""
+    """Pass on the steps that a stop waits for. Shapes: `{"waits_for": "clients", "count": 3}`; at the end `{"stopped":
+    True}`.
+    """
 
     def __init__(self) -> None:
         self._listeners: list[Tell] = []
         self._last: Mapping[str, Any] | None = None
 
     def listen(self, tell: Tell) -> None:
-        """Report what the stop waits for, now and at each change."""
+        """Report the step that the stop waits for, now and at each change."""
         self._listeners.append(tell)
         if self._last is not None:
             tell(self._last)
 
     def wait_for(self, what: str, **facts: Any) -> None:
-        """Report what the stop waits for."""
+        """Report the step that the stop waits for."""
         self._say({"waits_for": what, **facts})
 
     def finish(self) -> None:
@@ -47,11 +49,11 @@ class Stopping:
 class Part:
     """A part of a broker. The broker opens and starts its parts in their order, and stops and closes them in reverse.
 
-    Invariant: a part uses only parts that come before it. One whose `open` failed has released what it acquired.
+    Invariant: a part uses only parts that come before it. A part whose `open` failed has released its resources.
     """
 
     async def open(self) -> None:
-        """Acquire what the part needs, and recover; no client is answered yet."""
+        """Acquire the part's resources, and recover; no client is answered yet."""
 
     async def start(self) -> None:
         """Begin to serve."""
@@ -68,11 +70,9 @@ class Part:
 
 @dataclass(slots=True)
 class Shared:
-    """What all parts of a broker share.
-
-    Units: `clock` returns seconds since 1970 and never goes back.
-    Invariant: `settings` are those in force; `path` is absolute; `served` says that all parts were started; `turn` is
-        there when the data folder's clock has been resumed.
+    """The state shared by all parts of a broker. Units: `clock` returns seconds since 1970 and never goes back.
+    Invariant: `settings` are those in force; `path` is absolute; `served` is set once all parts are started; `turn`
+        exists once the data folder's clock has been resumed.
     """
 
     settings: Settings
@@ -91,7 +91,7 @@ class Shared:
         return self.turn
 
     def serve(self) -> None:
-        """Note that all parts were started."""
+        """Record that all parts were started."""
         self.served = True
 
     def take_settings(self, settings: Settings) -> None:

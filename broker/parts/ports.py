@@ -26,12 +26,12 @@ class CertificateWatch:
         self._listeners = listeners
 
     def look(self) -> None:
-        """Reload the files if they have changed since the last look. Cost: one stat per file."""
+        """Reload the files if they have changed since the last check. Cost: one stat per file."""
         if self._tls is not None and self._tls.changed() and self._tls.reload():
             self._tasks.start(self.renew())
 
     async def renew(self) -> None:
-        """Return when every listener accepts with the current context."""
+        """Wait until every listener uses the current context."""
         for renew in self._listeners:
             await renew()
 

@@ -42,7 +42,7 @@ class Zmq(Part):
             self.bridges.start()
 
     async def stop(self, timeout_s: float) -> None:
-        """Pass on what has come, and end."""
+        """Pass on received messages, and end."""
         bridges, self.bridges = self.bridges, None
         if bridges is not None:
             await bridges.stop(timeout_s)
@@ -54,7 +54,7 @@ class Zmq(Part):
             bridges.abort()
 
     def tick(self) -> None:
-        """Log what was lost; called once a second."""
+        """Log lost messages; called once a second."""
         if self.bridges is not None:
             self.bridges.tick()
 

@@ -347,7 +347,7 @@ class Stage:
     ceiling_per_s: float | None = None
 
     def usage(self) -> TreeUsage | None:
-        """Return what the broker has used so far, None without --pid."""
+        """Return the broker's usage so far, None without --pid."""
         return self.processes.usage() if self.processes else None
 
     def run(self, load: Load, tasks: Mapping[str, Task] | None = None, *, count_queued: bool = False) -> RunOutcome:

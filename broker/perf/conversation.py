@@ -62,7 +62,7 @@ class Conversation(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Give the answer to the script that waits for it."""
+        """Pass the answer to the waiting script."""
         self._received += data
         while self._open and (found := next_frame(self._received)) is not None:
             kind, payload = found
@@ -72,7 +72,7 @@ class Conversation(asyncio.Protocol):
                 self.end(BrokenStream(f"a frame of type {kind} where no message is awaited"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the script that the connection is gone."""
+        """Tell the script that the connection is lost."""
         why = (
             f"the connection is gone: {getattr(exc, 'strerror', None) or exc}"
             if exc
@@ -179,7 +179,7 @@ class ScriptedRun:
         return self.fault is not None or self.interruption.asked
 
     def usage(self) -> TreeUsage | None:
-        """Return what the broker has used so far, None if its process is unknown."""
+        """Return the broker's usage so far, None if its process is unknown."""
         return self._tree.usage() if self._tree else None
 
     async def dial(self, script: Script) -> Conversation | None:
@@ -200,7 +200,7 @@ class ScriptedRun:
         return False
 
     def result(self, figures: Mapping[str, Figure], failures: Iterable[str], busy_share: float) -> Result:
-        """Return the result document, after closing what is still open."""
+        """Close open connections, and return the result document."""
         for talk in list(self.open):
             talk.end()
         return document(

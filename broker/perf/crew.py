@@ -118,7 +118,7 @@ class Crew:
         return [(role, *_received(role, pipe)) for role, pipe in self._pipes.items() if pipe in ready]
 
     def gather(self, word: str, limit_s: float) -> dict[str, dict[str, Any]]:
-        """Return what every process reports with `word`, by role.
+        """Return the reports of all processes with `word`, by role.
 
         Raises: RunFailed as soon as any process failed, or after `limit_s`.
         """

@@ -260,7 +260,7 @@ def processes_of(options: argparse.Namespace) -> int:
 
 
 def _demand(options: argparse.Namespace) -> ReceiverPace:
-    """Return how consumers receive and ack. Raises: BadOptions."""
+    """Return the pace of receiving and acking of consumers. Raises: BadOptions."""
     if options.autoack and options.ack_every > 1:
         raise BadOptions("--autoack and --multi-ack-every do not go together")
     if not options.autoack and 0 < options.prefetch < options.ack_every:

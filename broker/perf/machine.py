@@ -1,4 +1,4 @@
-"""The machine that runs the generator: its facts, its limit of open files, and what a broker's processes have used."""
+"""The machine that runs the generator: its facts, its limit of open files, and the usage of a broker's processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPARE_FILES: Final = 32  # for the program's own files, pipes and selector
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

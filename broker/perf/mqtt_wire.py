@@ -106,7 +106,7 @@ class MqttPeer:
         self.receive_maximum = int(told.get(_RECEIVE_MAXIMUM, 0xFFFF))
 
     def scanner(self, *, lenient: bool = False, watch: Watch | None = None) -> PacketScanner:
-        """Return what counts the bytes that the broker sends once messages flow."""
+        """Return the scanner of the bytes that the broker sends once messages flow."""
         return PacketScanner(self._level, watch)
 
     def subscribe(self, topic_filter: str, qos: int) -> None:
@@ -117,7 +117,7 @@ class MqttPeer:
             raise Refusal(f"SUBACK {answer[-1]:#04x} for '{topic_filter}'")
 
     def call(self, request: bytes, answer: int) -> bytes:
-        """Send a packet, and return what follows the length of the answer. Raises: Refusal, OSError."""
+        """Send a packet, and return the answer after its length. Raises: Refusal, OSError."""
         self.socket.sendall(request)
         at = 0  # packets that came before stay in `received`
         while True:
@@ -162,7 +162,7 @@ def head_of(buffer: bytearray, at: int, end: int) -> tuple[int, int] | None:
 
 
 class PacketScanner(Scanner):
-    """Counts what a broker sends to an MQTT client, and answers it.
+    """Count the packets that a broker sends to an MQTT client, and answer them.
 
     Shapes: message number n of a publisher has packet id 1 + (n - 1) % `packet_ids`; `answers` are packets to send.
     """

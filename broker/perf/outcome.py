@@ -75,7 +75,7 @@ class RunOutcome:
         )
 
     def process(self) -> ProcessUse | None:
-        """Return what the broker's process used, None if it was not measured."""
+        """Return the usage of the broker's process, None if it was not measured."""
         return used(self.before, self.after, max(self.tally.published, self.tally.delivered))
 
     def result(

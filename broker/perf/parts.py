@@ -59,7 +59,7 @@ class Load:
         return self._shares(len(self.queues), 1 if self.deliveries is not None else self.processes)
 
     def pace(self, number: int) -> SenderPace:
-        """Return how a publisher publishes."""
+        """Return the pace of a publisher."""
         messages = self.messages
         if messages is not None:
             messages = messages // self.producers + (number < messages % self.producers)
@@ -70,7 +70,7 @@ class Load:
         return number * len(self.material.keys) // self.producers
 
     def stagger_s(self, number: int) -> float:
-        """Return how much later than the first a publisher starts: they are spread over the period of a rate."""
+        """Return the delay of a publisher's start, which spreads publishers over the period of a rate."""
         return number / self.producers / self.per_s if self.per_s else 0.0
 
     def _shares(self, count: int, processes: int) -> list[Share]:
@@ -137,7 +137,7 @@ class Publishers:
         return now_ns - self._stop_ns > (_FLUSH_NS if flushing else _CONFIRM_NS)
 
     def settle(self, fault: str) -> dict[str, Any]:
-        """Return the figures after the broker has read everything and has returned what it will."""
+        """Return the figures after the broker has read everything and sent all returns."""
         figures: dict[str, Any] = {}
         try:
             if not fault and self._unsettled():

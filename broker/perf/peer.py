@@ -31,7 +31,7 @@ LOGIN = re.compile(r"//\S*@")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a broker listens, and the credentials to use there."""
+    """A broker's address and credentials."""
 
     host: str
     port: int
@@ -207,7 +207,7 @@ class PeerConnection:
         return wire.basic_qos(self.channel, 0)
 
     def scanner(self, *, lenient: bool = False, watch: Watch | None = None) -> Scanner:
-        """Return what counts the bytes that the broker sends once messages flow."""
+        """Return the scanner of the bytes that the broker sends once messages flow."""
         return Scanner(lenient=lenient, watch=watch)
 
     def _follow(self, script: Generator[Ask, bytes, T]) -> T:
@@ -275,7 +275,7 @@ class PeerConnection:
         return _message_count(self.call(request, wire.QUEUE_DECLARE_OK))
 
     def queue_counts(self, names: Sequence[str]) -> list[int]:
-        """Return how many messages are ready in each of these queues. Raises: Refusal."""
+        """Return the number of ready messages in each of these queues. Raises: Refusal."""
         requests = (wire.queue_declare(self.channel, name, durable=False, passive=True) for name in names)
         return [_message_count(answer) for answer in self.call_all(requests, wire.QUEUE_DECLARE_OK)]
 

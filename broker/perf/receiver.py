@@ -21,10 +21,7 @@ _SLOW_READ_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class ReceiverPace:
-    """How a receiver receives and acks.
-
-    Shapes: `ack_every` 0 means auto-ack; `per_s` None means as fast as possible.
-    """
+    """The pace of a receiver. Shapes: `ack_every` 0 means auto-ack; `per_s` None means as fast as possible."""
 
     ack_every: int
     body_bytes: int
@@ -38,7 +35,7 @@ class DeliveryQuota:
         self.left = NEVER_NS if deliveries is None else deliveries
 
     def take(self, deliveries: int) -> int:
-        """Return how many of these deliveries may be counted."""
+        """Return the number of these deliveries that may be counted."""
         taken = min(deliveries, self.left)
         self.left -= taken
         return taken
@@ -121,7 +118,7 @@ class Receiver:
         return read | EVENT_WRITE if self._out else read
 
     def wakes_ns(self) -> int:
-        """Return when reading resumes; NEVER_NS if only an event can tell."""
+        """Return when reading resumes; NEVER_NS if only an event decides."""
         return self._resume_ns or NEVER_NS
 
     def react(self, events: int, now_ns: int) -> None:

@@ -124,7 +124,7 @@ class Relay(asyncio.Protocol):
 
 
 def _frame_end(data: bytes, at: int) -> int:
-    """Return where the frame that begins at `at` ends."""
+    """Return the end of the frame that begins at `at`."""
     return at + int(wire.FRAME_HEAD.unpack_from(data, at)[2]) + wire.FRAME_OVERHEAD_BYTES
 
 

@@ -25,7 +25,7 @@ class Confirms:
 
     @property
     def count(self) -> int:
-        """Return how many messages are confirmed."""
+        """Return the number of confirmed messages."""
         return self.watermark + len(self.above)
 
     def add(self, tag: int, *, multiple: bool) -> None:
@@ -57,10 +57,10 @@ Watch = Callable[[bytes | bytearray, int, int, int], None]
 
 
 class Scanner:
-    """Counts what a broker sends on one connection.
+    """Count the frames that a broker sends on one connection.
 
     Units: `deliveries` counts messages whose last body byte has arrived; `body_bytes` their bodies;
-    `walked` how many deliveries went through the frame walk (the rest were counted by stride).
+    `walked` the deliveries counted by the frame walk (the rest were counted by stride).
     Shapes: `watch(buffer, at, stride, count)` receives `count` bodies, the first one at `at`, `stride` bytes apart; of
     a walked delivery it receives the first bytes only.
     """

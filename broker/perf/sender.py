@@ -35,20 +35,19 @@ class Schedule:
         self._start_ns = at_ns
 
     def due_ns(self, number: int) -> int:
-        """Return when a message is due; numbers start at 0."""
+        """Return the moment at which a message is due; numbers start at 0."""
         return self._start_ns + number * self._period // self._times
 
     def due(self, now_ns: int) -> int:
-        """Return how many messages are due by now."""
+        """Return the number of messages due by now."""
         elapsed_ns = now_ns - self._start_ns
         return ((elapsed_ns + 1) * self._times - 1) // self._period + 1 if elapsed_ns >= 0 else 0
 
 
 @dataclass(frozen=True, slots=True)
 class SenderPace:
-    """How a sender publishes.
-
-    Shapes: `window` 0 means no confirms; `messages` None means no limit, `per_s` None as fast as possible.
+    """The pace of publishing. Shapes: `window` 0 means no confirms; `messages` None means no limit, `per_s` None as
+    fast as possible.
     """
 
     window: int = 0
@@ -135,7 +134,7 @@ class Sender:
         return self._taken >= self._limit and not self._pending and confirmed
 
     def wakes_ns(self) -> int:
-        """Return when the next message is due that only the schedule delays; NEVER_NS if only an event can tell."""
+        """Return when the next message is due that only the schedule delays; NEVER_NS if only an event decides."""
         if not self._schedule or self._pending or self._allowed() <= 0:
             return NEVER_NS
         return self._schedule.due_ns(self._taken)
@@ -159,7 +158,7 @@ class Sender:
             self._pending = send_some(self._socket, self._pending)
 
     def settle(self, limit_s: float) -> None:
-        """Wait until the broker has read everything and has returned what it will.
+        """Wait until the broker has read everything and sent all returns.
 
         Raises: Refusal, BrokenStream, OSError.
         """

@@ -61,11 +61,11 @@ class RunTopology:
             peer.call_all(requests, wire.QUEUE_BIND_OK)
 
     def ready(self, peer: PeerConnection) -> int:
-        """Return how many messages the queues hold now. Raises: Refusal, OSError."""
+        """Return the number of messages in the queues. Raises: Refusal, OSError."""
         return sum(peer.queue_counts(self.queues))
 
     def remove(self, peer: PeerConnection) -> None:
-        """Remove what the run owns. Raises: Refusal, OSError."""
+        """Remove the objects of the run. Raises: Refusal, OSError."""
         if self.own_queues and not self.predeclared:
             requests = (wire.queue_delete(peer.channel, queue) for queue in self.queues)
             peer.call_all(requests, wire.QUEUE_DELETE_OK)
@@ -121,7 +121,7 @@ def addressing_of(options: argparse.Namespace) -> tuple[RunTopology, list[str], 
 
 
 def own_name() -> str:
-    """Return a name for what a run creates."""
+    """Return a name for an object of the run."""
     return f"slotmq-perf-{os.urandom(4).hex()}"
 
 

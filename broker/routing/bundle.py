@@ -72,10 +72,9 @@ AnySource = TypeVar("AnySource", bound=Source)
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Destination(Generic[AnySource]):
-    """A target of bindings, which knows the exchanges that are bound to it.
-
-    Invariant: a bundle is in the `incoming` of its destination exactly as long as it is among the `bundles` of its
-        source. When the source is deleted, the bundle may stay in `incoming` for some turns.
+    """A target of bindings, which knows the exchanges bound to it. Invariant: a bundle is in the `incoming` of its
+    destination exactly while it is among the `bundles` of its source. After the source is deleted, the bundle may stay
+    in `incoming` for some turns.
     """
 
     __slots__ = ("incoming",)
@@ -93,7 +92,7 @@ class Destination(Generic[AnySource]):
 
 
 class Bundle(Generic[AnySource]):
-    """Holds the bindings from one exchange to one destination in the order of creation.
+    """Hold the bindings from one exchange to one destination in the order of creation.
 
     Exchange and destination are stored once, and a binding without arguments is stored as its key alone, because one
     queue may have hundreds of thousands.
@@ -123,11 +122,11 @@ class Bundle(Generic[AnySource]):
         self._arguments[identity] = arguments
 
     def get(self, identity: Hashable) -> Mapping[str, Any] | None:
-        """Return the arguments with which a binding was made, None if there is no such binding."""
+        """Return the arguments of a binding, None if there is no such binding."""
         return self._arguments.get(identity)
 
     def take(self, identity: Hashable) -> Mapping[str, Any] | None:
-        """Remove a binding and return the arguments with which it was made, None if there is no such binding."""
+        """Remove a binding and return its arguments, None if there is no such binding."""
         return self._arguments.pop(identity, None)
 
     def pop(self) -> tuple[str, Mapping[str, Any]]:

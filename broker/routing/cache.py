@@ -34,13 +34,13 @@ class CacheLimits:
 
 
 class Admission:
-    """Admit a key at its second miss, and stop admitting for a while when caching does not pay.
+    """Admit a key at its second miss, and stop admitting for some time when caching is not worth it.
 
     First misses are kept as hashes in two generations, which together are no larger than the cache. A key that would be
-    evicted before it comes back is therefore not admitted. After each window of misses, if the cache grew by less than
-    a tenth of them (one-off keys, a working set over the bounds, many changes of bindings), the cache admits nothing
-    for one window, then for two, and at most for eight, and forgets the first misses. Its entries are still hit.
-    Only misses are counted, so that a hit stays one look-up.
+    evicted before its next use is therefore not admitted. After each window of misses, if the cache grew by less than a
+    tenth of them (one-off keys, a working set over the bounds, many changes of bindings), the cache admits nothing for
+    one window, then for two, and at most for eight, and discards the first misses. Existing entries are still hit. Only
+    misses are counted, so that a hit stays one look-up.
     """
 
     __slots__ = ("_gained", "_generation", "_misses", "_old_sights", "_pause", "_sights", "_skip", "_window")
@@ -87,7 +87,7 @@ class Admission:
         return False
 
     def forget(self) -> None:
-        """Forget the first misses: a key is admitted at its third."""
+        """Discard the first misses; a key already missed is then admitted at its third miss."""
         self._sights = set()
         self._old_sights = set()
 
@@ -210,12 +210,12 @@ class ResolvedPublish(Dependent):
             cache.ended(self)
 
     def enter(self, cache: PublishCache[Any, Any], key: bytes) -> None:
-        """Note the cache that holds it now."""
+        """Record the cache that now holds it."""
         self.cache, self.key = cache, key
         self.route.add_made(self)
 
     def leave(self) -> None:
-        """Note that no cache holds it any more."""
+        """Record that no cache holds it."""
         self.cache = None
         self.route.drop_made(self)
 
@@ -227,9 +227,9 @@ X = TypeVar("X", bound=ResolvedPublish)
 class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
     """Entries by the bytes of basic.publish, for one user in one vhost.
 
-    A hit is `entries.get(payload)` and a test of `entry.route.live`. When a route ends, `nothing` takes the place of
-    its entries, so that they refer to no queue, and the payload is admitted at once when it is resolved again.
-    `exchanges` maps the exchange name of a payload, as a short string, to what was resolved for it, and leaves with
+    A hit is `entries.get(payload)` and a test of `entry.route.live`. When a route ends, its entries are replaced by
+    `nothing`, so that they refer to no queue, and the payload is admitted at once when it is resolved again.
+    `exchanges` maps the exchange name of a payload, as a short string, to its resolved exchange, and is dropped with
     its route too. Both include rights, so a change of rights calls drop_all.
     """
 
@@ -260,7 +260,7 @@ class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
         return added
 
     def know_exchange(self, name: bytes, exchange: X) -> None:
-        """Remember what was resolved for an exchange's name; when there are too many names, forget all first."""
+        """Cache the resolved exchange of a name; if there are too many names, drop all first."""
         if len(self.exchanges) >= EXCHANGES_MAX:
             self._forget_exchanges()
         known = self.exchanges.get(name)
@@ -270,7 +270,7 @@ class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
         exchange.enter(self, name)
 
     def ended(self, resolved: ResolvedPublish) -> None:
-        """Let go of an entry or an exchange whose route has ended."""
+        """Drop an entry or an exchange whose route has ended."""
         key = resolved.key
         if self.exchanges.get(key) is resolved:
             del self.exchanges[key]

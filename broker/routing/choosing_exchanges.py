@@ -22,8 +22,8 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]+\Z")
 class HashExchange(KeyedExchange):
     """Routes a message to one of its destinations, the same for the same key, in proportion to their weights.
 
-    The binding key is the weight. The arguments hash-header or hash-property say what stands in for the routing key;
-    messages without it all go to one destination.
+    The binding key is the weight. The arguments hash-header or hash-property select a value used in place of the
+    routing key; messages without it all go to one destination.
 
     Source: RabbitMQ, rabbitmq_consistent_hash_exchange; texts are the plugin's.
     """
@@ -69,7 +69,7 @@ class HashExchange(KeyedExchange):
             self.cache.drop_all()
 
     def _end_routes_to(self, destination: Hashable) -> None:
-        self._buckets.forget(destination)  # it must not draw any more: its share belongs to the others
+        self._buckets.forget(destination)  # it must not draw, because its share belongs to the others
         self.cache.drop_all()
 
     def _resolve(self, key: str) -> tuple[Any, ...]:
@@ -165,7 +165,7 @@ class RandomExchange(Exchange):
 
     type = "x-random"
     chooses = True
-    by_headers = True  # each message is matched by itself, though by no header
+    by_headers = True  # each message is matched separately, though by no header
 
     def __init__(self, name: str, properties: ExchangeProperties = BARE) -> None:
         super().__init__(name, properties)

@@ -10,11 +10,11 @@ from broker.routing.pattern import HASH, STAR, Pattern, WordPlace
 class CoverAutomaton:
     """Reads the words of patterns and tells whether one pattern covers them.
 
-    A set of states is an integer: bit j stands for the first j words of the covering pattern being used up. What a
-    pattern that is read may stand for is read at once. Its `*` is a word that nobody has named, which only a `*` or
-    a `#` can take. Its `#` is any number of such words, none among them, so only a run of wildcards with a `#` can
-    take it, and the stars which that run still owes it owes afterwards. As in canonical form the stars of a run come
-    first, a state says how many those are.
+    A set of states is an integer: bit j stands for the first j words of the covering pattern being used up. All keys
+    that the read pattern may match are read at once. Its `*` is an unnamed word, which only a `*` or a `#` can match.
+    Its `#` is any number of such words, including none, so only a run of wildcards with a `#` can match it, and stars
+    of that run that are still to be matched must match later words. As in canonical form the stars of a run come first,
+    a state says how many those are.
 
     Invariant: no answer is wrong, in either direction. A state kept over a `#` leads on for any number of words;
     and where one number of words is too many for every run of stars, only a `#` takes them. `steps` counts the words
@@ -104,9 +104,8 @@ def narrowness(pattern: Pattern) -> tuple[int, int, int]:
 
 
 class Place(WordPlace["Place | Pattern"]):
-    """One node of the trie: the pattern that ends here, and its children.
-
-    What follows is another place, or, where only one pattern goes on, that pattern itself.
+    """One node of the trie: the pattern that ends here, and its children. A child is another place or, if only one
+    pattern continues, that pattern itself.
     """
 
     __slots__ = ("pattern",)
@@ -127,7 +126,7 @@ class Place(WordPlace["Place | Pattern"]):
         self.pattern = None
 
     def sole(self) -> Pattern | None:
-        """Return the pattern that ends here or goes on from here, if it is the only one and no place follows."""
+        """Return the pattern that ends or continues here, if it is the only one and no place follows."""
         children = [child for child in (self.pattern, self.star, self.hash) if child is not None]
         if self.words is not None:
             if len(self.words) > 1:
@@ -140,13 +139,13 @@ class Place(WordPlace["Place | Pattern"]):
 
 
 class CoverIndex:
-    """Holds distinct patterns of one dialect, and finds those that cover a pattern and those that it covers.
+    """Hold distinct patterns of one dialect, and find those that cover a pattern and those that it covers.
 
     A trie over the words is walked with the possible keys of a pattern instead of one key. The patterns are also listed
     under each literal word that they contain: a covered pattern contains every literal word of the covering one.
 
-    Invariant: every place but the root leads to two patterns or more. `visited` counts the places looked at and the
-    patterns compared.
+    Invariant: every place but the root leads to two patterns or more. `visited` counts the places visited and the
+        patterns compared.
     """
 
     def __init__(self) -> None:
@@ -160,7 +159,7 @@ class CoverIndex:
         return self._count
 
     def counts(self) -> Mapping[str, int]:
-        """Return the numbers of places besides the root and of words that patterns name."""
+        """Return the numbers of places, without the root, and of literal words in patterns."""
         places = 0
         pending = [self._root]
         while pending:
@@ -197,7 +196,7 @@ class CoverIndex:
         self._count += 1
 
     def remove(self, pattern: Pattern) -> None:
-        """Forget one pattern, which is there. Cost: its words."""
+        """Remove one existing pattern. Cost: its words."""
         path = [self._root]
         words = pattern.words
         for word in words:
@@ -316,7 +315,7 @@ class CoverIndex:
         return found
 
     def _walk(self, automaton: CoverAutomaton, limit: int) -> list[Pattern] | None:
-        """Return the patterns that are covered, or None if more than a number of children had to be looked at."""
+        """Return the covered patterns, or None if too many children had to be visited."""
         found: list[Pattern] = []
         pending: list[tuple[Place, int, int]] = [(self._root, 0, automaton.start)]
         looked_at = 0

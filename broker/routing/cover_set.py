@@ -39,11 +39,11 @@ class Member:
         self.children: dict[Member, None] | None = None
 
     def recount(self, change: int) -> None:
-        """Note that the pattern was added or removed once more."""
+        """Count another addition or removal of the pattern."""
         self.count += change
 
     def follow(self, parent: Member | None) -> None:
-        """Take another parent, or none."""
+        """Change the parent, None for a root."""
         self.parent = parent
 
     def adopt(self, child: Member) -> None:
@@ -63,10 +63,9 @@ class Member:
 
 
 class CoverSet:
-    """Counts patterns of one dialect, and keeps the roots: the patterns that no other one covers.
-
-    The roots together match what all patterns match. Every other pattern is a child of one that covers it, whichever
-    was found first, so that only the direct children of a root are examined when the root is removed.
+    """Count patterns of one dialect, and keep the roots: the patterns not covered by others. The roots together match
+    everything that all patterns match. Every other pattern is a child of a pattern that covers it, the first one found,
+    so that only the direct children of a root are examined when the root is removed.
 
     Invariant: a pattern without a parent is a root and in the index, and no root covers another; a parent covers its
     children.
@@ -131,10 +130,9 @@ class CoverSet:
         return RootDiff((pattern,), tuple(removed))
 
     def remove(self, pattern: Pattern) -> RootDiff:
-        """Count a pattern once less and return the change of roots. Raises: KeyError if it is not there.
-
-        Cost: a look-up while it still counts, and its children where it had a parent; where it was a root, one search
-        for each child that it had.
+        """Subtract one from the count of a pattern and return the change of roots. Raises: KeyError if it is missing.
+        Cost: a look-up while the count is above zero, and its children if it had a parent; if it was a root, one search
+        for each of its children.
         """
         member = self._members[pattern.text]
         if member.count > 1:
@@ -154,9 +152,8 @@ class CoverSet:
         return RootDiff(self._expose(children), (member.pattern,))
 
     def _expose(self, orphans: Iterable[Member]) -> tuple[Pattern, ...]:
-        """Give each orphan another root as its parent or make it a root, and return those.
-
-        The wider come first: so none becomes a root that another orphan covers, and none ever covers an old root.
+        """Find another root as the parent of each orphan or make it a root, and return the new roots. Wider patterns
+        come first, so that no orphan covered by another becomes a root; none ever covers an old root.
         """
         exposed: list[Pattern] = []
         for orphan in sorted(orphans, key=_narrowness):

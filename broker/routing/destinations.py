@@ -13,7 +13,7 @@ FEW: Final = 8
 
 
 class Target:
-    """Holds the destinations of one binding key in binding order.
+    """Hold the destinations of one binding key in binding order.
 
     Matching reads `destinations`. A tuple is the smallest form and can be returned without a copy; a dict counts
     bindings and adds or removes one of many destinations in O(1).
@@ -54,7 +54,7 @@ class Target:
         return count_up(known, destination)
 
     def remove(self, destination: Hashable) -> bool:
-        """Count one binding less and return whether the destination is gone. Raises: KeyError if it was not there."""
+        """Remove one binding and return whether it was the destination's last. Raises: KeyError if it is missing."""
         self._together = None
         known = self.destinations
         if isinstance(known, tuple):
@@ -77,7 +77,7 @@ def count_up(destinations: Destinations, destination: Hashable) -> bool:
 
 
 def count_down(destinations: Destinations, destination: Hashable) -> bool:
-    """Count one binding less and return whether the destination is gone. Raises: KeyError if it was not there."""
+    """Remove one binding and return whether it was the destination's last. Raises: KeyError if it is missing."""
     count = destinations[destination]
     if count > 1:
         destinations[destination] = count - 1

@@ -17,7 +17,7 @@ from broker.routing.route_cache import RouteCache
 
 
 class ExchangeTally:
-    """Counts the messages that clients published to one exchange: how many came in, and to how many queues they went.
+    """Count the messages that clients published to one exchange, and the queues that they reached.
 
     Invariant: both numbers only grow.
     """
@@ -54,7 +54,7 @@ class MessageFields(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExchangeProperties:
-    """The properties of an exchange besides its name and type."""
+    """The properties of an exchange other than its name and type."""
 
     durable: bool = False
     auto_delete: bool = False
@@ -66,14 +66,14 @@ BARE: Final = ExchangeProperties()
 
 
 class Exchange(Destination["Exchange"]):
-    """An exchange of one vhost: a set of bindings, and the routes they make.
+    """An exchange of one vhost: a set of bindings, and the resulting routes.
 
     Subclasses keep the bindings in a suitable index, and end the routes that a change affects. A destination may itself
     be an exchange, which the router follows.
 
     Shapes: `alternate` is the name of the alternate exchange; at first the one of the arguments.
     Invariant: `bundles` has each destination to which something is bound, `onward` those of them that are exchanges;
-        `binding_count` says how many bindings there are.
+        `binding_count` is the number of bindings.
     """
 
     type: str
@@ -127,7 +127,7 @@ class Exchange(Destination["Exchange"]):
 
     @property
     def kind_of_patterns(self) -> str:
-        """Return `topic` or `direct` if the binding keys alone say what they match, else nothing."""
+        """Return `topic` or `direct` if only the binding keys determine what they match, else nothing."""
         return ""
 
     def set_alternate(self, name: str | None) -> bool:
@@ -152,9 +152,8 @@ class Exchange(Destination["Exchange"]):
     def bind(
         self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None = None
     ) -> bool:
-        """Make a binding and return whether it is a new one. Cost: its key, not the other bindings.
-
-        The limits apply to new bindings; without them those of the exchange apply, for bindings that are restored.
+        """Add a binding and return whether it is new. Cost: its key, not the other bindings. The limits apply to new
+        bindings; for restored ones, those of the exchange apply.
         Raises: BindingKeyError or BindingArgumentError (both ValueError), with nothing changed; the caller's 406.
         """
         identity = binding_identity(key, arguments)
@@ -174,7 +173,7 @@ class Exchange(Destination["Exchange"]):
         return bundle is not None and binding_identity(key, arguments) in bundle
 
     def bound_with(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return the arguments with which a binding was made, None if there is no such binding."""
+        """Return the arguments of a binding, None if there is no such binding."""
         bundle = self.bundles.get(destination)
         return None if bundle is None else bundle.get(binding_identity(key, arguments))
 
@@ -263,7 +262,7 @@ class Exchange(Destination["Exchange"]):
     # -- listeners ----------------------------------------------------------------------------------------------------
 
     def listen(self, destination: Hashable, pattern: str, limits: PatternLimits | None = None) -> None:
-        """Give a destination a copy of each message whose key a topic pattern matches, whatever the type of exchange.
+        """Copy each message whose key a topic pattern matches to a destination, whatever the type of exchange.
 
         A listener is not a binding: it is not counted, and a message that reaches only listeners is unroutable.
         Raises: BindingKeyError, with nothing changed.
@@ -279,10 +278,9 @@ class Exchange(Destination["Exchange"]):
         self._drop_routes()
 
     def open_outlet(self, outlet: Hashable) -> None:
-        """Give the exchange an outlet to other brokers, which takes what it is told to forward.
-
-        The outlet is not bound: it is not counted, and an exchange that is deleted and declared again needs it again.
-        What it takes is not unroutable.
+        """Add an outlet to other brokers, which takes the messages to forward. The outlet is not bound: it is not
+        counted, and an exchange that is deleted and declared again needs it again. Messages that it takes are not
+        unroutable.
         """
         listeners = Listeners(self.dialect) if self.listeners is NOBODY else self.listeners
         listeners.open(outlet)
@@ -292,7 +290,7 @@ class Exchange(Destination["Exchange"]):
     def forward(self, added: Iterable[str], removed: Iterable[str] = ()) -> None:
         """Change the patterns of the messages that the outlet takes. Cost: the patterns, and the routes they match.
 
-        Raises: BindingKeyError for what is not a pattern, KeyError for a removed one that was not there.
+        Raises: BindingKeyError for an invalid pattern, KeyError for the removal of a missing one.
         """
         listeners = self.listeners
         patterns = [*added]
@@ -317,7 +315,7 @@ class Exchange(Destination["Exchange"]):
     def matches(self, key: str, arguments: Mapping[str, Any], keys: Sequence[str], fields: MessageFields) -> bool:
         """Return whether one binding, by its key and arguments, may lead a message to its destination.
 
-        True where the other bindings decide too. Cost: that of one comparison, without the index.
+        True if other bindings matter, too. Cost: that of one comparison, without the index.
         """
         return True
 
@@ -331,7 +329,7 @@ class Exchange(Destination["Exchange"]):
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
         """Return the destinations of one message by its keys and its content.
 
-        Shapes: `keys` are the routing key and those of CC and BCC after it.
+        Shapes: `keys` has the routing key, then those of CC and BCC.
         """
         if len(keys) == 1:
             return self.route(keys[0]).destinations
@@ -366,7 +364,7 @@ class Exchange(Destination["Exchange"]):
 
 
 class KeyedExchange(Exchange):
-    """An exchange that looks at the routing key, with a cache of the routes in use."""
+    """An exchange that routes by the routing key, with a cache of the routes in use."""
 
     def __init__(
         self, name: str, properties: ExchangeProperties = BARE, cache_limits: CacheLimits | None = None

@@ -1,4 +1,4 @@
-"""The types of exchanges, and how one is made of what a client declared."""
+"""The types of exchanges, and the creation of an exchange from a declaration."""
 
 from __future__ import annotations
 

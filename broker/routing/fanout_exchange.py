@@ -1,6 +1,5 @@
-"""The fanout exchange, and those that remember messages: one keeps the last ones, and one lets none through twice.
-
-What such an exchange remembers lies in a queue of the broker's own, its memory, which gets a message with the others.
+"""The fanout exchange, and those with a memory: one keeps the last messages, and one drops duplicates. The memory is an
+internal queue, which gets messages together with the others.
 """
 
 from __future__ import annotations
@@ -84,12 +83,12 @@ TIME_MAX_MS: Final = 315_360_000_000  # ten years, as for other times
 
 
 class MemoryExchange(FanoutExchange):
-    """A fanout exchange with a memory, to which it routes too; a message that reaches nothing else is unroutable.
+    """A fanout exchange with a memory, to which it also routes; a message that reaches nothing else is unroutable.
 
     Shapes: ``memory_arguments`` are those of the queue, which is as durable as the exchange if it ``lasts``.
     """
 
-    by_headers = True  # each message is matched by itself
+    by_headers = True  # each message is matched separately
     memory_prefix: str
     memory_arguments: Mapping[str, Any]
     lasts = True
@@ -100,7 +99,7 @@ class MemoryExchange(FanoutExchange):
         self._knows: Callable[[Any], bool] | None = None
 
     def remember_in(self, memory: Hashable, knows: Callable[[Any], bool] | None) -> None:
-        """Take the memory and, of one that lets nothing through twice, what tells whether it knows a value."""
+        """Set the memory and, for a deduplicating exchange, the function that checks for a known value."""
         self.memory = memory
         self._knows = knows
 
@@ -167,7 +166,7 @@ class DeduplicationExchange(MemoryExchange):
         self.memory_arguments = {**memory_arguments, "x-message-deduplication": True}
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
-        """Return all destinations and the memory, or nothing for a message that it knows; nobody hears that."""
+        """Return all destinations and the memory, or silently nothing for a known message."""
         found = super().match(keys, fields)
         value = fields.headers.get(DEDUPLICATION_HEADER)
         if self.memory is None or self._knows is None or value is None:

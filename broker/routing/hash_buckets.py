@@ -16,12 +16,11 @@ _LARGEST_DIGEST: Final = 2.0**64
 
 
 class HashBuckets:
-    """Spreads values over destinations in proportion to their weights.
-
-    A value falls into one of 65536 buckets, and a bucket belongs to the destination that draws the best lot for it;
-    the lots depend on the bucket and the destination alone. So a new destination takes over its share and no more, a
-    removed one leaves its share to the others, and neither the order of bindings nor a restart changes anything. A
-    destination bound more than once has the greatest of its weights.
+    """Distribute values over destinations in proportion to their weights. A value is in one of 65536 buckets, and a
+    bucket belongs to the destination with the best lot for it; the lots depend only on the bucket and the destination.
+    So a new destination takes over its share and no more, a removed one leaves its share to the others, and neither the
+    order of bindings nor a restart changes anything. A destination bound more than once has the greatest of its
+    weights.
 
     Cost: pick is one look-up for a bucket seen since the last change, else one lot for each destination.
     Source: weighted rendezvous hashing (Thaler and Ravishankar 1998; Schindelhauer and Schomaker 2005).

@@ -26,9 +26,8 @@ MATCH_KINDS = {
 
 
 class HeadersPredicate:
-    """Tells whether message headers satisfy a binding.
-
-    A void value requires presence alone. Without fields to compare, `all` matches every message and `any` none.
+    """Test whether message headers satisfy a binding. A void value requires only presence. Without fields to compare,
+    `all` matches every message and `any` none.
 
     Source: RabbitMQ 4.3, rabbit_exchange_type_headers.
     """

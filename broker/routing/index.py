@@ -47,7 +47,7 @@ class TopicEngine(Protocol[T]):
         """Return the target of one pattern, or None if it is not there."""
 
     def remove(self, pattern: Pattern) -> T:
-        """Forget one pattern and return its target. Raises: KeyError if it is not there."""
+        """Remove one pattern and return its target. Raises: KeyError if it is missing."""
 
     def match(self, key: str) -> list[T]:
         """Return the targets of all patterns that match a routing key; the same target may come more than once."""
@@ -69,9 +69,8 @@ def make_engine(name: str, dialect: TopicDialect = AMQP) -> TopicEngine[Any]:
 
 
 def footprint_bytes(root: object, closed: tuple[type, ...] = (), without: type | tuple[type, ...] = ()) -> int:
-    """Return the memory of all that can be reached from an object, each once, without classes and code.
-
-    An object of a closed type counts by its own size and is not followed, one of a type without does not count at all.
+    """Return the memory of everything reachable from an object, each object once, without classes and code. Objects of
+    closed types count with their own size and are not followed; those of excluded types are not counted.
     Cost: all reachable objects.
     """
     seen: set[int] = set()
@@ -142,7 +141,7 @@ class TopicIndex:
         return is_new
 
     def remove(self, pattern: Pattern, destination: Hashable) -> bool:
-        """Count one binding less and return whether it was the destination's last under this pattern.
+        """Remove one binding and return whether it was the destination's last under this pattern.
 
         Raises: KeyError if there is no such binding.
         """

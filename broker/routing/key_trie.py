@@ -19,11 +19,11 @@ NODE_BYTES: Final = 400
 
 
 class KeyTrie:
-    """Finds the routing keys that a pattern matches, at a cost bounded by what the pattern's words lead to.
+    """Find the routing keys that a pattern matches, at a cost bounded by the nodes that the pattern's words reach.
 
     Invariant: a key is stored where its words first differ from those of all others. So every node but the root leads
-        to at least two keys, and the shape depends on the keys alone, not on their history. `visited` counts the
-        nodes, keys and words that `find` has looked at.
+        to at least two keys, and the shape depends on the keys alone, not on their history. `visited` counts the nodes,
+        keys and words that `find` has visited.
     """
 
     __slots__ = ("_count", "_nodes", "_root", "_words", "visited")
@@ -41,15 +41,15 @@ class KeyTrie:
 
     @property
     def used_bytes(self) -> int:
-        """Return what the keys and nodes take at most, the texts of the keys left out."""
+        """Return an upper bound on the memory of keys and nodes, without the texts of the keys."""
         return self._count * KEY_BYTES + self._nodes * NODE_BYTES
 
     def counts(self) -> Mapping[str, int]:
-        """Return the number of keys, and of nodes besides the root."""
+        """Return the number of keys, and of nodes without the root."""
         return {"keys": self._count, "nodes": self._nodes}
 
     def clear(self) -> None:
-        """Forget every key."""
+        """Remove every key."""
         self._root = {}
         self._count = 0
         self._nodes = 0
@@ -106,7 +106,7 @@ class KeyTrie:
         while above and len(node) == 1:
             (left,) = node.values()
             if not isinstance(left, str):
-                break  # what is below leads to several
+                break  # the subtree leads to several
             node = above.pop()
             node[words[len(above)]] = left
             self._nodes -= 1
@@ -191,7 +191,7 @@ class KeyTrie:
 
 
 def _follow(pattern: Sequence[str], stem: int, node: Node, depth: int, pending: list[tuple[Node | str, int]]) -> None:
-    """Add what the words of a pattern lead to from a node. Shapes: `stem` words come before the first `#`."""
+    """Add the keys that the words of a pattern reach from a node. Shapes: `stem` words come before the first `#`."""
     if depth < stem and pattern[depth] != STAR:
         child = node.get(pattern[depth])
         if child is not None:

@@ -1,7 +1,8 @@
 """Listeners: destinations that get a copy of the messages of an exchange without being bound to it.
 
 A listener has a topic pattern, whatever the type of the exchange. A message that reaches only listeners is still
-unroutable. The outlet of an exchange gets what other brokers want: it has many patterns, and what it takes is routed.
+unroutable. The outlet of an exchange gets the messages that other brokers want: it has many patterns, and its messages
+count as routed.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from broker.routing.pattern import AMQP, PatternLimits, TopicDialect, parse_patt
 
 
 class Listeners:
-    """Holds the listeners of one exchange, each with one pattern, and the outlet of the exchange, if it has one.
+    """Hold the listeners of one exchange, each with one pattern, and the outlet of the exchange, if any.
 
     Shapes: ``patterns`` has those of the listeners. The patterns of the ``outlet`` are of the AMQP dialect.
-    Invariant: ``present`` says whether there is a pattern.
+    Invariant: ``present`` is set while there is a pattern.
     Cost: nothing while there is none; then one match of the topic index for each route that is resolved.
     """
 
@@ -43,16 +44,16 @@ class Listeners:
             self._count()
 
     def open(self, outlet: Hashable) -> None:
-        """Take an outlet, which gets nothing yet."""
+        """Set the outlet, which gets nothing yet."""
         self.outlet = outlet
 
     def want(self, pattern: str) -> None:
-        """Give the outlet what a pattern matches. Raises: BindingKeyError when it is none."""
+        """Add a pattern of the outlet. Raises: BindingKeyError if it is invalid."""
         self._wanted.add(parse_pattern(pattern), self.outlet)
         self.present = True
 
     def unwant(self, pattern: str) -> None:
-        """Take back a pattern that was wanted. Raises: KeyError when it was not."""
+        """Remove a pattern of the outlet. Raises: KeyError if it is missing."""
         self._wanted.remove(parse_pattern(pattern), self.outlet)
         self._count()
 

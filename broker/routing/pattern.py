@@ -41,7 +41,7 @@ Child = TypeVar("Child")
 
 
 class WordPlace(Generic[Child]):
-    """A place of a trie over the words of patterns: what follows each word, a `*`, and a `#`."""
+    """A place of a trie over the words of patterns, with its children by word, `*` and `#`."""
 
     __slots__ = ("hash", "star", "words")
 
@@ -51,7 +51,7 @@ class WordPlace(Generic[Child]):
         self.hash: Child | None = None
 
     def child(self, word: str) -> Child | None:
-        """Return what follows one word of a pattern."""
+        """Return the child for one word of a pattern."""
         if word == STAR:
             return self.star
         if word == HASH:
@@ -70,7 +70,7 @@ class WordPlace(Generic[Child]):
             self.words[word] = child
 
     def detach(self, word: str) -> None:
-        """Remove what follows one word. Cost: one look-up."""
+        """Remove the child for one word. Cost: one look-up."""
         if word == STAR:
             self.star = None
         elif word == HASH:
@@ -89,8 +89,8 @@ def split_words(key: str) -> list[str]:
 def words_match(pattern: Sequence[str], key: Sequence[str]) -> bool:
     """Return whether the words of a pattern match those of a routing key.
 
-    The words between two `#` take the leftmost place where they fit, which leaves the most for what follows; so only
-    the last `#` is ever returned to.
+    The words between two `#` are matched at the leftmost possible place, which leaves the most for the rest; so only
+    the last `#` is ever revisited.
 
     Cost: |key| x |pattern| at worst; without a `#` it ends at the first word that differs.
     """
@@ -119,8 +119,8 @@ def words_match(pattern: Sequence[str], key: Sequence[str]) -> bool:
 def canonical_words(words: list[str]) -> list[str]:
     """Return the words with each run of wildcards that holds a `#` rewritten as its stars and one `#`.
 
-    Such a run of k stars matches any k or more words, in whatever order it was written, so the language stays the
-    same and the form becomes unique. No wildcard ever follows a `#`.
+    Such a run with k stars matches k or more words in any order of its wildcards, so the rewritten pattern matches the
+    same keys and the form is unique. No wildcard ever follows a `#`.
     """
     result: list[str] = []
     pending_hash = False
@@ -179,7 +179,7 @@ class TopicDialect(Protocol):
     def parse(self, key: str, limits: PatternLimits | None = None) -> Pattern:
         """Return a binding key as a pattern.
 
-        Raises: BindingKeyError for a malformed key, and for one that exceeds the limits, if there are any.
+        Raises: BindingKeyError for a malformed key, and for one that exceeds the limits, if any.
         """
 
 
@@ -223,7 +223,7 @@ class MqttDialect:
     def parse(self, key: str, limits: PatternLimits | None = None) -> Pattern:
         """Return a topic filter as a pattern.
 
-        Raises: BindingKeyError for a malformed filter, and for one that exceeds the limits, if there are any.
+        Raises: BindingKeyError for a malformed filter, and for one that exceeds the limits, if any.
         """
         levels = key.split("/")
         if not key or "\x00" in key:

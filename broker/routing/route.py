@@ -48,7 +48,7 @@ class Route(Dependent):
             part.add_made(self)
 
     def add_made(self, made: Dependent) -> None:
-        """Note what was made from this route and ends with it."""
+        """Record an object built from this route, which ends with it."""
         known = self.made
         if known is None or known is made:
             self.made = made
@@ -58,7 +58,7 @@ class Route(Dependent):
             self.made = {known: None, made: None}
 
     def drop_made(self, made: Dependent) -> None:
-        """Forget what was made from this route, because it has ended by itself."""
+        """Drop an object built from this route, because it has ended separately."""
         known = self.made
         if known is made:
             self.made = None

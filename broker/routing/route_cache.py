@@ -48,7 +48,7 @@ class RouteCache(BoundedCache[str, Route]):
 
     @property
     def visited(self) -> int:
-        """Return how many visits to the trie changed patterns have cost."""
+        """Return the number of visits to the trie caused by changed patterns."""
         return 0 if self._trie is None else self._trie.visited
 
     def offer(self, key: str, destinations: tuple[Any, ...]) -> Route:
@@ -82,8 +82,8 @@ class RouteCache(BoundedCache[str, Route]):
         """End the routes of the keys that the words of a pattern match.
 
         Shapes: `words` returns the words of a routing key, as the pattern's dialect has them.
-        Cost: the keys that the pattern matches, at most VISITS_MAX visits. When the admissions do not pay for this any
-            more, as with very many changes of patterns, every route ends.
+        Cost: the keys that the pattern matches, at most VISITS_MAX visits. If the cache is no longer worth this, as
+            with very many changes of patterns, every route ends.
         """
         if not self.entries:
             return

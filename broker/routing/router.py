@@ -11,14 +11,14 @@ from broker.routing.route import Route
 
 
 class Router:
-    """Follows bindings between exchanges and alternate exchanges until only queues are left.
+    """Follow bindings between exchanges and alternate exchanges until only queues are left.
 
     Each exchange is visited once, with the routing key of the message, and each queue is returned once. The alternate
     of any visited exchange is visited when none of its bindings match; an alternate that does not exist, or the default
-    exchange, leads nowhere. A listener is not a match. A message that an exchange with an outlet passes on to another
-    exchange does not enter the outlet of that one: other brokers pass it on themselves.
+    exchange, routes nothing. A listener is not a match. A message that an exchange with an outlet passes on to another
+    exchange does not enter that one's outlet, because other brokers pass it on themselves.
 
-    Invariant: a route is live only as long as `route` would return the same destinations: its parts end it, and so does
+    Invariant: a route is live only while `route` would return the same destinations: its parts end it, and so does
         `exchange_changed` if an alternate exchange was missing.
     Source: RabbitMQ, rabbit_exchange:route/2.
     """
@@ -38,7 +38,7 @@ class Router:
         """Return the route of a message by its routing key; its destinations are queues.
 
         For a dynamic exchange it has no destinations and is live while the exchange stays dynamic for the same reasons.
-        Cost: the look-up of the exchange itself, unless it has an alternate or leads to other exchanges.
+        Cost: the look-up of the exchange itself, unless it has an alternate or routes to other exchanges.
         """
         if exchange.alternate is None and not exchange.onward:
             return exchange.route(key)
@@ -58,7 +58,7 @@ class Router:
     def queues(self, exchange: Exchange, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
         """Return the queues of one message that may have several routing keys.
 
-        Cost: one look-up in the route cache if there is one key and nothing else counts.
+        Cost: one look-up in the route cache if there is one key and nothing else matters.
         """
         if len(keys) == 1 and not self.dynamic(exchange):
             return self.route(exchange, keys[0]).destinations

@@ -1,4 +1,4 @@
-"""Every setting with its unit, range, default and source; what differs after a reload, and what is wrong in words."""
+"""Every setting with its unit, range, default and source; the differences after a reload, and the texts of errors."""
 
 from broker.settings.settings import PREFIX, Routing, Server, Settings, limits, sections
 

@@ -50,7 +50,7 @@ class Auth(SettingsSection):
 
     @model_validator(mode="after")
     def _first_user_is_whole(self) -> Self:
-        """Refuse a first user whose password everybody knows, or who has none."""
+        """Refuse a first user without a password, or with a well-known one."""
         if self.default_user not in ("", "guest") and "default_pass" not in self.model_fields_set:
             raise ValueError("default_user is set and default_pass is not")
         if self.begins_with_default_user and not self.default_pass.get_secret_value():
@@ -59,7 +59,7 @@ class Auth(SettingsSection):
 
     @property
     def begins_with_default_user(self) -> bool:
-        """Whether an empty data folder gets the first user: it was asked for, or nobody else could log in."""
+        """Whether an empty data folder gets the first user, because it is configured or no one else could log in."""
         asked = not {"default_user", "default_pass"}.isdisjoint(self.model_fields_set)
         return bool(self.default_user) and (asked or not self.users)
 
@@ -99,7 +99,7 @@ class Tls(SettingsSection):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        """Refuse what would silently be less than was asked for: any key but one that stands at its default."""
+        """Refuse keys that would be silently ignored: any that differ from their default."""
         alone = self.model_fields_set - {"handshake_timeout_ms", "reload_interval_ms"}
         if not self.certfile and "certfile" in alone:  # the documented file with all keys uncommented
             alone = {key for key in alone if getattr(self, key) != type(self).model_fields[key].default}
@@ -123,7 +123,7 @@ class HttpPort(SettingsSection):
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether somebody has set it up, so that the broker does not start without it."""
+        """Whether it is configured, so that the broker does not start without it."""
         asked = self.enabled is True or not {"host", "port", "tls"}.isdisjoint(self.model_fields_set)
         return asked and self.enabled is not False
 

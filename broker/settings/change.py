@@ -17,7 +17,7 @@ REDACTED: Final = "***"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One key whose value differs. Shapes: `old` and `new` are what JSON can say, without secrets."""
+    """One key whose value differs. Shapes: `old` and `new` are JSON values, without secrets."""
 
     section: str
     key: str

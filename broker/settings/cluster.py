@@ -40,7 +40,7 @@ class Cluster(SettingsSection):
     @field_validator("url")
     @classmethod
     def _is_postgresql(cls, url: SecretStr) -> SecretStr:
-        """Refuse a URL of something else; the reason never repeats the URL, which may hold a password."""
+        """Refuse other URLs; the reason never repeats the URL, which may contain a password."""
         value = url.get_secret_value()
         if value:
             try:

@@ -58,7 +58,7 @@ def setting(default: Any, *, reload: str = "", **limits: Any) -> Any:
 
 
 def reload_of(field: FieldInfo) -> str:
-    """Return when a changed setting holds after a reload; empty for one that needs a restart."""
+    """Return when a changed setting takes effect after a reload; empty if it needs a restart."""
     extra = field.json_schema_extra
     return str(extra.get("reload", "")) if isinstance(extra, dict) else ""
 

@@ -48,7 +48,7 @@ class Neighbour(SettingsSection):
     @field_validator("url")
     @classmethod
     def _is_amqp(cls, url: SecretStr) -> SecretStr:
-        """Refuse a URL of something else; the reason never repeats the URL, which may hold a password."""
+        """Refuse other URLs; the reason never repeats the URL, which may contain a password."""
         value = url.get_secret_value()
         if value:
             try:
@@ -142,7 +142,7 @@ class Overlay(SettingsSection):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        """Refuse brokers that could not be linked as they are described."""
+        """Refuse brokers that could not be linked as described."""
         held = {broker.broker: broker for broker in self.node}
         if len(held) < len(self.node):
             raise ValueError("two brokers of node have one name")

@@ -138,10 +138,8 @@ def _range(path: Path) -> str:
 
 
 def nearest(name: str, known: Sequence[str], delimiter: str = ".") -> str:
-    """Return the question whether a known name was meant, empty when none is near.
-
-    Where only the key is given, and several sections have it, the first of the file is meant: an unqualified port is
-    that of [server].
+    """Return the question whether a known name was meant, empty if none is similar. If only the key is given, and
+    several sections have it, the first in the file is suggested: an unqualified port is that of [server].
     """
     given_section, _, given_key = name.removeprefix(PREFIX).rpartition(delimiter)
     names = {other.removeprefix(PREFIX): other for other in known}
@@ -153,7 +151,7 @@ def nearest(name: str, known: Sequence[str], delimiter: str = ".") -> str:
         close = get_close_matches(given_key, list(keys.values()), n=1, cutoff=1.0 if given_section else 0.7)
         found = [other for other, key in keys.items() if key in close or given_key.endswith(f"_{key}")]
         cutoff = 0.8 if found else 0.4 if given_section else 0.6
-        within = [other for other in names if other.startswith(given_section + delimiter)]  # a section that is there
+        within = [other for other in names if other.startswith(given_section + delimiter)]  # a section that exists
         whole = get_close_matches(given_section + delimiter + given_key, within or list(names), n=1, cutoff=cutoff)
         found = whole if given_section and whole else found or whole
     return f"; did you mean {names[found[0]]}?" if found else ""

@@ -52,7 +52,7 @@ class Server(SettingsSection):
     @field_validator("data_dir", mode="before")
     @classmethod
     def _is_named(cls, value: Any) -> Any:
-        """Refuse an empty path, which would be the folder of start: the empty variable of some script."""
+        """Refuse an empty path, which would mean the working folder: usually an empty variable of a script."""
         if value == "":
             raise ValueError("should name a folder; the folder of start is .")
         return value
@@ -219,7 +219,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _is_in_one_place(self) -> Self:
-        """Refuse a node of a cluster in an overlay: streams need a log of the broker's own."""
+        """Refuse a cluster node in an overlay, because streams need the broker's own log."""
         if self.cluster.is_on and self.overlay.is_on:
             raise ValueError("a node of a cluster cannot take part in an overlay: set cluster or overlay.node")
         if self.cluster.is_on and self.zmq.is_on:

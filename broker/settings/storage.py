@@ -1,4 +1,4 @@
-"""The settings of what is kept and where: slots, the store, the slot files of taps, memory."""
+"""The settings of storage: slots, the store, the slot files of taps, memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Store(SettingsSection):
 
     @property
     def quarantines(self) -> bool:
-        """Whether the broker continues without what is damaged or missing."""
+        """Whether the broker continues without damaged or missing data."""
         return self.on_corruption == "quarantine"
 
 

@@ -134,9 +134,8 @@ class Released(_QueueFact):
 
 @dataclass(frozen=True, slots=True)
 class Cursor(_LineFact):
-    """The last seal that a named reader of a tap has passed, and when it said so.
-
-    Shapes: `user` made it over HTTP; empty for one that an operator made at the broker's machine.
+    """The last seal that a named reader of a tap has passed, and when it reported this. Shapes: `user` created it over
+    HTTP; empty for a cursor created by an operator on the broker's machine.
     """
 
     kind = "cursor"
@@ -176,7 +175,7 @@ def decode_line(block: bytes) -> dict[str, Any]:
 def decode_lines(block: bytes) -> tuple[list[dict[str, Any]], int]:
     """Return the fields of the whole lines at the beginning of a block, and the length of these lines in bytes.
 
-    An unfinished line may follow: a writer is writing it, or a crash has torn it.
+    An unfinished line may follow: it is being written, or was torn by a crash.
     Raises: BadSealLine when a good line follows a bad one, which no crash causes.
     """
     lines: list[dict[str, Any]] = []

@@ -1,8 +1,8 @@
 """The file of the seal log: each line is on disk before anything relies on it.
 
-A line is written and synced by itself. So a crash tears at most the last line; a bad line in front of a good one is
-damage, which stops the start. At each start, and when many lines are obsolete, the file is rewritten and renamed: so
-lines that a failed sync had left only in the page cache reach the disk, too.
+Each line is written and synced separately. So a crash tears at most the last line; a bad line before a good one is
+damage, which stops the start. At each start, and when many lines are obsolete, the file is rewritten and renamed, so
+that lines left only in the page cache by a failed sync reach the disk, too.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SealLog:
     ) -> SealLog:
         """Return the log of a folder, a new one if it has none; cut a torn last line.
 
-        Shapes: a log that is `expected` should exist; if it does not, a new one is made only with `quarantine`.
+        Shapes: an `expected` log should exist; if it does not, a new one is created only with `quarantine`.
         Raises: CorruptFile when damaged, or missing where there are slot files; MissingData; NewerFormat; StoreFailed.
         """
         path = folder / NAME
@@ -77,7 +77,7 @@ class SealLog:
     def append(self, fact: Seal | Gap | Released | Cursor) -> None:
         """Append a slot file that is on disk as a whole, one that is removed, or a cursor. Raises: StoreFailed.
 
-        A gap is that of a slot file which is removed before every cursor has passed.
+        A gap is a slot file that is removed before every cursor has passed it.
         """
         self._append(fact.kind, fact.to_json())
 

@@ -1,4 +1,4 @@
-"""The seal view: the slot files, gaps and cursors that the lines of a seal log add up to."""
+"""The seal view: the slot files, gaps and cursors that result from the lines of a seal log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GAPS_MAX: Final = 1000  # the newest; the messages of an older gap are still kno
 
 
 class SealStarts:
-    """The starts that sealed anything, each with its incarnation.
+    """The broker starts with seals, each with its incarnation.
 
     Shapes: the incarnation is empty for seals of versions that did not write it.
     """
@@ -38,7 +38,7 @@ class SealStarts:
         return len(self._starts)
 
     def begin(self, seal: int, incarnation: str) -> None:
-        """Note the start that wrote a seal, unless it also wrote the previous one."""
+        """Record the start that wrote a seal, unless it also wrote the previous one."""
         if self.of(seal) != incarnation:
             self._starts.append((seal, incarnation))
             del self._starts[:-STARTS_MAX]
@@ -49,7 +49,7 @@ class SealStarts:
         return self._starts[at - 1][1] if at else ""
 
     def last_of(self, incarnation: str, last_seal: int) -> int:
-        """Return the last seal of a start, 0 when it wrote none; `last_seal` is the last of all starts."""
+        """Return the last seal of a start, 0 if it wrote none; `last_seal` is the last of all starts."""
         starts = [(1, ""), *self._starts, (last_seal + 1, "")]
         return max((starts[at + 1][0] - 1 for at in range(len(starts) - 1) if starts[at][1] == incarnation), default=0)
 
@@ -63,9 +63,8 @@ def _first(start: tuple[int, str]) -> int:
 
 
 class SealView:
-    """The state that the lines of a seal log add up to.
-
-    One thread changes it. Other threads may read it meanwhile, and see the state before a change or after it.
+    """The state that results from the lines of a seal log. One thread changes it; other threads may read it meanwhile,
+    and see the state before or after a change.
     Invariant: seals rise from line to line.
     """
 
@@ -106,7 +105,9 @@ class SealView:
         return sorted(self._by_queue)
 
     def parted(self, seal: int, incarnation: str | None) -> bool:
-        """Return whether a seal of a start belongs to another history: a copy was put back. None is any start."""
+        """Return whether a seal of a start belongs to another history, because a copy was restored. None means any
+        start.
+        """
         return seal > self.last_seal or (seal > 0 and incarnation not in (None, self.starts.of(seal)))
 
     def shared(self, seal: int, incarnation: str | None) -> int:
@@ -144,7 +145,7 @@ class SealView:
         return list(self._by_queue.get(key, ()))
 
     def ends(self, vhost: str) -> dict[int, int]:
-        """Return, by number of each queue of a vhost, the id after the last message that a slot file had."""
+        """Return, by queue number of a vhost, the id after the last message in a slot file."""
         found: dict[int, int] = {}
         known: list[Seal | Gap | Released] = [*self.seals, *self.gaps, *list(self.released.values())]
         for one in known:
@@ -165,7 +166,8 @@ class SealView:
         return found
 
     def lost(self, after: int, *, queues: Collection[QueueKey] | None = None) -> list[Gap]:
-        """Return the gaps after a reader's seal, of all queues or of some: files that the reader can no longer get.
+        """Return the gaps after a reader's seal, of all queues or of some: files that are no longer available to the
+        reader.
 
         Shapes: a queue with released files after the reader's seal, whose gaps are no longer kept, has one gap up to
             the released seal, without ids and counts.
@@ -182,11 +184,11 @@ class SealView:
         return 1 + len(self.starts) + len(self._seals) + len(self._gaps) + len(self.released) + len(self._cursors)
 
     def rewritten(self) -> None:
-        """Note that the file has just the live lines."""
+        """Record that the file has only the live lines."""
         self.lines = self.live_lines()
 
     def to_lines(self) -> Iterator[bytes]:
-        """Yield lines that add up to this state."""
+        """Yield lines that result in this state."""
         yield encode_line("store", {"format": FORMAT, "store": self.store, "last_seal": self.last_seal})
         for start in self.starts.rows():
             yield encode_line("incarnation", start)
@@ -291,7 +293,7 @@ class LagTable:
         }
 
     def _age_ms(self, passed: int, now_ms: int) -> int:
-        """Return the age of the first message after this many files, whatever corrections the clock has had."""
+        """Return the age of the first message after this many files, unaffected by corrections of the clock."""
         if passed == len(self._seals):
             return 0
         oldest, newest = self._seals[passed], self._seals[-1]

@@ -1,8 +1,7 @@
-"""The slot manager of one queue: gives message ids out and takes them back.
-
-Workers lease slots from it for consumers; basic.get, moves and taps take their messages through it too. An id is given
-here when its queue accepts the message, dense and in order, so slots never overlap and a slot without unsettled
-messages is deleted at once. The prefix of the open slot can be leased, so a lone message does not wait for the window.
+"""The slot manager of one queue: assigns message ids and tracks their settlement. Workers lease slots from it for
+consumers; basic.get, moves and taps take their messages through it too. An id is assigned here when the queue accepts
+the message, dense and in order, so slots never overlap and a slot without unsettled messages is deleted at once. The
+prefix of the open slot can be leased, so a lone message does not wait for the window.
 Source: WSO2 Message Broker 3.0.0, "Slot Based Architecture": publish-up-to, get, delete, and the return of slots when
 the last subscriber or a node leaves.
 """
@@ -24,12 +23,13 @@ def _ignore(_slot: Slot) -> None:
 
 
 class SlotManager:
-    """Cuts a queue's ids into slots, leases them, and deletes them when every id is settled.
+    """Divide a queue's ids into slots, lease them, and delete each once all its ids are settled.
 
     Shapes: ``slots`` maps the first id to its slot, ascending; exactly one is open and it is the last.
     Units: ``window_messages`` and ``window_bytes`` seal the open slot, whichever is reached first.
     Invariant: every unsettled id lies in exactly one slot; ``ready + unacked`` is their number. ``_current`` is the
-        slot that `get` returned last, unless the lease of a lower one has ended or messages of a lower one came back.
+        slot that `get` returned last, unless the lease of a lower one has ended or messages of a lower one were
+        returned.
     """
 
     __slots__ = (
@@ -73,7 +73,7 @@ class SlotManager:
         self.on_delete = on_delete
 
     def ignore_slots(self) -> None:
-        """Stop notifying when slots are opened and deleted."""
+        """Stop notifications of opened and deleted slots."""
         self.on_open = self.on_delete = _ignore
 
     def restore(self, next_id: int, slots: Iterable[Slot]) -> None:
@@ -142,7 +142,7 @@ class SlotManager:
         return True
 
     def append_at_border(self, contents: list[Any], charges: list[int]) -> None:
-        """Append as `append` does where a slot begins or ends, must be offered, or counts sizes.
+        """Append as `append` does, when a slot begins or ends, must be offered, or counts sizes.
 
         Shapes: one charge, in bytes, per message.
         Cost: per slot, not per message, except where a slot ends or sizes are counted.
@@ -206,9 +206,8 @@ class SlotManager:
     # -- get and return -----------------------------------------------------------------------------------------------
 
     def get(self, owner: Owner) -> Slot | None:
-        """Lease the lowest slot with ready messages to `owner`, or find it leased to them already.
-
-        The open slot counts too: its prefix is handed out at once.
+        """Return the lowest slot with ready messages that `owner` has leased or can lease. The open slot counts too:
+        its prefix is delivered at once.
         Cost: O(log n) amortised, n slots with ready messages; plus the slots that other owners hold.
         """
         current = self._current
@@ -237,7 +236,7 @@ class SlotManager:
         return found
 
     def lease(self, slot: Slot, owner: Owner) -> bool:
-        """Lease a certain slot to `owner`, and return whether they have it now."""
+        """Lease a certain slot to `owner`, and return whether it is now theirs."""
         if slot.owner is None:
             self._epoch += 1
             slot.lease_to(owner, self._epoch)
@@ -250,14 +249,14 @@ class SlotManager:
         return following if following is not None and following.fill is Fill.SEALED else None
 
     def take(self, slot: Slot, limit: int) -> Sequence[int]:
-        """Hand out up to `limit` ready messages of a leased slot, as indexes."""
+        """Take up to `limit` ready messages of a leased slot, as indexes."""
         indexes = slot.take(limit)
         self._less_ready(slot, indexes)
         self.unacked += len(indexes)
         return indexes
 
     def take_one(self, slot: Slot) -> int:
-        """Hand out the next ready message of a leased slot, and return its index."""
+        """Take the next ready message of a leased slot, and return its index."""
         index = slot.take_one()
         self.ready -= 1
         if self.sizes is not None:
@@ -266,7 +265,8 @@ class SlotManager:
         return index
 
     def front(self) -> Slot | None:
-        """Return the slot with the lowest ready message, leased or not: ready messages may be dropped and expire.
+        """Return the slot with the lowest ready message, leased or not, because ready messages may be dropped and
+        expire.
 
         Cost: O(log n) amortised, n slots with ready messages.
         """
@@ -281,31 +281,31 @@ class SlotManager:
         return None
 
     def pick(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Hand out certain messages of a slot, which ascend, wherever they are. Raises: ValueError as `Slot.pick`."""
+        """Take certain messages of a slot, in ascending order, wherever they are. Raises: ValueError as `Slot.pick`."""
         slot.pick(indexes)
         self._less_ready(slot, indexes)
         self.unacked += len(indexes)
 
     def put_back(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Take back messages that were taken and not sent."""
+        """Put back messages that were taken but not sent."""
         slot.put_back(indexes)
         self._again_ready(slot, indexes)
 
     def requeue(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
-        """Take back messages that a consumer had; they come before all fresh messages, in their old order."""
+        """Requeue messages that a consumer had, before all fresh messages and in their old order."""
         slot.requeue(indexes, failed=failed)
         self._again_ready(slot, indexes)
 
     def give_back(self, slot: Slot) -> None:
         """End the lease of one slot (WSO2's re-assign when the last subscriber leaves).
 
-        Messages that were handed out stay with their channels; the rest is available to the next owner.
+        Delivered messages stay with their channels; the rest is available to the next owner.
         """
         slot.give_back()
         self._offer(slot)
 
     def give_back_all(self, owner: Owner) -> int:
-        """End every lease of `owner` in good order (its last consumer left), and return how many."""
+        """End every lease of `owner` cleanly (its last consumer has left), and return their number."""
         held = self.leased_to(owner)
         for slot in held:
             self.give_back(slot)
@@ -318,7 +318,7 @@ class SlotManager:
     # -- settle and delete --------------------------------------------------------------------------------------------
 
     def settle(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settle messages that were handed out, and delete the slot when it is sealed and has none left."""
+        """Settle delivered messages, and delete the slot if it is sealed and has none left."""
         slot.settle(indexes)
         self.unacked -= len(indexes)
         if slot.acks.count == slot.length and slot.fill is Fill.SEALED and slot.tenure is not Tenure.DELETED:
@@ -332,13 +332,13 @@ class SlotManager:
             self._delete_if_done(slot)
 
     def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settle ready messages of a slot that cannot be read any more."""
+        """Settle ready messages of a slot that are no longer readable."""
         slot.lose(indexes)
         self._less_ready(slot, indexes)
         self._delete_if_done(slot)
 
     def clear(self) -> list[list[Any]]:
-        """Delete every slot, and return the messages in memory, slot by slot, because to release many takes long."""
+        """Delete every slot, and return the messages in memory, slot by slot, because freeing many takes long."""
         contents = [slot.contents for slot in self.slots.values() if slot.contents]
         self.seal()
         for slot in list(self.slots.values()):
@@ -356,7 +356,9 @@ class SlotManager:
         return 0 if self.sizes is None else self.sizes.ready_bytes
 
     def count_sizes(self, size_of: Callable[[Any], int]) -> list[Slot]:
-        """Count the bytes of ready messages from now on, and return the slots on disk, which `sizes_known` is for."""
+        """Count the bytes of ready messages from now on, and return the slots on disk, for which `sizes_known` must be
+        called.
+        """
         sizes = self.sizes = ReadySizes(size_of)
         return [slot for slot in self.slots.values() if not sizes.measure(slot)]
 

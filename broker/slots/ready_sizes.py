@@ -11,9 +11,8 @@ from broker.slots.states import Tenure
 
 
 class ReadySizes:
-    """Counts the bytes of the ready messages of one slot manager.
-
-    Units: ``ready_bytes`` are those of the slots whose sizes are known; a slot on disk counts 0 until it is measured.
+    """Count the bytes of the ready messages of one slot manager. Units: ``ready_bytes`` covers the slots whose sizes
+    are known; a slot on disk counts 0 until it is measured.
     """
 
     __slots__ = ("_size_of", "ready_bytes")
@@ -24,7 +23,7 @@ class ReadySizes:
         self.ready_bytes = 0
 
     def measure(self, slot: Slot) -> bool:
-        """Count the ready messages of a slot in memory that were not counted; return False for a slot on disk."""
+        """Count the uncounted ready messages of a slot in memory; return False for a slot on disk."""
         slot.note_sizes(None)
         contents = slot.contents
         if contents is None:

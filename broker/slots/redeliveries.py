@@ -16,10 +16,9 @@ COUNT_MAX: Final = (1 << 32) - 1
 
 
 class ReturnRun(NamedTuple):
-    """Neighbours of one slot that came back equally often: the messages first <= index < end.
-
-    Shapes: ``acquired`` counts all returns, ``delivered`` those that count towards the delivery limit. Both are 0 when
-        a message may have been delivered, and no return of it is known.
+    """Neighbours of one slot with equal counts of returns: the messages first <= index < end. Shapes: ``acquired``
+    counts all returns, ``delivered`` those that count towards the delivery limit. Both are 0 for a message that may
+    have been delivered, but has no known return.
     """
 
     first: int
@@ -28,13 +27,11 @@ class ReturnRun(NamedTuple):
     delivered: int
 
 
-@mypyc_attr(acyclic=True)  # compiled, it is nothing to the garbage collector
+@mypyc_attr(acyclic=True)  # when compiled, the garbage collector ignores it
 class Redeliveries:
-    """Counts how often the messages of one slot came back.
-
-    Shapes: a bit is set once its message may have been delivered before; beyond the last bit none is set. ``_acquired``
-        and ``_delivered`` are as in `ReturnRun`, one for each bit; they are None while each of these messages came back
-        once, and all of them ``_failed`` or none did.
+    """Count the returns of the messages of one slot. Shapes: a bit is set once its message may have been delivered
+    before; missing bits are not set. ``_acquired`` and ``_delivered`` are as in `ReturnRun`, one for each bit; they are
+    None while each of these messages was returned once, and either all ``_failed`` or none did.
     """
 
     __slots__ = ("_acquired", "_bits", "_delivered", "_failed")
@@ -50,7 +47,7 @@ class Redeliveries:
         return index < len(bits) and bool(bits[index])
 
     def acquired(self, index: int) -> int:
-        """Return how often a message came back."""
+        """Return how often a message was returned."""
         if index not in self:
             return 0
         acquired = self._acquired
@@ -72,15 +69,14 @@ class Redeliveries:
         return len([index for index in indexes if index < known and bits[index]])
 
     def worn(self, indexes: Sequence[int], limit: int) -> list[int]:
-        """List those of some messages that came back `limit` times or more, as far as a delivery limit counts."""
+        """List those of some messages that were returned `limit` times or more, as counted for a delivery limit."""
         if limit > 1 and self._delivered is None:
             return []
         return [index for index in indexes if self.delivered(index) >= limit]
 
     def add(self, indexes: Sequence[int], *, failed: bool) -> None:
-        """Count one more return of some messages, at least one, which ascend; it counts for the limit if it `failed`.
-
-        Cost: a few slice assignments for a range of messages that came back equally often.
+        """Count one more return of some messages, at least one, in ascending order; it counts for the limit if it
+        `failed`. Cost: a few slice assignments for a range of messages with equal counts.
         """
         self._grow(indexes[-1] + 1)
         if self._acquired is None:
@@ -109,14 +105,14 @@ class Redeliveries:
         self._bits[first:end] = 1
 
     def doubt(self, first: int, end: int) -> None:
-        """Note that the messages first <= index < end may have been delivered before."""
+        """Mark the messages first <= index < end as possibly delivered before."""
         if first < end:
             self._grow(end)
             self._count()
             self._bits[first:end] = 1
 
     def runs(self, indexes: Sequence[int]) -> list[ReturnRun]:
-        """Return the runs of those of some messages that may have been delivered before. Shapes: both ascend."""
+        """Return the runs among some messages that may have been delivered before. Shapes: both ascend."""
         found: list[ReturnRun] = []
         bits = self._bits
         for start, end_of_piece in pieces(indexes):
@@ -131,7 +127,7 @@ class Redeliveries:
         return found
 
     def _equal_runs(self, start: int, stop: int) -> list[ReturnRun]:
-        """Split neighbours that came back into runs of equal counts."""
+        """Split returned neighbours into runs of equal counts."""
         acquired, delivered = self._acquired, self._delivered
         if acquired is None or delivered is None:
             return [ReturnRun(start, stop, 1, int(self._failed))]
@@ -152,7 +148,7 @@ class Redeliveries:
             self._delivered = array("I", self._acquired) if self._failed else array("I", (0,)) * len(self._bits)
 
     def _grow(self, length: int) -> None:
-        """Grow to a bit, and counts if there are any, for each of the first `length` messages."""
+        """Grow to one bit, and one of each kept count, for each of the first `length` messages."""
         missing = length - len(self._bits)
         if missing > 0:
             self._bits.extend(bytes(missing))

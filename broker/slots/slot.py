@@ -21,18 +21,18 @@ ONES: Final = [range(index, index + 1) for index in range(1024)]
 
 
 def single(index: int) -> range:
-    """Return an index as a range: most queues of many get one message at a time, and making a range takes long."""
+    """Return an index as a range, from a cache: most queues get one message at a time, and creating ranges is slow."""
     return ONES[index] if index < len(ONES) else range(index, index + 1)
 
 
 def dense(indexes: Sequence[int]) -> Sequence[int]:
-    """Return ascending indexes as a range when none is missing between them, else as a list."""
+    """Return ascending indexes as a range if none is missing between them, else as a list."""
     if indexes[-1] - indexes[0] == len(indexes) - 1:
         return range(indexes[0], indexes[-1] + 1)
     return list(indexes) if isinstance(indexes, range) else indexes
 
 
-# What a slot shares with all others until it has something of its own: one slot of very many is rarely in a cache.
+# Defaults that all slots share until they have values of their own: one slot of very many is rarely in a cache.
 _NO_SEGMENTS: Final[set[int]] = set()
 _NONE_UNLOGGED: Final[list[int]] = []
 _MARKED: Final = bitarray("1")
@@ -40,17 +40,16 @@ _UNMARKED: Final = bitarray("0")
 
 
 class Slot:
-    """A range of message ids: which of them are settled, and how far they were handed out.
-
-    A message of a slot is *ready* (not handed out, or returned), *unacked* (handed out) or *settled*. Being leased is a
-    property of the slot: its ready messages stay visible to purge and limits.
+    """A range of message ids: which of them are settled, and how far they were delivered. A message of a slot is
+    *ready* (not delivered, or returned), *unacked* (delivered) or *settled*. Being leased is a property of the slot:
+    its ready messages stay visible to purge and limits.
 
     Shapes: ``contents[i]`` is message ``first + i`` or None once settled; ``contents is None`` when the slot is on
-        disk. ``returned`` marks the ``returned_count`` messages below ``cursor`` that are handed out again next, and is
+        disk. ``returned`` marks the ``returned_count`` messages below ``cursor`` that are delivered again next, and is
         None without any. ``redeliveries`` counts returns; it is None before the first one. Only the slot's own methods
         may add to these, to ``segments`` and to ``unlogged``. ``owner`` is the holder of the lease, None while the slot
         is free; ``epoch`` is that of its last lease. Indexes that a method takes or returns ascend.
-    Units: ``bytes`` is the memory charge of what was published into it; ``sizes`` are in bytes too.
+    Units: ``bytes`` is the memory charge of the messages published into it; ``sizes`` are in bytes too.
     Invariant: ``holes`` settled messages lie at or beyond ``cursor`` (purged or recovered without a record).
     """
 
@@ -96,8 +95,8 @@ class Slot:
         self.redeliveries: Redeliveries | None = None
         self.sizes: array[int] | None = None  # the size of each message for its queue's limit in bytes, if there is one
         self.fill = Fill.OPEN
-        self.seen = 0  # the number of the last look for slots that occur twice
-        self.offered = False  # stands in the manager's heap of slots that have ready messages
+        self.seen = 0  # the number of the last search for repeated slots
+        self.offered = False  # is in the manager's heap of slots with ready messages
         self.recovered = False  # after an unclean stop every message counts as redelivered
         self.mixed = False  # some of its messages have no record in a log
         self.segments = _NO_SEGMENTS  # log segments its records are in: liveness is counted per (slot, segment)
@@ -120,7 +119,7 @@ class Slot:
         charge_bytes: int,
         recovered: bool,
     ) -> Slot:
-        """Return a sealed slot on disk, as recovery found it."""
+        """Return a recovered slot, sealed and on disk."""
         slot = cls(first)
         slot.length = slot.logged = length
         slot.bytes = charge_bytes
@@ -140,12 +139,12 @@ class Slot:
 
     @property
     def ready(self) -> int:
-        """How many messages may be handed out."""
+        """The number of ready messages."""
         return self.returned_count + self.length - self.cursor - self.holes
 
     @property
     def unsettled(self) -> int:
-        """How many messages are ready or unacked."""
+        """The number of messages that are ready or unacked."""
         return self.length - self.acks.count
 
     @property
@@ -154,7 +153,7 @@ class Slot:
         return self.contents is not None
 
     def mark_volatile(self, index: int) -> None:
-        """Note that a message of a durable queue is transient, and on disk only because memory was short."""
+        """Mark a message of a durable queue as transient, and on disk only because memory was short."""
         if self.volatile is None:
             self.volatile = bitarray(endian="little")
         if index >= len(self.volatile):
@@ -162,7 +161,7 @@ class Slot:
         self.volatile[index] = 1
 
     def add_segment(self, segment: int) -> bool:
-        """Note a segment that some of its records are in, and return whether it is a new one."""
+        """Add a segment that has some of its records, and return whether it is new."""
         if segment in self.segments:
             return False
         if not self.segments:
@@ -172,7 +171,7 @@ class Slot:
         return True
 
     def mark_mixed(self) -> None:
-        """Note that some of its messages have no record in a log."""
+        """Mark the slot as having messages without a log record."""
         self.mixed = True
 
     def is_volatile(self, index: int) -> bool:
@@ -181,12 +180,12 @@ class Slot:
         return volatile is not None and index < len(volatile) and bool(volatile[index])
 
     def page_out(self, body_bytes: int) -> None:
-        """Release the messages in memory: all of them are on disk. Units: `body_bytes` as ``body_bytes``."""
+        """Release the messages in memory, all of which are on disk. Units: `body_bytes` as ``body_bytes``."""
         self.body_bytes = body_bytes
         self.contents = None
 
     def load(self, contents: list[Any], charge_bytes: int) -> None:
-        """Take the messages that were read from disk, None for each settled one.
+        """Set the messages read from disk, None for each settled one.
 
         Units: `charge_bytes` is the charge of these messages. ``bytes`` is extrapolated to include the settled ones,
         whose charge is no longer known.
@@ -197,7 +196,7 @@ class Slot:
     def fill_with(
         self, contents: list[Any], charge_bytes: int, returns: Iterable[ReturnRun], *, recovered: bool
     ) -> None:
-        """Take messages that were leased from a shared store; the slot must be empty."""
+        """Set messages leased from a shared store; the slot must be empty."""
         self.contents = contents
         self.length = len(contents)
         self.bytes = charge_bytes
@@ -205,23 +204,23 @@ class Slot:
         self.recovered = recovered
 
     def note_returns(self, returns: Iterable[ReturnRun]) -> None:
-        """Take the counts of returns that are known from before."""
+        """Set the known counts of earlier returns."""
         for run in returns:
             self._redeliveries().put(run)
 
     def note_logged(self) -> None:
-        """Note that the queue log has an entry of every message except ``unlogged``."""
+        """Record that the queue log has an entry of every message except ``unlogged``."""
         self.logged = self.length
 
     def note_unlogged(self, index: int) -> None:
-        """Note a message that has no entry in the queue log."""
+        """Record a message that has no entry in the queue log."""
         if not self.unlogged:
             self.unlogged = [index]
         else:
             self.unlogged.append(index)
 
     def note_spilled(self) -> None:
-        """Note that the queue log has an entry of every message."""
+        """Record that the queue log has an entry of every message."""
         self.unlogged = _NONE_UNLOGGED
 
     def move_fill(self, event: str) -> None:
@@ -256,13 +255,12 @@ class Slot:
         self.contents = None
 
     def note_sizes(self, sizes: array[int] | None) -> None:
-        """Take the sizes of the messages, or forget them."""
+        """Set or clear the sizes of the messages."""
         self.sizes = sizes
 
     def take(self, limit: int) -> Sequence[int]:
-        """Hand out up to `limit` messages: returned ones before fresh ones, lowest first.
-
-        Shapes: ascending indexes; a range when all of them are fresh and in one piece.
+        """Take up to `limit` messages: returned ones before fresh ones, lowest first. Shapes: ascending indexes; a
+        range if all of them are fresh and contiguous.
         """
         if self.returned is not None:
             indexes = self._first_returned(limit)
@@ -286,7 +284,7 @@ class Slot:
         return taken
 
     def take_one(self) -> int:
-        """Hand out the message that `take` would hand out first, and return its index; one must be ready."""
+        """Take the first message that `take` would take, and return its index; one must be ready."""
         index = self.cursor
         if self.returned is not None or self.holes:
             return self.take(1)[0]
@@ -294,7 +292,7 @@ class Slot:
         return index
 
     def front(self, limit: int) -> Sequence[int]:
-        """Return up to `limit` ready messages in the order of `take`, without handing them out.
+        """Return up to `limit` ready messages in the order of `take`, without taking them.
 
         Cost: the returned messages and the settled ones between them.
         """
@@ -303,16 +301,15 @@ class Slot:
         return list(islice(self.acks.unsettled(self.cursor, self.length), limit))
 
     def is_ready(self, index: int) -> bool:
-        """Return whether a message may be handed out."""
+        """Return whether a message is ready."""
         if index < self.cursor:
             returned = self.returned
             return returned is not None and index < len(returned) and bool(returned[index])
         return index < self.length and index not in self.acks
 
     def pick(self, indexes: Sequence[int]) -> None:
-        """Hand out certain messages, at least one, wherever they are. Raises: ValueError when one is not ready.
-
-        Shapes: they ascend.
+        """Take certain messages, at least one, wherever they are. Raises: ValueError if one is not ready. Shapes: they
+        ascend.
         Cost: the ready messages before the last one, if that is fresh.
         """
         for index in indexes:
@@ -330,7 +327,7 @@ class Slot:
             self._return(before)
 
     def size_of(self, indexes: Sequence[int]) -> int:
-        """Return the size of messages for a limit in bytes; 0 as long as their sizes are not known."""
+        """Return the size of messages for a limit in bytes; 0 while their sizes are not known."""
         sizes = self.sizes
         if sizes is None:
             return 0
@@ -339,17 +336,17 @@ class Slot:
         return sum([sizes[index] for index in indexes])
 
     def put_back(self, indexes: Sequence[int]) -> None:
-        """Take back messages that were handed out and not sent: they are fresh again."""
+        """Put back messages that were taken but not sent; they are fresh again."""
         self._return(indexes)
 
     def requeue(self, indexes: Sequence[int], *, failed: bool) -> None:
-        """Take back messages that a consumer had: each keeps its place and counts one more return."""
+        """Requeue messages that a consumer had; each keeps its place and counts one more return."""
         if indexes:
             self._return(indexes)
             self._redeliveries().add(indexes, failed=failed)
 
     def settle(self, indexes: Sequence[int]) -> None:
-        """Mark handed-out messages settled and release their contents."""
+        """Mark delivered messages settled and release their contents."""
         if len(indexes) == 1:
             self.settle_one(indexes.start if isinstance(indexes, range) else indexes[0])
             return
@@ -363,7 +360,7 @@ class Slot:
                     contents[index] = None
 
     def settle_one(self, index: int) -> None:
-        """Mark one message settled that was handed out, and release its content."""
+        """Mark one delivered message settled and release its content."""
         self.acks.settle(index)
         contents = self.contents
         if contents is not None:
@@ -384,7 +381,7 @@ class Slot:
             self.holes = 0
 
     def unacked(self) -> list[int]:
-        """List the indexes that were handed out and are not settled."""
+        """List the indexes of delivered messages that are not settled."""
         elsewhere = self.acks.bits(self.cursor)
         if self.returned is not None:
             returned = self.returned[: self.cursor]
@@ -392,7 +389,7 @@ class Slot:
         return list(elsewhere.search(_UNMARKED))
 
     def ready_indexes(self) -> Sequence[int]:
-        """Return the ready messages; a range when no message in between is missing."""
+        """Return the ready messages; a range if they are contiguous."""
         fresh: Sequence[int] = range(self.cursor, self.length)
         if self.holes:
             fresh = list(self.acks.unsettled(self.cursor, self.length))
@@ -401,11 +398,11 @@ class Slot:
         return [*self._first_returned(self.returned_count), *fresh]
 
     def doubt(self, first: int) -> None:
-        """Count messages from an id on as redelivered, though no return of theirs is known."""
+        """Count messages from an id on as redelivered, without a known return."""
         self._redeliveries().doubt(max(0, first - self.first), self.length)
 
     def redelivered_among(self, indexes: Sequence[int]) -> int:
-        """Return how many of the messages may have been delivered before."""
+        """Return the number of messages that may have been delivered before."""
         if self.recovered:
             return len(indexes)
         return 0 if self.redeliveries is None else self.redeliveries.among(indexes)
@@ -429,12 +426,12 @@ class Slot:
         return self.redeliveries.worn(indexes, limit)
 
     def ready_again(self) -> Sequence[int]:
-        """Return the ready messages that came back, as far as their returns were counted."""
+        """Return the ready messages that were returned, and counted as such."""
         runs = self.returns_of(self.ready_indexes())
         return [index for run in runs if run.acquired for index in range(run.first, run.end)]
 
     def first_fresh(self, limit: int) -> list[int]:
-        """Return up to `limit` of the first ready messages that never came back."""
+        """Return up to `limit` of the first ready messages that were never returned."""
         if self.redeliveries is None:
             return list(self.front(limit))
         found: list[int] = []
@@ -446,13 +443,12 @@ class Slot:
         return found
 
     def returns_of(self, indexes: Sequence[int]) -> list[ReturnRun]:
-        """Return how often messages came back, for those that did."""
+        """Return the runs of returned messages, with their counts."""
         return [] if self.redeliveries is None else self.redeliveries.runs(indexes)
 
     def _return(self, indexes: Sequence[int]) -> None:
-        """Add handed-out messages to those that are handed out next.
-
-        The newest messages in one piece become fresh: then the fresh range starts earlier.
+        """Add delivered messages to those delivered next. A contiguous run of the newest messages becomes fresh: then
+        the fresh range starts earlier.
         """
         if not indexes:
             return
@@ -478,7 +474,7 @@ class Slot:
             self.returned = None
 
     def _first_returned(self, limit: int) -> Sequence[int]:
-        """Return the lowest returned messages, up to `limit`; a range when they are in one piece."""
+        """Return the lowest returned messages, up to `limit`; a range if they are contiguous."""
         returned = self.returned
         assert returned is not None
         limit = min(limit, self.returned_count)
@@ -488,7 +484,7 @@ class Slot:
         return list(islice(returned.search(_MARKED), limit))
 
     def _redeliveries(self) -> Redeliveries:
-        """Return the counts of returns, which the first use makes."""
+        """Return the counts of returns, which the first use creates."""
         redeliveries = self.redeliveries
         if redeliveries is None:
             redeliveries = self.redeliveries = Redeliveries()

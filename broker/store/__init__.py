@@ -1,1 +1,1 @@
-"""The store: one log per vhost, and what is derived from it."""
+"""The store: one log per vhost, and the files derived from it."""

@@ -2,7 +2,7 @@
 
 It has two steps. The first gathers everything in the folder DATA/backup.staging: files that never change again (full
 log segments, slot files) as hard links, which takes no time and keeps them even if the broker removes them; the others
-as copies. The second makes the target from these files, again by links where it is on the same disk.
+as copies. The second creates the target from these files, again by links where it is on the same disk.
 
 Until everything is on disk, the target's file `format` says that the backup is unfinished, and no broker opens it.
 """
@@ -20,21 +20,21 @@ REMOVED: Final = "%removed-"
 STAGING: Final = "backup.staging"
 BLOCK_BYTES: Final = 1024 * 1024
 UNFINISHED: Final = b"slotmq backup, unfinished\n"
-# These belong to the running broker only, or to one start.
+# These belong to the running broker, or to a single start.
 _OWN: Final = frozenset(("lock", "control.sock", "format", "incarnation", "reserve", "running"))
 _UNFINISHED_NAME: Final = ".unfinished"
 
 
 class BackupStopped(Exception):
-    """The broker stops, or the backup was cancelled."""
+    """The broker is stopping, or the backup was cancelled."""
 
 
 class Backup:
     """One backup. All methods except `stop` are *blocking*, for one thread at a time, and raise StoreFailed and
     BackupStopped.
 
-    Shapes: `gather_*` fill the staging folder, `copy` makes the target from it, `clean` removes it.
-        `stop`, from any thread, ends it soon.
+    Shapes: `gather_*` fill the staging folder, `copy` creates the target from it, `clean` removes it. `stop`, from any
+        thread, ends it soon.
     """
 
     def __init__(self, files: Files, folder: Path, target: Path) -> None:
@@ -85,7 +85,7 @@ class Backup:
         self._gather_files(source, target)
 
     def gather_others(self, known: Collection[str]) -> None:
-        """Gather the vhosts that are not open: all but those with these folder names."""
+        """Gather the vhosts that are not open: all except those with these folder names."""
         source = self._folder / "vhosts"
         for entry in self._files.list(source):
             if entry not in known and not entry.startswith(REMOVED):

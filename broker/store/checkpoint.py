@@ -15,7 +15,7 @@ checkpoint file
                        u32 how often in all, u32 how many of these returns count towards the delivery limit),
                        segments (u32 number, u32 live messages)
 
-A checkpoint gets its name when it is on disk, so it exists as a whole or not at all.
+A checkpoint gets its name once it is on disk, so it exists as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _KEPT: Final = 2  # the newest, and the one before it in case the newest cannot 
 class SlotState:
     """A slot in a checkpoint.
 
-    Shapes: ids are first <= id < end. ``settled`` has one bit per message, least significant first; bits that it has no
-        room for are 0. ``returns`` tells which messages came back, and how often. The keys of ``segments`` are the log
-        segments that entries of it may point to; the values say how many, where that is known.
-        ``redelivered`` says that its messages have survived an unclean stop: any of them may have been delivered.
+    Shapes: ids are first <= id < end. ``settled`` has one bit per message, least significant first; missing bits are 0.
+        ``returns`` has the returned messages, with the number of their returns. The keys of ``segments`` are the log
+        segments that its entries may point to; the values are the numbers of these entries, where known.
+        ``redelivered`` means that its messages have survived an unclean stop: any of them may have been delivered.
     Units: ``size_bytes`` is the sum of the records of its messages.
     """
 
@@ -72,7 +72,7 @@ class SlotState:
 
     @property
     def unsettled(self) -> int:
-        """How many messages are not settled."""
+        """The number of messages that are not settled."""
         return self.end - self.first - int.from_bytes(self.settled, "little").bit_count()
 
 
@@ -134,8 +134,8 @@ def encode_checkpoint(checkpoint: Checkpoint, *, synced: bool, between: Callable
 def decode_checkpoint(block: bytes, path: Path) -> tuple[Checkpoint, bool]:
     """Return the checkpoint in a file, and whether it was written with syncs on.
 
-    Raises: ValueError when the file is damaged; NewerFormat when a later version wrote it, which may change all of it
-        but the magic and the places of format and checksum.
+    Raises: ValueError when the file is damaged; NewerFormat when a later version wrote it, which may change everything
+        except the magic and the positions of format and checksum.
     """
     try:
         magic, version, clean, synced = _FRONT.unpack_from(block)
@@ -178,13 +178,13 @@ class LogNeed(NamedTuple):
         return cls(checkpoint.position, frozenset(segments))
 
 
-WHOLE_LOG: Final = LogNeed(0, frozenset())  # what a recovery without a checkpoint needs
+WHOLE_LOG: Final = LogNeed(0, frozenset())  # the need of a recovery without a checkpoint
 
 
 class CheckpointFolder:
     """The numbered checkpoints in the folder of one vhost: the newest, and the one before it.
 
-    Without an older one, recovery can begin at the beginning of the log; that counts as an older checkpoint here.
+    If there is no older one, the beginning of the log counts as one.
     """
 
     def __init__(self, files: Files, folder: Path) -> None:
@@ -195,10 +195,9 @@ class CheckpointFolder:
         self._needs = [WHOLE_LOG]  # of the checkpoints that were read or written here, ascending; those are kept
 
     def read(self, findings: list[Finding]) -> tuple[Checkpoint, bool] | None:
-        """Return the newest checkpoint that is whole and whether it was synced; None when there is none.
-
-        A damaged one is added to the findings and stays until `remove_damaged`. Recovery then starts from the one
-        before, for which the log is kept.
+        """Return the newest intact checkpoint, or None, and whether it was synced. A damaged one is added to the
+        findings and stays until `remove_damaged`; recovery then starts from the previous one, for which the log is
+        kept.
         """
         skipped: list[tuple[Path, str]] = []
         found: tuple[Checkpoint, bool] | None = None
@@ -234,7 +233,7 @@ class CheckpointFolder:
 
     @property
     def need(self) -> LogNeed:
-        """The part of the log that a recovery needs from whichever kept checkpoint."""
+        """The part of the log that a recovery from any kept checkpoint needs."""
         return LogNeed(self._needs[0].position, frozenset().union(*[need.segments for need in self._needs]))
 
     def write(self, checkpoint: Checkpoint, *, sync: bool, between: Callable[[], None] = lambda: None) -> None:
@@ -250,13 +249,13 @@ class CheckpointFolder:
         self._keep(_KEPT)
 
     def give_up_older(self) -> bool:
-        """Keep nothing but the newest checkpoint and return whether there was an older one. Raises: StoreFailed."""
+        """Keep only the newest checkpoint and return whether there was an older one. Raises: StoreFailed."""
         had_older = len(self._needs) > 1 or len(self._numbers) > 1
         self._keep(1)
         return had_older
 
     def _keep(self, count: int) -> None:
-        """Keep the newest checkpoints. What only the others need may be removed once they are."""
+        """Keep the newest checkpoints. Files that only the others need may be removed once those are gone."""
         while len(self._numbers) > count:
             self._files.remove(self._path(self._numbers.pop(0)))
         del self._needs[:-count]

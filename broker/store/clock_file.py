@@ -1,7 +1,8 @@
 """The file `clock` of a data folder: the difference between the broker's clock and the system clock.
 
 It is one line: `slotmq clock, format 1, ahead <ms> ms, seen <ms> ms, crc32c <8 hex digits>`; the checksum covers the
-text before its comma. The file is replaced as a whole. In a folder without it, a new one, the clocks never differed.
+text before its comma. The file is replaced as a whole. In a new folder, which has no such file, the clocks never
+differed.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ The compactor of `broker.delivery` drives it between two checkpoints, in one tas
 2. thread   ``plan_relocation`` reads the entries and copies the records that are still needed.
 3. loop     ``append_relocation`` appends them as MOVED records, some per turn; the committer syncs them as any record.
 4. loop     ``VhostStore.finish_relocation`` points the queue log at the copies, some per turn, and returns the moves.
-            In the same turn the compactor adds the copies' segments to the slots and corrects resident messages.
+            In the same turn the compactor adds the copies' segments to the slots and updates resident messages.
 5. loop     After the last move the compactor removes the old segment from the slots.
-6. The next checkpoint does not refer to the segment any more, and removes it.
+6. The next checkpoint no longer refers to the segment, and removes it.
 
 Between 3 and 5 a slot's messages may be in both segments, so the slot counts in both. A crash there loses nothing:
 the last checkpoint still names the old segment, and replay applies each MOVED record that reached the disk.
@@ -47,7 +47,7 @@ class SlotReference(NamedTuple):
 
 
 class MovedRecord(NamedTuple):
-    """The present position of a message's record, and when it is due.
+    """The current position of a message's record, and when the message is due.
 
     Shapes: positions; the segments are their upper halves. ``due_ms`` is 0 when nothing delays the message. ``place``
         is that of the message's slot among those that the relocation was planned for.
@@ -76,7 +76,7 @@ class Copy(NamedTuple):
 class Relocation:
     """The copies that free one segment.
 
-    Shapes: ``doubtful`` has the unsettled messages whose place is not proved: (slot, indexes).
+    Shapes: ``doubtful`` has the unsettled messages whose place is not verified: (slot, indexes).
     Units: ``live_bytes`` is what the copies take; ``end`` the log position that must be synced before it is finished;
         ``left`` counts the messages whose moves were not taken yet.
     """
@@ -94,7 +94,7 @@ class Relocation:
         self._moves = self._each_move()
 
     def append(self, log: MessageLog, most: int | None) -> bool:
-        """Append up to `most` copies to the log, all when None; return whether some are left."""
+        """Append up to `most` copies to the log, or all if None; return whether some are left."""
         start = len(self._positions)
         copies = self._copies[start : None if most is None else start + most]
         self._positions += [log.append(copy.record) for copy in copies]
@@ -138,9 +138,9 @@ def plan_relocation(
     slots: Sequence[SlotReference],
     limit_bytes: int,
 ) -> Relocation | None:
-    """Return copies of the records that the slots need of a segment; None for more than `limit_bytes`. *Blocking.*
+    """Return copies of a segment's records that the slots need; None for more than `limit_bytes`. *Blocking.*
 
-    Invariant: the segment may be removed only when nothing is doubtful: a damaged entry may be one of its messages'.
+    Invariant: the segment may be removed only if nothing is doubtful, because a damaged entry may point to it.
     Raises: StoreFailed.
     """
     if _needs_more(read_entries, segment, slots, limit_bytes):
@@ -182,7 +182,7 @@ def _needs_more(
     limit_bytes: int,
 ) -> bool:
     """Return whether one queue alone needs too much. A queue has each record once, so summing takes no memory."""
-    least: dict[int, int] = {}  # by the number of messages alone, for which no entry must be read
+    least: dict[int, int] = {}  # by the number of messages alone, which needs no reads
     for slot in slots:
         if len(slot.segments) == 1:
             least[slot.queue_number] = least.get(slot.queue_number, 0) + len(slot.indexes) * RECORD_MIN_BYTES

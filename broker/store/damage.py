@@ -1,4 +1,4 @@
-"""The failures of a data folder, each with what the operator needs to know.
+"""The failures of a data folder, each with the facts that the operator needs.
 
 A checksum mismatch below the last synced position stops the start; it is never repaired by deleting.
 """
@@ -12,16 +12,17 @@ from typing import Final, NamedTuple
 from broker.amqp.errors import BrokerError, Fatal, NotNow
 from broker.event_log import get_logger
 
-SECTOR_BYTES: Final = 4096  # of current disks, and the least that the page cache reads
-FAILURES_MAX: Final = 256  # each takes a disk seconds, so a dead disk is not read sector by sector
+SECTOR_BYTES: Final = 4096  # of current disks, and the minimum that the page cache reads
+FAILURES_MAX: Final = 256  # each takes seconds, so a dead disk is not read sector by sector
 _log = get_logger()
 
 
 def read_around(read: Callable[[int, int], bytes], offset: int, size: int) -> tuple[bytes, str]:
-    """Return `size` bytes from `offset`, fewer at the end of the file, and why some of them could not be read.
+    """Return `size` bytes from `offset`, fewer at the end of the file, and the reason why some of them could not be
+    read.
 
     Shapes: read(offset, size) raises StoreFailed. Unreadable bytes become zeros; without any, the reason is empty.
-    Cost: one call without bad sectors, else a few for each.
+    Cost: one call, and a few for each bad sector.
     """
     pieces: list[bytes] = []
     reason = ""
@@ -49,9 +50,9 @@ def read_around(read: Callable[[int, int], bytes], offset: int, size: int) -> tu
 class StoreFailed(Fatal):
     """A file call failed; nothing may be confirmed after it.
 
-    A write or sync that failed is not tried again: the kernel may have dropped the dirty pages, so a second sync could
-    succeed falsely. A caller that has promised nothing yet (a vhost that cannot be created, a backup, a slot file)
-    may refuse the request instead.
+    A failed write or sync is not retried: the kernel may have dropped the dirty pages, so a second sync could falsely
+    succeed. A caller that has promised nothing yet (a vhost that cannot be created, a backup, a slot file) may refuse
+    the request instead.
     """
 
     def __init__(self, path: object, reason: str) -> None:
@@ -77,7 +78,7 @@ class CorruptRecord(CorruptStore):
 
 
 class CorruptFile(StoreFailed):
-    """A small file, which is read as a whole, differs from what was written."""
+    """A small file, which is read as a whole, differs from its written content."""
 
 
 class MissingData(StoreFailed):
@@ -85,7 +86,7 @@ class MissingData(StoreFailed):
 
 
 def note_missing(path: Path, what: str, *, quarantine: bool) -> None:
-    """Refuse to go on without a file or folder; with quarantine, log what is lost.
+    """Refuse to continue without a file or folder; with quarantine, log the loss instead.
 
     Raises: MissingData.
     """
@@ -109,18 +110,18 @@ class FolderUnwritable(BrokerError):
 
 
 class NoDataFolder(BrokerError):
-    """The folder, or the format in its file `format`, is none that a broker may open."""
+    """The folder, or the format in its file `format`, is not one that a broker may open."""
 
     def __init__(self, folder: Path, reason: str) -> None:
         super().__init__(f"{folder}: not a data folder: {reason}")
 
 
 class LinkedFolder(BrokerError):
-    """The data folder has a symbolic link, which may lead to what is not the broker's."""
+    """The data folder has a symbolic link, which may lead to files of others."""
 
 
 class NewerFormat(BrokerError):
-    """A later version wrote the file or folder: it is intact, and this version must leave it alone.
+    """A later version wrote the file or folder: it is intact, and this version must not change it.
 
     Shapes: ``number`` is the format found, ``known`` the highest one that this version reads; ``noun`` names what they
         number, if not a format.
@@ -131,7 +132,7 @@ class NewerFormat(BrokerError):
 
 
 class OlderFormat(BrokerError):
-    """A version that was never released wrote the folder: this version cannot read it, and must leave it alone.
+    """A version that was never released wrote the folder: this version cannot read it, and must not change it.
 
     Shapes: ``number`` is the format found, ``known`` the one that this version reads.
     """
@@ -143,10 +144,10 @@ class OlderFormat(BrokerError):
 class Finding(NamedTuple):
     """A problem that recovery found and handled; the log names each.
 
-    Shapes: ``event`` is the name it is logged under: ``store.tail_cut`` (bytes that were never synced went),
+    Shapes: ``event`` is the name it is logged under: ``store.tail_cut`` (unsynced bytes were removed),
         ``store.quarantined`` (synced bytes are unreadable and were skipped), ``store.checkpoint_skipped``,
         ``store.queue_logs_rebuilt``, ``store.messages_lost`` (their records are gone).
-    Units: ``lost_bytes`` counts what is not used any more.
+    Units: ``lost_bytes`` counts bytes that are no longer used.
     """
 
     event: str

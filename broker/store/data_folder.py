@@ -8,7 +8,7 @@
     begun                 exists from the end of the first start on: see `DataFolder.has_begun`
     reserve               see `Reserve`
     slots/                slot files; see `slot_folder`
-    cluster/<name>/       what a cluster node has no memory for; nothing in it outlives the process
+    cluster/<name>/       data that a cluster node has paged out; nothing in it outlives the process
     vhosts/<name>/        one store; see `folder_name` for the name
     vhosts/%removed-<n>/  the remains of a removed vhost; no vhost has such a name
 
@@ -59,12 +59,12 @@ _STAMP: Final = re.compile(rb"slotmq data folder, format (\d{1,9})\n")
 
 
 class Reserve:
-    """The reserve: disk space that a folder holds back, so that a broker can start on a full disk and be drained.
+    """The reserve: disk space set aside in a folder, so that a broker can start on a full disk and be drained.
 
     A start frees the reserve before it writes anything, and allocates it again, piece by piece, once the disk has as
     much free space next to it. Until then the missing part does not count as free, and the disk alarm is raised:
-    publishers cannot use the space that acks and checkpoints need. The files of other programs can.
-    All methods are *blocking*, about as long as a `statvfs`.
+    publishers cannot use the space that acks and checkpoints need, although other programs can. All methods are
+    *blocking*, about as long as a `statvfs`.
 
     Units: ``size_bytes`` is the configured reserve, ``missing_bytes`` the part of it that is not allocated.
     """
@@ -77,7 +77,7 @@ class Reserve:
         self.missing_bytes = size_bytes
 
     def give_up(self) -> None:
-        """Free the reserve of the last run. Raises: StoreFailed."""
+        """Free the reserve left by the last run. Raises: StoreFailed."""
         self.missing_bytes = self.size_bytes
         if self._files.exists(self._path):
             self._files.remove(self._path)
@@ -95,7 +95,7 @@ class Reserve:
     def take_piece(self) -> bool:
         """Allocate the next piece of the reserve if there is room; return whether it was allocated.
 
-        A piece that the disk refuses (a quota) is logged and tried again later.
+        A refused piece (by a quota) is logged and retried later.
         """
         if not self.missing_bytes or self.free_bytes() < self.size_bytes:
             return False
@@ -130,8 +130,8 @@ def is_digest(folder: str) -> bool:
 class DataFolder:
     """A data folder that this process has locked until `close`.
 
-    Shapes: ``incarnation`` is 32 hex digits, new at each start, so that a reader can tell
-        whether the broker was restarted, or restored from a copy.
+    Shapes: ``incarnation`` is 32 hex digits, new at each start, by which a reader detects that the broker was
+        restarted, or restored from a copy.
     """
 
     def __init__(self, files: Files, path: Path, locks: list[File], incarnation: str, reserve: Reserve) -> None:
@@ -150,8 +150,8 @@ class DataFolder:
         folders that cannot be locked. The space of the reserve is free until its pieces are taken again. The folder may
         be a symbolic link, and may have none.
         Raises: FolderBusy when another broker uses it; FolderUnwritable when it cannot be created or written;
-            LinkedFolder; NewerFormat, OlderFormat when another version wrote it, NoDataFolder when another program did:
-            nothing in it was changed.
+            LinkedFolder; NewerFormat, OlderFormat when another version wrote it, NoDataFolder when another program did.
+            In all these cases nothing in it is changed.
         """
         try:
             new = [folder for folder in (path, *path.parents) if not files.exists(folder)]
@@ -217,7 +217,7 @@ class DataFolder:
         return self.files.exists(self.path / BEGUN)
 
     def note_begun(self) -> None:
-        """Note that all parts of the data folder are on disk. Raises: StoreFailed."""
+        """Record that all parts of the data folder are on disk. Raises: StoreFailed."""
         if not self.has_begun:
             self.files.replace(self.path / BEGUN, [b"slotmq data folder, begun\n"]).close()
 
@@ -250,7 +250,7 @@ class DataFolder:
         return folder
 
     def empty_folder(self, name: str) -> Path:
-        """Return the folder of a vhost of a node of a cluster, without what an earlier start left there. *Blocking.*
+        """Return the emptied folder of a vhost of a cluster node. *Blocking.*
 
         Raises: StoreFailed.
         """
@@ -263,7 +263,7 @@ class DataFolder:
     def remove_vhost(self, name: str) -> None:
         """Remove the folder of a vhost whose store is closed, if it exists. *Blocking.*
 
-        When it returns, the vhost is removed durably; after a crash before that, all of it exists or nothing.
+        When it returns, the removal is durable; after an earlier crash, either all of the vhost exists or nothing.
         Raises: StoreFailed.
         """
         folder = self._vhosts / folder_name(name)
@@ -296,7 +296,7 @@ class DataFolder:
 
 
 def check_links(files: Files, path: Path) -> None:
-    """Accept a data folder without symbolic links in it and in its vhosts. Raises: LinkedFolder, StoreFailed.
+    """Check that neither the data folder nor its vhosts contain symbolic links. Raises: LinkedFolder, StoreFailed.
 
     A file that becomes a link later is not followed either: see `Files.open`.
     """

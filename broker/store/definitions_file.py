@@ -26,7 +26,7 @@ _HEAD: Final = re.compile(rb"slotmq definitions, format (\d{1,9})\b(?:, crc32c (
 class DefinitionsFile:
     """The definitions of one folder. Both methods are *blocking*; one thread at a time.
 
-    Invariant: after any crash the file has the content of the last write or of the one before.
+    Invariant: after any crash the file has the content of the last write or of the previous one.
     """
 
     def __init__(self, files: Files, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The direct writer: writes runs of records with large bodies, in large batches past the page cache.
+"""The direct writer: writes runs of records with large bodies in large batches, bypassing the page cache.
 
 A write through the page cache allocates a page for every 4 KiB, copies into it, and writes it back later. That takes
 several times the CPU time of a copy into aligned memory that the disk reads from (`O_DIRECT`). The disk takes only
@@ -13,7 +13,7 @@ from typing import Final
 from broker.store.files import PAGE_BYTES, File, aligned_memory
 
 BUFFER_BYTES: Final = 1 << 20
-DIRECT_MIN_BYTES: Final = 512 << 10  # the smallest run that a direct write is worth
+DIRECT_MIN_BYTES: Final = 512 << 10  # the smallest run worth a direct write
 
 
 class DirectWriter:
@@ -28,7 +28,7 @@ class DirectWriter:
     def write(self, file: File, offset: int, blocks: list[bytes], *, direct: bool) -> int:
         """Write the blocks of a run, of which some are large bodies, and return their end. Raises: StoreFailed.
 
-        Cost: with `direct` a large run is copied, and a sync has to follow soon.
+        Cost: with `direct`, a large run is copied, and a sync must follow soon.
         """
         if direct and file.direct and sum(map(len, blocks)) >= DIRECT_MIN_BYTES:
             return self.write_direct(file, offset, blocks)
@@ -62,7 +62,7 @@ class DirectWriter:
 
 
 def _flush(file: File, buffer: memoryview, page: int, start: int, end: int) -> None:
-    """Write the buffer from `start` to `end`; it begins at the offset `page` of the file."""
+    """Write the buffer from `start` to `end`; `page` is its offset in the file."""
     first = min(start + -start % PAGE_BYTES, end)
     last = max(end - end % PAGE_BYTES, first)
     if start < first:

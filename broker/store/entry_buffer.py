@@ -1,7 +1,6 @@
-"""What queue logs keep in memory: entries of chunks that have too few of them for a file, and the ids in use.
-
-To create a file takes as long as to write hundreds of entries, and on ext4 a hundred times longer once many files were
-removed. Thousands of queues with a few messages each would need one file each.
+"""The part of queue logs that is in memory: entries of chunks with too few of them for a file, and the ids in use.
+Creating a file takes as long as writing hundreds of entries, and on ext4 a hundred times longer once many files have
+been removed. Thousands of queues with a few messages each would need one file each.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-CHUNK_MAX_BYTES: Final = 4096  # of entries of one chunk: 170 of them, which in memory took 70 kB or more
+CHUNK_MAX_BYTES: Final = 4096  # of entries of one chunk: 170 entries, whose messages took 70 kB or more in memory
 
 Piece = tuple[int, bytes]  # offset in the file of the chunk, and entries
 
@@ -21,14 +20,14 @@ class EntryBuffer:
     """
 
     def __init__(self) -> None:
-        # By queue number and chunk, in the order in which they were written: a later piece replaces an earlier one.
+        # By queue number and chunk, in the order of writing: a later piece replaces an earlier one.
         self._queues: dict[int, dict[int, list[Piece]]] = {}
 
     def __contains__(self, key: tuple[int, int]) -> bool:
         return key[1] in self._queues.get(key[0], ())
 
     def add(self, queue_number: int, chunk: int, at: int, block: bytes) -> bool:
-        """Add entries at an offset of a chunk; return False, with nothing added, when they are too many."""
+        """Add entries at an offset of a chunk; return False, with nothing added, if they are too many."""
         pieces = self.pieces(queue_number, chunk)
         if len(block) + sum([len(piece) for _, piece in pieces]) > CHUNK_MAX_BYTES:
             return False
@@ -36,11 +35,11 @@ class EntryBuffer:
         return True
 
     def pieces(self, queue_number: int, chunk: int) -> list[Piece]:
-        """Return the entries of a chunk as they were written, none when it is not there."""
+        """Return the entries of a chunk as written, none if the buffer does not have it."""
         return self._queues.get(queue_number, {}).get(chunk, [])
 
     def read(self, queue_number: int, chunk: int, at: int, size: int) -> bytes | None:
-        """Return a range of a chunk, with zeros for what was not written, None when the chunk is not there."""
+        """Return a range of a chunk, with zeros for missing entries, None if the buffer does not have the chunk."""
         pieces = self._queues.get(queue_number, {}).get(chunk)
         if pieces is None:
             return None
@@ -54,13 +53,13 @@ class EntryBuffer:
         return bytes(found)
 
     def drop(self, queue_number: int, chunk: int, at: int, stop: int) -> None:
-        """Forget the entries in a range of offsets. Cost: O(pieces of the chunk)."""
+        """Drop the entries in a range of offsets. Cost: O(pieces of the chunk)."""
         chunks = self._queues.get(queue_number, {})
         if chunk in chunks:
             chunks[chunk] = [one for one in chunks[chunk] if one[0] < at or one[0] + len(one[1]) > stop]
 
     def discard(self, queue_number: int, chunk: int) -> None:
-        """Forget a chunk, if it is in the buffer."""
+        """Drop a chunk, if it is in the buffer."""
         chunks = self._queues.get(queue_number)
         if chunks is not None and chunks.pop(chunk, None) is not None and not chunks:
             del self._queues[queue_number]

@@ -28,14 +28,14 @@ FOUND_MAX: Final = 100_000  # entries held in memory
 
 
 class EntrySearch:
-    """A search of the log for the places of wanted messages; the last place counts.
+    """A search of the log for the places of wanted messages; for each, the last place found counts.
 
     Shapes: ``found`` maps (queue number, message id) to the entry, ``due_ms`` to the moment at which a delayed message
         is due; ``damage`` has the places of the log that could not be read, with the reasons.
     """
 
     def __init__(self, wanted: Callable[[int, int], bool], full: Callable[[EntrySearch], None] | None = None) -> None:
-        """`wanted` is called with queue number and message id; `full` is called when ``found`` has become long."""
+        """`wanted` is called with queue number and message id; `full` is called when ``found`` has grown long."""
         self._wanted = wanted
         self._full = full
         self.found: dict[tuple[int, int], Entry] = {}
@@ -49,7 +49,7 @@ class EntrySearch:
         return found, due_ms
 
     def walk(self, log: LogFolder, numbers: Iterable[int]) -> None:
-        """Search some segments, also after damage.
+        """Search some segments, continuing after damage.
 
         Raises: StoreFailed.
         """
@@ -74,7 +74,7 @@ class EntrySearch:
             if crc32c(view[at + PREFIX_BYTES : end]) != checksum:
                 return ReplayEnd(at, "the checksum is wrong", 0)
             if kind == TRANSACTION:
-                at += HEAD_BYTES  # it is whole: its records are read like others
+                at += HEAD_BYTES  # it is intact: its records are read like others
                 continue
             if kind & ~INNER in (MESSAGE, MOVED):
                 targets_at = at + HEAD_BYTES
@@ -93,4 +93,4 @@ class EntrySearch:
 
 
 def _untold(_size_bytes: int) -> None:
-    """Report no progress: these bytes were read before."""
+    """Report no progress, because these bytes were read before."""

@@ -1,7 +1,8 @@
 """Files: the only module that calls the file system. Tests replace `Files` by one that loses, tears and fails.
 
-Every method raises StoreFailed when the operating system refuses. Nothing is retried, because after a failed sync the
-kernel may have dropped the dirty pages and a second sync would succeed falsely (PostgreSQL's "fsyncgate", 2018).
+Every method raises StoreFailed when the operating system reports an error. Nothing is retried, because after a failed
+sync the kernel may have dropped the dirty pages and a second sync would falsely succeed (PostgreSQL's "fsyncgate",
+2018).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Final, Self, TypeVar
 from broker.store.damage import FolderBusy, StoreFailed
 
 PAGE_BYTES: Final = mmap.PAGESIZE
-_FILE_MODE: Final = 0o600  # only the account that runs the broker may read messages
+_FILE_MODE: Final = 0o600  # only the account of the broker may read messages
 _FOLDER_MODE: Final = 0o700
 LINK: Final = "a symbolic link, which the broker does not follow in its data folder"
 PIECES_AT_ONCE: Final = 1000  # lines, or a whole file, in one call
@@ -84,7 +85,7 @@ def aligned_memory(size: int) -> memoryview:
     return memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
-_SPARES: Final = SpareDescriptors()  # for the whole process, as the limit is
+_SPARES: Final = SpareDescriptors()  # for the whole process, like the limit
 
 
 class _Failing:
@@ -109,7 +110,7 @@ class _Failing:
 class File:
     """One open file, read and written by offset, so that threads share it without a lock.
 
-    Shapes: `direct` tells whether it may be written past the page cache, as far as is known.
+    Shapes: `direct` is False once direct writes are known to be unsupported.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -134,18 +135,18 @@ class File:
             return b"".join(pieces)
 
     def read_cached(self, offset: int, size: int) -> bytes | None:
-        """Return what `read_at` would return if the disk is not needed for it, None otherwise. Never waits."""
+        """Return the result of `read_at` if it needs no disk access, None otherwise. Never waits."""
         block = bytearray(size)
         try:
             done = os.preadv(self._descriptor, [block], offset, _RWF_NOWAIT) if _RWF_NOWAIT else 0
             whole = done == size or (done > 0 and offset + done == os.fstat(self._descriptor).st_size)
-        except OSError:  # not in the page cache, or the file system cannot tell
+        except OSError:  # not in the page cache, or the file system does not know
             return None
         return bytes(block[:done]) if whole else None
 
     def write_at(self, offset: int, block: bytes) -> None:
         """Write the whole block at `offset`; it is in the page cache then, not on disk."""
-        try:  # on the path of each publish: a context manager would be six calls more
+        try:  # on the path of each publish: a context manager would add six calls
             done = os.pwrite(self._descriptor, block, offset)
             while done < len(block):
                 done += os.pwrite(self._descriptor, memoryview(block)[done:], offset + done)
@@ -172,7 +173,8 @@ class File:
     def write_pages_at(self, offset: int, pages: memoryview) -> None:
         """Write whole pages of aligned memory at a page of the file, past the page cache if the system can.
 
-        Invariant: one thread at a time writes to this open file: the mode of its descriptor is another meanwhile.
+        Invariant: only one thread at a time writes to this open file, because the mode of its descriptor is changed
+            meanwhile.
         """
         done = 0
         try:
@@ -182,14 +184,14 @@ class File:
             finally:
                 fcntl.fcntl(self._descriptor, fcntl.F_SETFL, 0)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # the file system has no direct writes, or its units are larger
+            if error.errno != errno.EINVAL:  # the file system does not support direct writes, or has larger units
                 raise StoreFailed(self.path, error.strerror or str(error)) from error
             self.direct = False
         if done < len(pages):
             self.write_at(offset + done, bytes(pages[done:]))
 
     def write_zeros(self, offset: int, size: int) -> None:
-        """Write zeros at `offset`, as many as the disk has room for, `size` at most."""
+        """Write zeros at `offset`, as many as fit on the disk, at most `size`."""
         try:
             os.pwrite(self._descriptor, bytes(size), offset)
         except OSError as error:
@@ -202,7 +204,7 @@ class File:
             return os.fstat(self._descriptor).st_size
 
     def allocate(self, offset: int, size: int) -> None:
-        """Allocate `size` bytes at an offset; their content does not matter."""
+        """Allocate `size` bytes at an offset, with any content."""
         with _Failing(self.path):
             try:
                 os.posix_fallocate(self._descriptor, offset, size)
@@ -229,7 +231,7 @@ class File:
             raise StoreFailed(self.path, error.strerror or str(error)) from error
 
     def drop_cache(self) -> None:
-        """Drop the page cache of the file: after a failed sync it shows bytes that are not on disk."""
+        """Drop the page cache of the file, which after a failed sync has bytes that are not on disk."""
         with _Failing(self.path):
             if hasattr(os, "posix_fadvise"):  # macOS has none
                 os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -266,9 +268,8 @@ class Files:
     """The files of the operating system."""
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Open a file, which may be no link; the folder entry of a created one is not synced.
-
-        Otherwise anyone who can write to the folder could have any file of this account read, truncated or written.
+        """Open a file, which must not be a link; the folder entry of a created file is not synced. If links were
+        followed, anyone who can write to the folder could have any file of this account read, truncated or written.
         """
         flags = os.O_RDWR if write or create else os.O_RDONLY
         flags |= os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
@@ -295,7 +296,7 @@ class Files:
             return os.stat(folder).st_mode & 0o7777
 
     def is_folder(self, path: Path) -> bool:
-        """Return whether the path is a folder, and no link to one."""
+        """Return whether the path is a folder, not a link to one."""
         return os.path.isdir(path) and not os.path.islink(path)
 
     def size(self, path: Path) -> int:
@@ -316,7 +317,7 @@ class Files:
             os.makedirs(folder, mode=_FOLDER_MODE, exist_ok=True)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename a file, replacing one of that name, or a folder to a free name; atomically."""
+        """Rename a file, replacing an existing one, or a folder to a free name; atomically."""
         with _Failing(source):
             os.replace(source, target)
 
@@ -404,7 +405,7 @@ class Files:
         return file
 
     def lock_folder(self, folder: Path) -> File:
-        """Lock a folder itself, which holds whatever is removed in it; closing the file releases the lock.
+        """Lock a folder itself, which no removal of files can undo; closing the file releases the lock.
 
         A file system that cannot lock folders (NFS) leaves it unlocked: the lock of a file in it has to suffice.
         Raises: FolderBusy when another process holds it.
@@ -415,13 +416,13 @@ class Files:
         return file
 
     def free_bytes(self, folder: Path) -> int:
-        """Return how many bytes of the disk of a folder this account may still use."""
+        """Return the free bytes for this account on the disk of a folder."""
         with _Failing(folder):
             status = os.statvfs(folder)
             return status.f_bavail * status.f_frsize
 
     def disk_bytes(self, folder: Path) -> int:
-        """Return how large the disk of a folder is."""
+        """Return the size of the disk of a folder."""
         with _Failing(folder):
             status = os.statvfs(folder)
             return status.f_blocks * status.f_frsize

@@ -36,12 +36,12 @@ class BlockConsumer(Protocol):
 class LogFolder:
     """The segments in a log's folder.
 
-    Shapes: ``segments`` maps the number of each to its bytes, ascending. ``unreadable`` has the
-        reason for each segment with sectors that cannot be read; zeros stand in their place.
+    Shapes: ``segments`` maps the number of each to its bytes, ascending. ``unreadable`` has the reason for each segment
+        with unreadable sectors, which are replaced by zeros.
     """
 
     def __init__(self, files: Files, folder: Path, only: Container[int] | None = None) -> None:
-        """`only` names the segments to read: the broker may remove others at any time."""
+        """`only` has the segments to read; the broker may remove others at any time."""
         self._files = files
         self.folder = folder
         named = [number for name in files.list(folder) if (number := segment_number(name)) is not None]
@@ -81,7 +81,7 @@ class LogFolder:
         """Pass the records of a segment from `offset` on to a consumer; return where it stopped, and the damage.
 
         Shapes: `done` is called with the number of bytes of each block. The damage is empty at the end of the segment,
-            and where only the zeros follow that the log wrote ahead.
+            and where only zeros follow that the log wrote ahead.
         """
         size = self.segments[number]
         need = HEAD_BYTES
@@ -103,19 +103,17 @@ class LogFolder:
         return offset, ""
 
     def evidence_after(self, number: int, offset: int) -> int:
-        """Return the highest position that the bytes after a damaged place prove to have been synced, 0 for none.
-
-        A record at the place where the damaged one ends counts, so do marks, found by their segment's token, and the
-        headers of later segments. Cost: reads the rest of the log; it happens once, when there is damage.
+        """Return the highest position that the bytes after a damaged place prove to be synced, 0 for none. Proofs are a
+        record at the end of the damaged one, marks, found by their segment's token, and the headers of later segments.
+        Cost: reads the rest of the log; it happens once, when there is damage.
         """
         found = [self._evidence_in(number, offset)] if number in self.segments else []
         found.extend(self._evidence_in(later, 0) for later in self.segments if later > number)
         return max(found, default=0)
 
     def resume(self, number: int, offset: int, *, inner: bool = False) -> int:
-        """Return the next offset after a damaged record where one begins, or the segment's end.
-
-        With `inner` the records of a transaction count too, those of the damaged one included.
+        """Return the offset of the next record after a damaged one, or the segment's end. With `inner`, the records
+        within transactions count too, including a damaged one.
         """
         if offset < HEADER_BYTES:
             return HEADER_BYTES
@@ -167,7 +165,7 @@ class LogFolder:
 
 
 def _end_of(block: bytes, at: int) -> int:
-    """Return the end of the record at a place by its length, 0 when the length is impossible."""
+    """Return the end of the record at a place by its length, 0 if the length is impossible."""
     if len(block) - at < HEAD_BYTES:
         return 0
     length = HEAD.unpack_from(block, at)[0]
@@ -176,7 +174,9 @@ def _end_of(block: bytes, at: int) -> int:
 
 
 def _next_to(block: bytes, *, inner: bool) -> int:
-    """Return the end of the damaged record at the beginning of a block, where the next one begins; 0 if unknown."""
+    """Return the end of the damaged record at the beginning of a block, which is the start of the next one; 0 if
+    unknown.
+    """
     end = _true_end(block, inner=inner)
     if end:
         return end
@@ -185,7 +185,7 @@ def _next_to(block: bytes, *, inner: bool) -> int:
 
 
 def _true_end(block: bytes, *, inner: bool) -> int:
-    """Return where the record at the beginning of a block ends when one byte of its length is wrong, 0 otherwise.
+    """Return the end of the record at the beginning of a block if one byte of its length is wrong, 0 otherwise.
 
     The checksum, which does not cover the length, proves it.
     """
@@ -210,7 +210,7 @@ def _follows(block: bytes, at: int, *, inner: bool) -> bool:
 def _record_at(block: bytes, at: int, *, inner: bool = False) -> int:
     """Return the end of the whole record at a place, 0 when there is none.
 
-    A record within a transaction counts only with `inner`: a damaged length may lead to it, and to go on there would
+    A record within a transaction counts only with `inner`: a damaged length may lead to it, and continuing there would
     apply half of the transaction.
     """
     end = _end_of(block, at)

@@ -43,7 +43,7 @@ from broker.store.segment import (
 
 SEGMENT_MAX_BYTES: Final = 1 << 31  # an offset has 32 bits, and the last record of a segment may cross its end
 RECORD_MAX_BYTES: Final = 1 << 31
-BLOCK_BYTES: Final = 256 << 10  # of records are joined and freed at once: while a thread does that, no other computes
+BLOCK_BYTES: Final = 256 << 10  # of records are joined and freed at once; meanwhile no other thread can run
 SMALL_BYTES: Final = 16 << 10  # zeros ahead of a larger batch would take longer than the journal of the file system
 # A collection would visit each item of a list: 10 ms for 200,000 messages or records, which are in no cycle.
 untrack: Final = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyObject_GC_UnTrack", ctypes.pythonapi))
@@ -82,7 +82,7 @@ class Segments:
     """The segments of one folder; any thread reads them.
 
     Shapes: ``segments`` maps a number to its bytes, ``live`` to the number of slots that need it. The numbers begin
-        with `lowest`, which the names of the files leave out.
+        with `lowest`, which is not part of the file names.
     """
 
     def __init__(self, files: Files, folder: Path, *, lowest: int = 0) -> None:
@@ -112,7 +112,7 @@ class Segments:
             return file.read_cached(position & OFFSET_MASK, size)
 
     def corrupt(self, position: int, reason: str) -> CorruptRecord:
-        """Return the error that names a place."""
+        """Return the error for a damaged place."""
         segment = position >> OFFSET_BITS
         return CorruptRecord(self.path(segment), segment - self._lowest, position & OFFSET_MASK, reason)
 
@@ -123,7 +123,7 @@ class Segments:
     def drop_live(self, segment: int, n: int) -> None:
         """Remove n references from a segment.
 
-        Raises: ValueError when there were not so many (a defect of the caller).
+        Raises: ValueError if there are fewer (a defect of the caller).
         """
         left = self.live.get(segment, 0) - n
         if left < 0:
@@ -147,10 +147,10 @@ class MessageLog(Segments):
     ``read_span`` in any thread.
 
     Shapes: ``position`` is where the next record goes: its segment is exact, its offset may still move on by the mark
-        of a new batch. ``written`` is in the page cache, ``synced`` on disk (it stands still with ``sync=False``),
-        ``confirmable`` is what a confirm may follow: the one of the two that the settings ask for.
-    Invariant: synced <= written <= position; confirmable == position when nothing waits. New segments are numbered
-        after all existing ones: a position is never used twice.
+        of a new batch. ``written`` is in the page cache, ``synced`` on disk (it does not move with ``sync=False``);
+        ``confirmable`` is the one of the two that confirms wait for by the settings. Invariant: synced <= written <=
+        position; confirmable == position when nothing waits. New segments are numbered after all existing ones, so a
+        position is never used twice.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class MessageLog(Segments):
         self._failed: StoreFailed | None = None
         self._in_flight: Batch | None = None
         self._runs: list[SegmentRun] = []
-        self.waiting = False  # something was appended and not taken yet
+        self.waiting = False  # records were appended and not taken yet
         self._pieces: list[bytes] = []  # of the next block; nothing is put there before there is a run, see the fence
         self._fence = -1  # from here on append goes the long way: no run yet, the block is full, or a group is open
         self._full = 0  # the position at which the segment is full
@@ -182,7 +182,7 @@ class MessageLog(Segments):
         self._group_begin = 0  # ... and the position of the record around them
         self._begun_bytes = 0  # of the runs before the last one
         self._previous_end = previous_end
-        self._token = b""  # of the segment that `position` lies in; empty until that has begun
+        self._token = b""  # of the segment of `position`; empty until that has begun
         self.position = number << OFFSET_BITS | HEADER_BYTES
         self.written = self.position
         self.synced = self.position if sync else 0
@@ -194,7 +194,7 @@ class MessageLog(Segments):
         self._now_s: Callable[[], float] = lambda: 0.0  # nobody measures
 
     def time_syncs(self, now_s: Callable[[], float]) -> None:
-        """Measure how long syncs take, by a clock that any thread may read."""
+        """Measure the duration of syncs, by a clock that any thread may read."""
         self._now_s = now_s
 
     def begin(self) -> None:
@@ -211,9 +211,8 @@ class MessageLog(Segments):
     # -- on the loop --------------------------------------------------------------------------------------------------
 
     def append(self, record: bytes, rest: bytes = b"") -> int:
-        """Append a record of one piece, or of two that may meet anywhere, and return its position. HOT.
-
-        Nothing is written yet.
+        """Append a record of one piece, or of two with any boundary, and return its position. HOT. Nothing is written
+        yet.
         Cost: an addition and a list append for each piece, no copy; it runs for every persistent message.
         """
         position = self.position
@@ -234,12 +233,12 @@ class MessageLog(Segments):
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """Make one transaction of the records appended inside: after a crash all of them exist or none.
+        """Combine the records appended inside into one transaction: after a crash all of them exist or none.
 
-        Positions that append returns are final and lie in the segment that `position` names. A group inside a group is
-        part of it; one without records leaves nothing. An exception closes it with the records appended so far, and
-        propagates: their effects are also in memory, where ids were assigned and messages settled, and later records
-        build on them.
+        Positions that append returns are final and lie in the segment that `position` names. A nested group is part of
+        the outer one; a group without records has no effect. An exception closes the group with the records appended so
+        far, and propagates: their effects are also in memory, where ids were assigned and messages settled, and later
+        records build on them.
         Invariant: no batch is taken inside.
         """
         if self._group is not None:
@@ -270,9 +269,8 @@ class MessageLog(Segments):
         return self.position >> OFFSET_BITS
 
     def take(self) -> Batch | None:
-        """Return everything that waits as one batch, None when nothing does.
-
-        Raises: RuntimeError when the batch before it was not completed; StoreFailed when a write failed before.
+        """Return all waiting records as one batch, None if there are none. Raises: RuntimeError if the previous batch
+        was not completed; StoreFailed if an earlier write failed.
         """
         assert self._group is None, "half a transaction would be written"
         if self._failed is not None:
@@ -299,7 +297,7 @@ class MessageLog(Segments):
         return batch
 
     def complete(self, batch: Batch) -> None:
-        """Note that a batch was written, so its messages may be confirmed."""
+        """Record that a batch was written, so its messages may be confirmed."""
         assert batch is self._in_flight
         self._in_flight = None
         self.written = self.confirmable = batch.end
@@ -337,7 +335,7 @@ class MessageLog(Segments):
             self._fence = min(self.position + BLOCK_BYTES, self._full)
 
     def _end_block(self) -> None:
-        """Let the pieces be a block, the last one of the run."""
+        """Turn the pieces into the last block of the run."""
         untrack(self._pieces)
         self._runs[-1].blocks.append(self._pieces)
         self._pieces = []
@@ -365,7 +363,7 @@ class MessageLog(Segments):
         self._pass_border()
 
     def _roll(self) -> None:
-        """Roll after a record, not in front of the next one: `position` always names the segment of the next one."""
+        """Roll after a record, not before the next one, so that `position` always has the segment of the next one."""
         after = self.position
         self._end_block()
         self._begun_bytes = self.pending_bytes
@@ -440,12 +438,12 @@ class MessageLog(Segments):
         return self._bodies_writer.write(file, run.offset, blocks, direct=self._sync)
 
     def _fill_ahead(self, file: File, end: int) -> None:
-        """Write zeros after the records, for a small batch that used them up; the next ones overwrite them.
+        """Write zeros after the records, when a small batch has used up the earlier ones; later records overwrite them.
 
         A sync of a file that has grown also writes the journal of the file system, which takes about as long as the
-        records. A reader takes zeros up to the end of a segment for its end. Only the last segment has any: they end
-        where the segment is full, and the log begins the next one after a record that reaches that far.
-        Raises: StoreFailed, but not for a full disk: the records are written, and zeros save time only.
+        records. Readers treat zeros up to the end of a segment as its end. Only the last segment has any: they stop
+        where the segment is full, and the log begins the next segment after a record that reaches that point. Raises:
+        StoreFailed, but not for a full disk, because zeros only save time.
         """
         ahead_bytes = min(end, AHEAD_MAX_BYTES, self._limit - end)
         if ahead_bytes > 0:
@@ -455,16 +453,14 @@ class MessageLog(Segments):
     # -- when checkpoints are written ---------------------------------------------------------------------------------
 
     def unneeded(self, need: LogNeed) -> list[int]:
-        """Return the segments that a recovery does not need and that no slot refers to now."""
+        """Return the segments that a recovery does not need and to which no slot refers."""
         needed = {*need.segments, *self.live}
         limit = min(need.position >> OFFSET_BITS, self.active)
         return [number for number in sorted(self.segments) if number < limit and number not in needed]
 
     def reclaim(self, need: LogNeed) -> list[int]:
-        """Remove the segments that nobody needs any more and return their numbers.
-
-        Shapes: `need` is that of every checkpoint that is kept: were the process to end here, recovery would look for
-            these segments.
+        """Remove the segments that are no longer needed, and return their numbers. Shapes: `need` covers every kept
+        checkpoint: if the process ended here, recovery would read these segments.
         """
         gone = self.unneeded(need)
         for number in gone:
@@ -472,7 +468,7 @@ class MessageLog(Segments):
         return gone
 
     def close(self, *, clean: bool = False) -> None:
-        """Close the files; what was not written is lost. Shapes: `clean` says that everything was written."""
+        """Close the files; unwritten records are lost. Shapes: `clean` means that everything was written."""
         self._readers.close()
         if self._file is not None:
             if clean and self._zeros_end > self.segments[max(self.segments)]:
@@ -482,6 +478,6 @@ class MessageLog(Segments):
 
 
 def encode_mark(synced: int, token: bytes, position: int) -> bytes:
-    """Return the record that stands in front of a batch."""
+    """Return the record that precedes a batch."""
     content = pack_mark(synced, 0, MARK, 0, 0, 0, 0, token, position)
     return (len(content) << 32 | crc32c(content)).to_bytes(PREFIX_BYTES, "big") + content

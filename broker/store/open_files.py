@@ -11,7 +11,7 @@ from broker.store.files import File, Files
 
 
 class _Loan:
-    """One open file and how many threads read from it."""
+    """One open file and the number of threads that are reading it."""
 
     __slots__ = ("_forgotten", "_lender", "_readers", "file")
 
@@ -26,13 +26,13 @@ class _Loan:
         self._readers += 1
 
     def end(self) -> None:
-        """Count one reader less; the last one closes a forgotten file."""
+        """Count one reader less; after the last one, close a forgotten file."""
         self._readers -= 1
         if self._forgotten and not self._readers:
             self.file.close()
 
     def forget(self) -> None:
-        """Close the file as soon as it has no reader."""
+        """Close the file as soon as it has no readers."""
         self._forgotten = True
         if not self._readers:
             self.file.close()
@@ -47,7 +47,7 @@ class _Loan:
 
 
 class OpenFiles:
-    """The open files. Invariant: a file that a thread reads is not closed."""
+    """The open files. Invariant: a file is not closed while a thread reads it."""
 
     def __init__(self, files: Files, limit: int = 64) -> None:
         self._files = files

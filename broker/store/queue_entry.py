@@ -6,11 +6,11 @@ Each message has 24 bytes, its place. A single entry fills one:
     8   u32 length of the record
     12  u32 checksum: CRC-32C of the 12 bytes before it, begun with the queue's number and the message id; for a delayed
     message it also covers the u64 of the moment at which it is due 16  u16 SINGLE 18  u48 the moment at which a delayed
-    message is due, in ms; 0 for any other, and where it is not known
+    message is due, in ms; 0 for any other, and if unknown
 
 A place without a record is 24 zeros.
 
-Neighbours whose records are in one segment have a group, which is packed and proved as a whole, in the places of all:
+Neighbours whose records are in one segment form a group, which is packed and verified as a whole, in the places of all:
 
     0   u64 number of the segment
     8   u32 n, how many messages
@@ -21,8 +21,8 @@ Neighbours whose records are in one segment have a group, which is packed and pr
         n times u64 moment, if they are delayed
         octets 0xFF up to the end of the places
 
-No group crosses a multiple of CELL_IDS, so a reader that starts there finds all groups. When a later write
-touches a part of a group, none of it is proved any more: the writer asks `uncut` first.
+No group crosses a multiple of CELL_IDS, so a reader that starts there finds all groups. When a later write changes a
+part of a group, none of it can be verified any more, so the writer calls `uncut` first.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Entry = tuple[int, int]  # position and size of a record
 Entries = tuple[list[int], list[int]]  # positions and sizes, both 0 for a message without a record
 NO_ENTRY: Final[Entry] = (0, 0)
 CELL_IDS: Final = 256
-GROUP_MIN: Final = 4  # fewer take less time as single entries
+GROUP_MIN: Final = 4  # fewer are faster as single entries
 
 _SINGLE: Final = 0xB7D2
 _GROUP: Final = 0xD5A6
@@ -58,7 +58,7 @@ _MOMENT_BYTES: Final = 8
 _GROUP_MARK: Final = _GROUP.to_bytes(2, "big")
 _FILLER: Final = b"\xff"
 _SWAPS: Final = sys.byteorder == "little"
-_HIGH: Final = 1 if _SWAPS else 0  # where the upper half of 64 bits stands
+_HIGH: Final = 1 if _SWAPS else 0  # the position of the upper half of 64 bits
 
 
 def pack_entries(queue_number: int, first: int, entries: Entries, due_ms: Sequence[int] = ()) -> bytes:
@@ -121,10 +121,10 @@ def unpack_due(queue_number: int, first: int, block: bytes, start: int, stop: in
 
 
 def uncut(queue_number: int, first: int, cell: bytes, start: int, stop: int) -> bytes:
-    """Return the bytes of a cell in which no group lies partly in start <= index < stop: its entries are single ones.
+    """Return the bytes of a cell after splitting groups that lie partly in start <= index < stop into single entries.
 
-    Shapes: `first` is the first id of the cell. A writer of the entries `start` to `stop` also writes those of the
-        others that were returned changed.
+    Shapes: `first` is the first id of the cell. A writer of the entries `start` to `stop` also writes the others that
+        this has changed.
     """
     if _GROUP_MARK not in cell:
         return cell
@@ -174,8 +174,8 @@ def _pack_singles(seed: int, positions: list[int], sizes: list[int], due_ms: Seq
 
 
 def _found(seed: int, block: bytes, start: int, stop: int) -> list[tuple[int, int]]:
-    """Return (index, how many) of each group that has an entry with start <= index < stop, and (index, 0) of each
-    place that is in no group.
+    """Return (index, length) of each group with an entry at start <= index < stop, and (index, 0) of each place outside
+    of groups.
     """
     found: list[tuple[int, int]] = []
     index = 0
@@ -197,7 +197,7 @@ def _found(seed: int, block: bytes, start: int, stop: int) -> list[tuple[int, in
 
 
 def _group_at(seed: int, block: bytes, index: int) -> int:
-    """Return how many messages the whole group has that begins at an index, 0 when none does."""
+    """Return the number of messages of the intact group that begins at an index, 0 if none does."""
     at = index * ENTRY_BYTES
     if block[at + _MARK_AT : at + _MARK_AT + 2] != _GROUP_MARK:
         return 0
@@ -252,14 +252,14 @@ def _unpack(block: bytes, at: int) -> tuple[int, int, int, int]:
 
 
 def _proves(block: bytes, at: int, checksum: int, mark: int, seed: int) -> bool:
-    """Return whether the single entry at an offset is whole."""
+    """Return whether the single entry at an offset is intact."""
     if mark >> _MARK_SHIFT != _SINGLE:
         return False
     return checksum == _with_moment(_checksum(block[at : at + _PLACE.size], seed), mark & _MOMENT_MASK)
 
 
 def _seed(queue_number: int, message_id: int) -> int:
-    """Return what the checksum of an entry begins with; that of the next message is greater by one."""
+    """Return the seed of an entry's checksum; that of the next message is greater by one."""
     return crc32c(queue_number.to_bytes(8, "big")) + message_id
 
 

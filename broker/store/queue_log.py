@@ -1,4 +1,5 @@
-"""Queue logs: the place of each message of a queue. They are derived, and rebuilt after a crash or disk damage.
+"""Queue logs: the place of each message of a queue. They are derived from the log, and rebuilt after a crash or disk
+damage.
 
 A chunk is a file for 65,536 consecutive message ids of one queue, created when enough of them are paged out, or at the
 checkpoint that needs it. Each message has a place of fixed width, so one call reads the entries of a slot:
@@ -60,11 +61,11 @@ class QueueLogs:
         self._folder = folder
         self._sync = sync
         self._readers = OpenFiles(files)
-        self._lock = Lock()  # no chunk is written while it is removed, or moved to its file
+        self._lock = Lock()  # held while a chunk is written, removed, or moved to its file
         self._buffer = EntryBuffer()
         self._live: dict[int, IdRanges] = {}
         self._chunks: dict[int, dict[int, Path]] = {}  # on disk, by queue number
-        self._tops: dict[tuple[int, int], int] = {}  # the id after the last entry of each chunk that began empty
+        self._tops: dict[tuple[int, int], int] = {}  # the id after the last entry of each chunk that was empty at first
         self._begun: set[tuple[int, int]] = set()  # chunks whose header this process wrote
         self._checked: set[tuple[int, int]] = set()  # chunks whose header was read
         self._touched: set[tuple[int, int]] = set()  # written and not synced, of lasting queues
@@ -95,9 +96,8 @@ class QueueLogs:
         return self._missing.isdisjoint([(queue_number, chunk) for chunk in chunks])
 
     def withdraw(self) -> None:
-        """Remove chunks that were missing and have been written since, because the start is refused.
-
-        The next start has to miss them again. Raises: StoreFailed.
+        """Remove chunks that were missing and have been written since, because the start is refused, so that the next
+        start finds them missing again. Raises: StoreFailed.
         """
         for queue_number, chunk in self._missing:
             if chunk in self._chunks.get(queue_number, ()):
@@ -146,7 +146,7 @@ class QueueLogs:
             self.move(queue_number, message_id, ([entry[0]], [entry[1]]))
 
     def keep(self, queue_number: int, first: int, end: int) -> None:
-        """Note that the entries of the ids first <= id < end, which are on disk, are needed."""
+        """Record that the entries of the ids first <= id < end, which are on disk, are needed."""
         self._live.setdefault(queue_number, IdRanges()).add(first, end)
 
     def read(self, queue_number: int, first: int, end: int) -> Entries:
@@ -161,7 +161,7 @@ class QueueLogs:
         return positions, sizes
 
     def read_cached(self, queue_number: int, first: int, end: int) -> Entries | None:
-        """Return what `read` returns if the disk is not needed for it and all lies in one chunk, None otherwise."""
+        """Return the result of `read` if it needs no disk access and a single chunk, None otherwise."""
         chunk = first // CHUNK_IDS
         if (end - 1) // CHUNK_IDS != chunk:
             return None
@@ -209,7 +209,7 @@ class QueueLogs:
         return block.ljust(size, b"\0")
 
     def drop(self, queue_number: int, first: int, end: int, position: int) -> None:
-        """Give up the entries of the ids first <= id < end, of a slot that was deleted at log position `position`."""
+        """Release the entries of the ids first <= id < end, whose slot was deleted at log position `position`."""
         live = self._live.get(queue_number)
         if live is None:
             return
@@ -223,14 +223,14 @@ class QueueLogs:
                     self._buffer.drop(queue_number, chunk, _place(start), _place(start) + (stop - start) * ENTRY_BYTES)
 
     def forget(self, queue_number: int, position: int) -> None:
-        """Give up all entries of a queue that was deleted at log position `position`."""
+        """Release all entries of a queue that was deleted at log position `position`."""
         self._live.pop(queue_number, None)
         with self._lock:
             for chunk in (*self._chunks.get(queue_number, ()), *self._buffer.chunks(queue_number)):
                 self._drop_chunk((queue_number, chunk), position)
 
     def _drop_chunk(self, key: tuple[int, int], position: int) -> None:
-        """Give up a chunk: later, if a checkpoint may refer to it, which is also true of one that is to be synced."""
+        """Remove a chunk; later, if a checkpoint may refer to it or it waits for a sync."""
         if key in self._buffer and key not in self._touched:
             self._buffer.discard(*key)
             self._tops.pop(key, None)
@@ -238,14 +238,14 @@ class QueueLogs:
             self._dropped[key] = position
 
     def sync(self) -> None:
-        """Bring everything written so far for lasting queues to the disk."""
+        """Sync everything written so far for lasting queues."""
         with self._lock:
             touched = sorted(self._touched)
-            self._close_newest()  # an idle vhost has none open, and one that was removed meanwhile is created again
+            self._close_newest()  # an idle vhost has none open, and a removed one would be created again
         for queue_number, chunk in touched:
             file: File | None = None
             with self._lock:  # the loop may remove chunks at any time
-                self._touched.discard((queue_number, chunk))  # what is written from here on is the next call's
+                self._touched.discard((queue_number, chunk))  # writes from here on belong to the next call
                 pieces = self._buffer.pieces(queue_number, chunk)
                 if pieces:
                     self._write_file(queue_number, chunk, pieces)
@@ -261,7 +261,7 @@ class QueueLogs:
             self._files.sync_folder(self._folder)
 
     def reclaim(self, below: int) -> int:
-        """Remove the chunks given up before `below`, the position of the oldest kept checkpoint; return how many."""
+        """Remove the chunks released before `below`, the position of the oldest kept checkpoint; return the count."""
         removed = 0
         with self._lock:
             dropped = list(self._dropped.items())
@@ -275,15 +275,14 @@ class QueueLogs:
         return removed
 
     def holds_before(self, below: int) -> bool:
-        """Return whether chunks given up before log position `below` are still there."""
+        """Return whether chunks released before log position `below` still exist."""
         with self._lock:
             return any(position < below for position in self._dropped.values())
 
     def drop_unneeded(self, end: int) -> None:
-        """Give up the chunks without a needed entry; at the start, when `keep` has named the needed ones.
-
-        They stay as those of slots that are deleted at the end of the log: until no checkpoint before it is kept,
-        recovery may have to start from such a one again.
+        """Release the chunks without a needed entry, at the start, after `keep` was called for the needed ones. They
+        are kept like those of slots deleted at the end of the log, until no earlier checkpoint is kept, because
+        recovery may have to start from such a checkpoint again.
         """
         for queue_number, chunks in self._chunks.items():
             live = self._live.get(queue_number, IdRanges())
@@ -356,7 +355,9 @@ class QueueLogs:
         self._buffer.discard(queue_number, chunk)  # not earlier: readers look here first, and take no lock
 
     def _open(self, key: tuple[int, int], path: Path) -> File:
-        """Return the file of a chunk, which stays open: the next slots of its queue are mostly written to it, too."""
+        """Return the file of a chunk, which stays open, because the next slots of its queue are usually written to it,
+        too.
+        """
         if self._newest is not None and self._newest[0] == key:
             return self._newest[1]
         self._close_newest()

@@ -1,4 +1,4 @@
-"""Reading: read many records with few calls, because neighbours in the log are read together."""
+"""Reading: read many records with few calls, by reading neighbours in the log together."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from broker.store.record import (
 from broker.store.segment import SPILLED
 
 GAP_MAX_BYTES: Final = 16 * 1024  # a second call costs as much as reading this many more bytes from the page cache
-SPAN_MAX_BYTES: Final = 4 * 1024 * 1024  # that one call reads
+SPAN_MAX_BYTES: Final = 4 * 1024 * 1024  # that one call reads at most
 COPY_MAX_BYTES: Final = 4 * 1024  # copying this many bytes costs less than a view of them
 
 _FRONT: Final = Struct(">QBBHIIQQ")  # from the timestamp of the head in `record` to the end of the first target
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Maker(Generic[T]):
-    """The maker of messages from the block that holds their records."""
+    """The builder of messages from the block that contains their records."""
 
     @abstractmethod
     def make(
@@ -76,8 +76,8 @@ def read_messages(
     """Return the wanted messages of a slot; index 0 is id `first`, None stands for the unwanted and missing ones.
 
     Shapes: `report` is called with (position, index) of each wanted message without a whole record of its own.
-    Cost: one read per run of neighbours; per message a checksum, and the call of the maker. What stands between the
-        checksum and the last octet of the id is unpacked once for neighbours that have it in common. HOT.
+    Cost: one read per run of neighbours; per message a checksum, and the call of the maker. The bytes between the
+        checksum and the last octet of the id are unpacked once for neighbours that share them. HOT.
     """
     positions, sizes = entries
     messages: list[T | None] = [None] * len(positions)
@@ -133,7 +133,7 @@ def read_messages(
 
 
 def names(record: bytes, queue_number: int, message_id: int) -> bool:
-    """Return whether a whole record is that of a message and names it among its targets."""
+    """Return whether an intact record is that of a message, with the message among its targets."""
     targets_end = HEAD_BYTES + HEAD.unpack_from(record)[8]
     targets = record[HEAD_BYTES:targets_end]
     return (
@@ -146,7 +146,7 @@ def names(record: bytes, queue_number: int, message_id: int) -> bool:
 def _holds(targets: bytes, queue_number: int, message_id: int, *, spilled: bool) -> bool:
     """Return whether a record may belong to a message: it names the message, or it lies in the spill for another queue.
 
-    The spill has one record of a message for all queues, which names the first queue that needed it.
+    The spill has one record of a message for all queues, with the first queue that needed it.
     """
     if len(targets) % TARGET_BYTES:
         return False
@@ -198,7 +198,7 @@ def read_records(
     """Yield (position, record, tag) for each wanted record, in the order of the log.
 
     Shapes: `wanted` yields (position, size, tag), with any tag; read_span(position, size) returns fewer bytes at the
-        end of a segment. The record is None when the bytes are not whole record.
+        end of a segment. The record is None if the bytes are not an intact record.
     Cost: one read per run of neighbours, a checksum per record.
     """
     sized = ((position, size, (size, extra)) for position, size, extra in wanted)

@@ -1,4 +1,4 @@
-"""Rebuild: complete queue logs from the log at the start, where entries are missing or damaged."""
+"""Rebuild: at the start, restore missing or damaged queue-log entries from the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Suspect(NamedTuple):
 
 
 class EntryCompletion:
-    """The rebuild of the queue logs of one vhost; it settles the messages whose records are lost for good.
+    """The rebuild of the queue logs of one vhost, which settles messages whose records are lost for good.
 
     It is constructed before the log is replayed, because replay may begin chunks that are missing.
     Units: ``entries`` counts the entries that it wrote.
@@ -41,9 +41,8 @@ class EntryCompletion:
         self._lacking()
 
     def run(self, *, told: bool, refuse: bool) -> None:
-        """Complete the queue logs, once the log was replayed.
-
-        Shapes: with `told` the segments of a window are known unless it is doubtful.
+        """Complete the queue logs, after the log was replayed. Shapes: with `told` the segments of a window are known
+        unless it is doubtful.
         Raises: CorruptStore when messages are lost and the start must be refused; StoreFailed.
         """
         rebuilt = self._lacking()
@@ -139,7 +138,7 @@ class EntryCompletion:
 
     def _lose(self, queue_number: int, first: int, count: int, position: int, *, refuse: bool) -> None:
         segment, offset, what = position >> OFFSET_BITS, position & OFFSET_MASK, ""
-        if self._damage and not position:  # no entry has its position: it was where the log is damaged
+        if self._damage and not position:  # no entry has its position, because it was in the damaged part of the log
             segment, offset, what = self._damage[0]
             what = f"{what}; "
         path = self._log.path(segment)

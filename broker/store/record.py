@@ -14,7 +14,7 @@ A segment is a file that begins with a header of 64 bytes; records follow it wit
     60  u32 CRC-32C of the 60 bytes before it         32  u32  length of the targets
                                                       36       targets, route, content header, body
 
-Every kind has the same 36 bytes in front. What the rest holds:
+Every kind begins with the same 36 bytes. The content of the rest:
 
     MESSAGE, MOVED   targets: n times (u64 queue number, u64 message id); route: exchange, key as short strings
                      (in front of the targets of a numbered MESSAGE: u64 producer with the bit PRODUCER, u64 sequence;
@@ -56,14 +56,12 @@ TOPOLOGY: Final = 6
 MARK: Final = 7
 TRANSACTION: Final = 8
 KINDS: Final = TRANSACTION  # the highest one
-INNER: Final = 0x80  # so that a search never takes an inner record for one outside of a transaction
+INNER: Final = 0x80  # so that a search never mistakes an inner record for an outer one
 
 PERSISTENT: Final = 1  # flag of a message: delivery-mode 2
 RUN: Final = 1  # flag of SETTLED
 PRODUCER: Final = 1 << 63  # distinguishes the number of a producer from that of a queue
-LEVEL_SHIFT: Final = (
-    46  # a level that a queue gets by its use has the queue's number, and above these bits one of its own
-)
+LEVEL_SHIFT: Final = 46  # a level created by use has the queue's number in these bits, and its own above them
 QUEUE_NUMBERS: Final = (1 << LEVEL_SHIFT) - 1
 DUE: Final = 1 << 62  # in the place of a queue's number, in front of a moment
 
@@ -87,8 +85,8 @@ _NUMBER: Final = Struct(">Q")
 class Recorded:
     """The part of a message that the store reads and writes.
 
-    Units: ``record_bytes`` is the length of the record at ``position``. Only the store, and what pages slots in and out
-        on its behalf, uses these two.
+    Units: ``record_bytes`` is the length of the record at ``position``. Only the store, and the code that pages slots
+        in and out for it, uses these two.
     Invariant: ``position`` is 0, where no record is, until the message has a record in the log or the spill.
     """
 
@@ -101,7 +99,7 @@ class Recorded:
     record_bytes: int
 
     def recorded(self, position: int, record_bytes: int) -> None:
-        """Note where its record lies now."""
+        """Set the current position of its record."""
         self.position = position
         self.record_bytes = record_bytes
 
@@ -126,7 +124,7 @@ def encode_route(exchange: str, key: str) -> bytes:
 def encode_message(
     synced: int, timestamp_ms: int, flags: int, route: bytes, header: bytes, body: bytes, targets: bytes
 ) -> bytes:
-    """Return the record of one message for all the queues that took it.
+    """Return the record of one message for all the queues that accepted it.
 
     Shapes: targets is ``TARGET.pack(queue number, message id)`` of each queue, joined; header is the payload of the
         content header frame.
@@ -147,7 +145,7 @@ def due_target(due_ms: int) -> bytes:
 
 
 def due_of(record: bytes) -> int:
-    """Return the moment at which the message of a record is due, 0 when nothing delays it."""
+    """Return the moment at which the message of a record is due, 0 if it is not delayed."""
     targets_end = HEAD_BYTES + HEAD.unpack_from(record)[8]
     for number, due_ms in TARGET.iter_unpack(record[HEAD_BYTES:targets_end]):
         if number == DUE:
@@ -189,7 +187,7 @@ def encode_settled(synced: int, timestamp_ms: int, queue_number: int, ids: Seque
 def encode_requeued(
     synced: int, timestamp_ms: int, queue_number: int, first_id: int, runs: Iterable[ReturnRun]
 ) -> bytes:
-    """Return the record of messages that came back.
+    """Return the record of returned messages.
 
     Shapes: indexes of the runs count from `first_id`. Their counts are absolute, so replaying the record twice changes
         nothing.
@@ -199,7 +197,7 @@ def encode_requeued(
 
 
 def encode_queue_deleted(synced: int, timestamp_ms: int, queue_number: int) -> bytes:
-    """Return the record that a queue number was deleted."""
+    """Return the record of the deletion of a queue number."""
     return _encode(synced, timestamp_ms, QUEUE_DELETED, 0, _NUMBER.pack(queue_number))
 
 
@@ -249,8 +247,8 @@ def is_whole(record: bytes) -> bool:
 def encode_inner(record: bytes) -> bytes:
     """Return a whole record in its form within a transaction, which has the same length.
 
-    It is whole in itself, so a queue log may point at it. The bit INNER tells it from a record outside of transactions:
-    the search for the next record after damage must not stop within a transaction.
+    It is a complete record, so a queue log may point to it. The bit INNER distinguishes it from a record outside of
+    transactions, because the search for the next record after damage must not stop within a transaction.
     """
     kind = record[KIND_AT]
     assert kind not in (MARK, TRANSACTION)
@@ -274,7 +272,7 @@ def encode_transaction_head(synced: int, records: Iterable[bytes]) -> bytes:
 def inner_records(record: bytes) -> list[tuple[int, bytes]]:
     """Return (place, record) of each record in a whole TRANSACTION record; the place counts from its beginning.
 
-    Raises: ValueError when no writer could have written them; then apply none of them.
+    Raises: ValueError if no writer could have written them; then none of them may be applied.
     """
     found = []
     at = HEAD_BYTES

@@ -1,4 +1,4 @@
-"""The recorder: writes the records of one vhost into its log."""
+"""The recorder: appends the records of one vhost to its log."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from broker.store.record import (
 from broker.store.segment import OFFSET_BITS
 
 ID_BYTES: Final = 8
-LARGE_BYTES: Final = 32 << 10  # a body of this size is not copied into its record: the copy would be held until written
+LARGE_BYTES: Final = 32 << 10  # a body of this size is not copied into its record: a copy would be held until written
 _OCTETS: Final = [bytes((octet,)) for octet in range(256)]
 pack_front: Final = FRONT.pack
 
 
 class Recorder:
-    """Writes one record for each thing that recovery has to know.
+    """Append one log record for each change that recovery needs.
 
-    Messages are named by stream number and message id; where their records are is known here and below. Everything
-    that comes between two syncs of the log is appended at once and written later.
+    Callers identify messages by stream number and message id; only this class and the layers below know the positions
+    of records. Records appended between two syncs are written together.
     """
 
     def __init__(self, log: MessageLog) -> None:
         self.log = log
-        self._checksum_of = crc32c  # compiled code looks a function of another package up at each call
+        self._checksum_of = crc32c  # compiled code looks up a function of another package at every call
         self._synced = self._timestamp_ms = -1
         self._flags = self._header_bytes = 0
         self._targets = b""
         self._fronts: dict[int, bytes] = {}  # a record between its prefix and its targets, by the length of the route
         self._route_bytes = -1
         self._front = b""
-        self._block = -1  # of 256 message ids
+        self._block = -1  # for 256 message ids
         self._head = b""  # the front, the targets, and the last message id without its last octet
 
     def record(self, message: Recorded, flags: int, route: bytes, targets: bytes, message_id: int) -> None:
@@ -52,8 +52,8 @@ class Recorder:
 
         Shapes: targets is ``TARGET.pack(stream number, message id)`` of each stream, joined, without the last message
             id, which is `message_id`.
-        Cost: one copy of the message's bytes, but not of a large body, and a checksum. What stands in front of the last
-            octet of the id is made once for neighbours of a stream that share moment and lengths.
+        Cost: one copy of the message's bytes, but not of a large body, and a checksum. The bytes before the last octet
+            of the id are built once for neighbours of a stream that share their moment and lengths.
         """
         log = self.log
         header = message.header
@@ -86,7 +86,7 @@ class Recorder:
         message.record_bytes = PREFIX_BYTES + size_bytes  # hot: written here
 
     def _take_front(self, message: Recorded, flags: int, targets: bytes, route_bytes: int) -> None:
-        """Take the front of this record and of others like it; fronts that differ by the route alone are kept."""
+        """Build the cached record prefix for messages of this shape; prefixes that differ by the route are kept."""
         synced, timestamp_ms, header_bytes = self.log.synced, message.timestamp_ms, len(message.header)
         if (
             timestamp_ms != self._timestamp_ms
@@ -108,7 +108,7 @@ class Recorder:
         self._block = -1  # the head begins with it
 
     def keep(self, slot: Slot, messages: Sequence[Recorded]) -> None:
-        """Keep the records of messages, which were appended to a slot, on disk as long as the slot is there.
+        """Keep the records of a slot's messages on disk for as long as the slot exists.
 
         Shapes: the messages are in the order of their records.
         """
@@ -121,11 +121,11 @@ class Recorder:
         self.log.append(encode_settled(self.log.synced, timestamp_ms, number, ids))
 
     def record_requeued(self, timestamp_ms: int, number: int, first_id: int, runs: Iterable[ReturnRun]) -> None:
-        """Record how often messages came back. Shapes: indexes of the runs count from `first_id`."""
+        """Record how often messages were returned. Shapes: indexes of the runs count from `first_id`."""
         self.log.append(encode_requeued(self.log.synced, timestamp_ms, number, first_id, runs))
 
     def record_deleted(self, timestamp_ms: int, number: int) -> None:
-        """Record that a stream is gone for good."""
+        """Record the deletion of a stream."""
         self.log.append(encode_queue_deleted(self.log.synced, timestamp_ms, number))
 
     def record_topology(self, timestamp_ms: int, change: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Recovery: restore the confirmed state from the newest whole checkpoint and the log after it.
 
-Damage after the last position that is proved to be synced is a torn tail: it is cut and logged. Damage before it is
-corruption: the broker does not start, and names segment and offset; with quarantine it skips and logs the damage.
+Damage after the last position that was provably synced is a torn tail: it is cut and logged. Damage before it is
+corruption: the broker refuses to start, and names segment and offset; with quarantine it skips and logs the damage.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ class Recovered:
     """The recovered state of a vhost.
 
     Shapes: ``topology`` is changes in order, the checkpoint's first. ``queues`` maps queue numbers to their slots, all
-        sealed and on disk; core drops a number that no change declares. ``clean`` says that the broker
-        stopped in good order: otherwise every message may have been delivered before.
-    Units: ``messages`` are unsettled ones, over all queues; ``records`` were read; ``cut_bytes`` were dropped from the
-        tail.
+        sealed and on disk; core drops numbers that no change declares. ``clean`` means that the broker stopped cleanly;
+        otherwise every message may have been delivered before. Units: ``messages`` are the unsettled ones in all
+        queues; ``records`` were read; ``cut_bytes`` were dropped from the tail.
     """
 
     topology: list[dict[str, Any]]
@@ -53,15 +52,15 @@ class Recovered:
     findings: list[Finding] = field(default_factory=list)
 
     def note_crash(self) -> None:
-        """Note that the last run did not stop in good order."""
+        """Record that the last run did not stop cleanly."""
         self.clean = False
 
 
 class Recovery:
     """One recovery.
 
-    Shapes: after `run`, ``end`` is the end of the log, ``next_segment`` a number that no segment ever had, and
-        ``log.segments`` has the segments that exist.
+    Shapes: after `run`, ``end`` is the end of the log, ``next_segment`` a number never used by a segment, and
+        ``log.segments`` has the existing segments.
     """
 
     def __init__(
@@ -184,9 +183,8 @@ class Recovery:
             offset = self.log.resume(number, offset)
 
     def _cut(self, position: int, reason: str) -> bool:
-        """Handle damage: cut the log there and return True, or skip the damaged piece.
-
-        Raises: CorruptStore when the damaged bytes had been synced and there is no quarantine.
+        """Handle damage: cut the log there and return True, or skip the damaged piece. Raises: CorruptStore if the
+        damaged bytes were synced and quarantine is off.
         """
         number, offset = position >> OFFSET_BITS, position & OFFSET_MASK
         known = self._checkpoint.position if self._checkpoint_synced else 0
@@ -240,11 +238,11 @@ class Recovery:
     def _read_from_disk(self, numbers: list[int]) -> None:
         """Sync the log before it is read, and read it from the disk.
 
-        After a failed sync the page cache shows bytes that are not on disk and that no second sync writes. If recovery
-        took them, a later power loss would remove them.
+        After a failed sync the page cache has bytes that are not on disk and that no second sync writes. If recovery
+        used them, a later power loss would remove them.
         """
         for number in numbers if self._checkpoint_synced else list(self.log.segments):
-            self._done(0)  # a sync may take long, and the caller may want to stop
+            self._done(0)  # a sync may take long, so let the caller stop
             with self._files.open(self.log.path(number), write=True) as file:
                 file.sync()
                 file.drop_cache()

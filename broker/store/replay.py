@@ -51,10 +51,9 @@ _FRONT: Final = Struct(
 
 
 class ReplayEnd(NamedTuple):
-    """The end of a pass over a block.
-
-    Shapes: ``used`` bytes of it were whole records. ``damage`` is the damage of the record there, empty when the block
-        only ends before the record; then ``need`` bytes hold the record, or enough of it to know its length.
+    """The end of a pass over a block. Shapes: its first ``used`` bytes were complete records. ``damage`` describes the
+    record there, empty if the block just ends before the record does; then ``need`` bytes contain the record, or enough
+    of it to know its length.
     """
 
     used: int
@@ -63,7 +62,7 @@ class ReplayEnd(NamedTuple):
 
 
 class UnknownRecord(Exception):
-    """A whole record is of an unknown kind: a later version wrote it."""
+    """An intact record has an unknown kind, because a later version wrote it."""
 
     def __init__(self, position: int, kind: int) -> None:
         self.position = position
@@ -92,14 +91,14 @@ class Replay:
         self.next_queue_number = checkpoint.next_queue_number
         self.queues = {state.number: QueueReplay(state, logs, *self._window) for state in checkpoint.queues}
         self.records = 0
-        self._due_ms = 0  # of a delayed message, for the target that follows
+        self._due_ms = 0  # of a delayed message, for the next target
         self._sequences: dict[int, array[int]] = {}  # of numbered messages, by producer
 
     def run(self, block: bytes, base: int) -> ReplayEnd:
         """Apply the records of a block that begins with one, at position `base`.
 
         Raises: UnknownRecord.
-        Cost: 2 us a message with one target: no object is made but its position.
+        Cost: 2 us a message with one target: no object is created except its position.
         """
         view = memoryview(block)
         size = len(block)
@@ -152,7 +151,7 @@ class Replay:
         return ReplayEnd(at, damage, 0) if damage else cut(block, at, size)
 
     def _accept(self, number: int, message_id: int, position: int, size: int) -> QueueReplay | None:
-        """Apply one target of a message and return the state of its queue, None when it has none."""
+        """Apply one target of a message and return the state of its queue, None if it has none."""
         queue = self.queues.get(number) or self._begin(number, message_id)
         if queue is not None:
             if self._due_ms:
@@ -175,7 +174,7 @@ class Replay:
         self._sequences = {}
 
     def _apply(self, kind: int, record: bytes, flags: int, position: int) -> str:
-        """Apply a whole record of any kind except MARK; return its damage, empty when it was applied."""
+        """Apply an intact record of any kind except MARK; return its damage, empty if it was applied."""
         if kind == TRANSACTION:
             try:
                 inner = inner_records(record)
@@ -242,7 +241,7 @@ class Replay:
         self._reserve(number)
 
     def _reserve(self, number: int) -> None:
-        """Give no new queue the number of one that was met, nor that of one whose level was."""
+        """Reserve the numbers of queues and levels found in the log, so that no new queue gets them."""
         self.next_queue_number = max(self.next_queue_number, (number & QUEUE_NUMBERS) + 1)
 
     def topology(self, record: bytes, flags: int, position: int) -> None:

@@ -51,8 +51,8 @@ def encode_header(header: SegmentHeader) -> bytes:
 def decode_header(block: bytes, path: Path) -> SegmentHeader:
     """Return the header in the first bytes of the segment at a path.
 
-    Raises: ValueError when they are not a header; NewerFormat when a later version wrote them. A version may change all
-        of a header but its magic, its length of 64 bytes and the places of format and checksum.
+    Raises: ValueError when they are not a header; NewerFormat when a later version wrote them. A version may change
+        everything in a header except its magic, its length of 64 bytes and the positions of format and checksum.
     """
     if len(block) < HEADER_BYTES:
         raise ValueError(f"the header is cut off after {len(block)} bytes")

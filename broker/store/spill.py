@@ -1,6 +1,5 @@
 """The spill: transient messages that do not fit in memory. It is written at once, never synced, and wiped at the start.
-
-Positions in the spill have the highest bit set, which tells them from positions in the log. `record` has the format.
+Positions in the spill have the highest bit set, unlike positions in the log. `record` has the format.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Spill(Segments):
         return positions
 
     def drop_live(self, segment: int, n: int) -> None:
-        """Count n fewer references; remove the file with the last one, unless it is still written to."""
+        """Remove n references; with the last one remove the file, unless it is still being written."""
         super().drop_live(segment, n)
         if segment not in self.live and segment != self.active:
             self._remove(segment)

@@ -1,4 +1,4 @@
-"""The store of one vhost: the facade that core and delivery use.
+"""The store of one vhost: the interface for core and delivery.
 
 A confirm may follow a record as soon as ``log.confirmable`` is past it. Methods marked *blocking* belong in a thread.
 """
@@ -25,17 +25,17 @@ from broker.store.spill import Spill, is_spilled
 from broker.store.stored_slots import StoredSlots
 
 _log = get_logger()
-_RUNNING: Final = "running"  # a file that is there while a broker works in the folder: an unclean stop leaves it behind
+_RUNNING: Final = "running"  # a file that exists while a broker uses the folder, and remains after an unclean stop
 _FOLDERS: Final = ("log", "spill", "queues")
 AT_ONCE: Final = 0  # a log position before every checkpoint
-RELOCATION_MAX_BYTES: Final = 64 * 1024 * 1024  # what one relocation holds in memory
+RELOCATION_MAX_BYTES: Final = 64 * 1024 * 1024  # the memory of one relocation
 
 
 class VhostStore:
     """One vhost's durable log, its spill, its queue logs and its checkpoints.
 
     Shapes: ``log`` takes durable records, ``spill`` those of transient messages that must leave memory. ``queues`` has
-        the place of each message, and ``slots`` reads them back. A segment number is the upper half of a position,
+        the place of each message, and ``slots`` reads messages back. A segment number is the upper half of a position,
         ``position >> 32``; those of the spill have their highest bit set.
     """
 
@@ -61,10 +61,10 @@ class VhostStore:
         self._checkpoints = checkpoints
         self._sync = sync
         self._relocation: Relocation | None = None  # appended, and not finished
-        self._refused: dict[int, int] = {}  # segments not worth relocating, with the references they had
+        self._refused: dict[int, int] = {}  # segments not worth relocating, with their number of references then
         self._checkpoint_position = 0  # of the last durable checkpoint of this process
         self._saves_space = False
-        self.holds_back = False  # the older checkpoint keeps what the newest does not need
+        self.holds_back = False  # the older checkpoint also keeps files that the newest does not need
 
     @classmethod
     def open(
@@ -80,13 +80,14 @@ class VhostStore:
         window_bytes: int = 1 << 20,
         expected: bool = False,
     ) -> tuple[VhostStore, Recovered]:
-        """Recover what the folder holds and return the store, ready to append, with what was recovered. *Blocking.*
+        """Recover the content of the folder and return the store, ready to append, with the recovered state.
+        *Blocking.*
 
-        Shapes: a store that is `expected` exists; without log and checkpoints it is lost, and not new.
+        Shapes: an `expected` store without log and checkpoints is lost, not new.
         The segments of every recovered slot are counted as live, one reference per slot and segment. Findings were
         logged, and a checkpoint written when there were any, so that the next start does not meet them again.
-        `progress` is called for each block of the log; what it raises stops the recovery, as a crash would.
-        Raises: CorruptStore when something that had been synced is damaged or missing; MissingData; StoreFailed.
+        `progress` is called for each block of the log; an exception in it stops the recovery, as a crash would.
+        Raises: CorruptStore when synced data is damaged or missing; MissingData; StoreFailed.
         """
         new = not _is_one(files, folder)
         if new and expected:
@@ -175,42 +176,40 @@ class VhostStore:
             self._checkpoints.remove_damaged()
 
     def add_live(self, segment: int, n: int) -> None:
-        """Count n slots more that need a segment of the log or of the spill."""
+        """Count n more slots that need a segment of the log or of the spill."""
         (self.spill if is_spilled(segment) else self.log).add_live(segment, n)
 
     def drop_live(self, segment: int, n: int) -> None:
-        """Count n slots less that need a segment of the log or of the spill."""
+        """Count n fewer slots that need a segment of the log or of the spill."""
         (self.spill if is_spilled(segment) else self.log).drop_live(segment, n)
 
     def let_go(self, segments: Iterable[int]) -> None:
-        """Count a slot less for each of its segments."""
+        """Count one slot fewer for each of its segments."""
         for segment in segments:
             self.drop_live(segment, 1)
 
     # -- slots that leave memory and come back ------------------------------------------------------------------------
 
     def drop_entries(self, queue_number: int, first: int, end: int, *, at_once: bool) -> None:
-        """Give up the entries of a deleted slot.
-
-        Their file goes with the last of them: when no kept checkpoint refers to it, or at once when none ever does
-        because the queue is not durable. Raises: StoreFailed.
+        """Release the entries of a deleted slot. Their file is removed after the last of them: once no kept checkpoint
+        refers to it, or at once if none ever does because the queue is not durable. Raises: StoreFailed.
         """
         self.queues.drop(queue_number, first, end, AT_ONCE if at_once else self.log.position)
         if at_once:
             self.queues.reclaim(AT_ONCE + 1)
 
     def forget_queue(self, queue_number: int, *, at_once: bool, recorded: bool = False) -> None:
-        """Give up all entries of a deleted queue, as `drop_entries` does. Raises: StoreFailed.
+        """Release all entries of a deleted queue, as `drop_entries` does. Raises: StoreFailed.
 
-        If the log ends with the record of the deletion, a checkpoint from there on knows of it: the file goes although
-        the log grows no more.
+        If the log ends with the record of the deletion, a checkpoint at that position includes it: the file is removed
+        even if the log does not grow.
         """
         self.queues.forget(queue_number, AT_ONCE if at_once else self.log.position - recorded)
         if at_once:
             self.queues.reclaim(AT_ONCE + 1)
 
     def discard(self, state: QueueState) -> None:
-        """Give up a recovered queue that no change of the topology declares, with its references."""
+        """Discard a recovered queue that no change of the topology declares, with its references."""
         for slot in state.slots:
             self.let_go(slot.segments)
         self.forget_queue(state.number, at_once=False)
@@ -218,13 +217,14 @@ class VhostStore:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def write_checkpoint(self, checkpoint: Checkpoint, between: Callable[[], None] = lambda: None) -> None:
-        """Sync the queue logs, write the checkpoint and remove what no kept checkpoint needs. *Blocking.*
+        """Sync the queue logs, write the checkpoint and remove files that no kept checkpoint needs. *Blocking.*
 
-        `between` is called after each slice, such as to let other threads run: compiled code never does by itself.
+        `between` is called after each slice, for example to let other threads run, which compiled code never does by
+        itself.
 
         Each queue of the checkpoint was captured at ``position`` or later, with the entries of all its slots paged out,
-        and the log is confirmable up to where the last one was: replaying a record twice changes nothing.
-        Raises: StoreFailed; RuntimeError when the log is not that far, or a relocation is half done.
+        and the log is confirmable up to the last of these positions: replaying a record twice changes nothing.
+        Raises: StoreFailed; RuntimeError if the log is not that far, or a relocation is half done.
         """
         if self.log.confirmable < checkpoint.position:
             raise RuntimeError("the checkpoint is ahead of what the log has on disk")
@@ -238,9 +238,8 @@ class VhostStore:
         self._reclaim()
 
     def save_space(self, *, on: bool) -> None:
-        """Keep one checkpoint only, or two again from the next one on. *Blocking*; in the thread of the checkpoints.
-
-        The older checkpoint is of use only when the newest is damaged, and what it needs of the log takes space.
+        """Keep only one checkpoint, or two again from the next one on. *Blocking*; in the checkpoint thread. The older
+        checkpoint is needed only if the newest is damaged, and its part of the log takes space.
         Raises: StoreFailed.
         """
         self._saves_space = on
@@ -251,7 +250,7 @@ class VhostStore:
             _log.warning("checkpoint.given_up", path=str(self._folder), segments=len(gone), freed_bytes=freed_bytes)
 
     def _reclaim(self) -> list[int]:
-        """Remove what no kept checkpoint needs, and return the segments that are gone. Raises: StoreFailed."""
+        """Remove files that no kept checkpoint needs, and return the removed segments. Raises: StoreFailed."""
         need, newest = self._checkpoints.need, self._checkpoints.newest_need
         gone = self.log.reclaim(need)
         for segment in gone:
@@ -271,18 +270,17 @@ class VhostStore:
         limit = self._checkpoint_position >> OFFSET_BITS
         live = self.log.live
         found = [number for number in sorted(self.log.segments) if number < limit and number in live]
-        # A slot may need up to all of a segment, so the count is a guess; one that was wrong is not repeated before
-        # the references have become a quarter fewer.
+        # A slot may need any part of a segment, so the count is an estimate; a wrong one is not repeated before the
+        # references have dropped by a quarter.
         refused = self._refused
         found = [number for number in found if live[number] * 4 <= refused.get(number, live[number] * 4) * 3]
         return sorted(found, key=live.__getitem__)
 
     def plan_relocation(self, segment: int, slots: Iterable[SlotReference], below_ratio: float) -> Relocation | None:
-        """Return copies of what the slots need of a segment, None when the segment stays. *Blocking.*
-
-        It stays when too much of it is needed, or when one of the slots' messages is neither where its entry says nor
-        anywhere else in the slot's segments: it may be what is damaged here. That is logged.
-        Shapes: slots are all those, of whatever queue, that have the segment among theirs.
+        """Return copies of a segment's records that the slots need, None if the segment stays. *Blocking.* It stays if
+        too much of it is needed, or if one of the slots' messages is neither where its entry says nor anywhere else in
+        the slot's segments, because the damaged part may be its record. This is logged. Shapes: `slots` are all slots,
+        of any queue, with the segment among theirs.
         Raises: StoreFailed.
         """
         limit_bytes = min(int(self.log.segments[segment] * below_ratio), RELOCATION_MAX_BYTES)
@@ -319,7 +317,7 @@ class VhostStore:
         return None
 
     def append_relocation(self, relocation: Relocation, most: int | None = None) -> bool:
-        """Append up to `most` copies, all when None; tell whether some are left. Finish it when they are on disk."""
+        """Append up to `most` copies, or all if None; return whether some are left. Finish it once they are on disk."""
         if self._relocation not in (None, relocation):
             raise RuntimeError("one relocation at a time")
         self._relocation = relocation
@@ -328,8 +326,8 @@ class VhostStore:
     def finish_relocation(self, relocation: Relocation, most: int | None = None) -> list[MovedRecord]:
         """Point the queue logs at the copies of up to `most` messages and return the moves.
 
-        In the same turn the caller adds the copies' segments to its slots and corrects messages that are in memory.
-        After the last move none of the slots needs ``relocation.segment`` any more.
+        In the same turn the caller adds the copies' segments to its slots and updates messages in memory. After the
+        last move none of the slots needs ``relocation.segment``.
         Raises: StoreFailed; RuntimeError when the copies are not on disk yet.
         """
         if relocation is not self._relocation or self.log.confirmable < relocation.end:
@@ -342,7 +340,7 @@ class VhostStore:
         return moves
 
     def close(self, *, clean: bool = False) -> None:
-        """Close the files. Clean says that the last checkpoint was a clean one and nothing happened after it."""
+        """Close the files. `clean` means that the last checkpoint was a clean one and nothing happened after it."""
         self.log.close(clean=clean)
         self.queues.close()
         self.spill.close()
@@ -354,7 +352,7 @@ class VhostStore:
 
 
 def _is_one(files: Files, folder: Path) -> bool:
-    """Return whether a folder has a store: its log always has a segment."""
+    """Return whether a folder has a store, whose log always has a segment."""
     if not files.exists(folder):
         return False
     has_log = files.exists(folder / "log") and bool(LogFolder(files, folder / "log").segments)

@@ -1,4 +1,6 @@
-"""Stored slots: read entries of the queue log, then records; search the log for records that are not in their place."""
+"""Stored slots: read entries of the queue log, then records; search the log for records that are not where their
+entries say.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from broker.store.spill import Spill, is_spilled
 if TYPE_CHECKING:
     from pathlib import Path
 
-NEAR_IDS: Final = 64  # a gap of this many entries is read along
+NEAR_IDS: Final = 64  # a gap of this many entries is read too
 
 
 def spans_within(
@@ -56,8 +58,8 @@ def spans_within(
             yield span[0], span[-1] + 1, wanted
 
 
-PLAIN_MAX_BYTES: Final = 64 << 20  # of the log from the first to the last record of a slot that is read as it is
-CACHED_MAX_BYTES: Final = 1 << 20  # of one that is read without leaving the loop, within a millisecond
+PLAIN_MAX_BYTES: Final = 64 << 20  # of the log, from the first to the last record of a slot, for a read in one piece
+CACHED_MAX_BYTES: Final = 1 << 20  # ... and for a read on the loop, within a millisecond
 
 _log = get_logger()
 Segments = Iterable[int] | None
@@ -92,13 +94,11 @@ class StoredSlots:
         segments: Segments,
         maker: Maker[T],
     ) -> list[T | None]:
-        """Read messages of one queue back; index 0 is id `first`, None is what was not wanted. *Blocking.*
-
-        Shapes: wanted are indexes, all of them when None; every wanted one must have been paged out. `segments` are
-            those that the slot keeps on disk: there a message is looked for whose entry is damaged, in the whole log
-            when None. `maker` makes what is returned for a message.
-        Raises: CorruptRecord when a message is not what was written, unless the store was opened with quarantine: then
-            it is None too, and logged. StoreFailed.
+        """Read messages of one queue back; index 0 is id `first`, unwanted ones are None. *Blocking.* Shapes: `wanted`
+        has indexes, None for all; every wanted message must have been paged out. `segments` are those that the slot
+        keeps on disk: a message with a damaged entry is searched there, or in the whole log if None. `maker` builds the
+        messages. Raises: CorruptRecord if a message differs from what was written, unless the store was opened with
+        quarantine: then it is None too, and logged. StoreFailed.
         Cost: one read of the queue log per 65,536 ids, one of the log per run of neighbours.
         """
         wanted = range(end - first) if wanted is None else list(wanted)
@@ -109,9 +109,8 @@ class StoredSlots:
     def read_cached(
         self, queue_number: int, first: int, end: int, wanted: Sequence[int], maker: Maker[T]
     ) -> list[T | None]:
-        """Return what `read` returns if the page cache has all of it, an empty list otherwise. Never waits.
-
-        Cost: under a millisecond: a slot whose records are far apart is left to `read`, too.
+        """Return the result of `read` if the page cache has all of it, an empty list otherwise. Never waits. Cost:
+        under a millisecond; slots whose records are far apart are left to `read`, too.
         """
         entries = self._queues.read_cached(queue_number, first, end)
         if entries is None:
@@ -128,9 +127,8 @@ class StoredSlots:
         read_span: Callable[[int, int], bytes],
         extent_max_bytes: int,
     ) -> list[T | None]:
-        """Return the messages of a slot as it usually is, an empty list when it is not.
-
-        All of it is records of the log, or of the spill, in the order of their ids.
+        """Return the messages of a slot in the usual case, else an empty list: all of its records are in the log, or
+        all in the spill, in the order of their ids.
         """
         positions, sizes = entries
         extent_bytes = positions[-1] + sizes[-1] - positions[0]
@@ -157,7 +155,7 @@ class StoredSlots:
         segments: Segments,
         maker: Maker[T],
     ) -> list[T | None]:
-        """Return the messages of a slot; search those that are not where their entries say."""
+        """Return the messages of a slot, searching for those that are not where their entries say."""
         entries, failed, indexes = self._entries(queue_number, first, end, wanted)
 
         def missed(_position: int, index: int) -> None:
@@ -180,7 +178,7 @@ class StoredSlots:
     ) -> dict[int, T | None]:
         """Read messages from anywhere in a queue by id, as `read` does. *Blocking.*
 
-        Shapes: the first ones, up to this many bytes, at least one; None is one that cannot be read.
+        Shapes: the first ones, up to this many bytes, at least one; None for an unreadable one.
         """
         found: dict[int, T | None] = {}
         for first, end, wanted in spans_within(partial(self._queues.read, queue_number), ids, limit_bytes):
@@ -189,7 +187,7 @@ class StoredSlots:
         return found
 
     def read_due(self, queue_number: int, first: int, end: int) -> list[int]:
-        """Return when delayed messages are due, 0 where no entry tells; reads no record. *Blocking.*"""
+        """Return when delayed messages are due, 0 if no entry has the moment; reads no record. *Blocking.*"""
         return self._queues.read_due(queue_number, first, end)
 
     def body_sizes(
@@ -200,12 +198,11 @@ class StoredSlots:
         wanted: Iterable[int] | None = None,
         segments: Segments = None,
     ) -> list[int]:
-        """Return how many bytes the bodies of messages of one queue have; index 0 is id `first`. *Blocking.*
+        """Return the body sizes of messages of one queue; index 0 is id `first`. *Blocking.*
 
-        Shapes: as for `read`; 0 is what was not wanted.
-        Raises: CorruptRecord when there is no message where one should be, unless the store was opened with quarantine:
-            then it is 0 too, and logged. StoreFailed.
-        Cost: reads 36 bytes a message; bodies are read along where they are shorter than what a call costs.
+        Shapes: as for `read`; 0 for unwanted ones. Raises: CorruptRecord if a message is missing from its place, unless
+            the store was opened with quarantine: then it is 0 too, and logged. StoreFailed.
+        Cost: reads 36 bytes a message; short bodies are read too, where another call would cost more.
         """
         entries, failed, indexes = self._entries(queue_number, first, end, wanted)
         sizes = [0] * (end - first)
@@ -220,7 +217,7 @@ class StoredSlots:
     def search(
         self, queue_number: int, first: int, entries: Entries, indexes: Iterable[int], segments: Segments
     ) -> list[int]:
-        """Search messages in some segments of the log, in all when None, and correct their entries.
+        """Search for messages in some segments of the log, or in all if None, and correct their entries.
 
         Return the indexes of the messages whose entries were wrong. Raises: StoreFailed.
         """
@@ -242,7 +239,7 @@ class StoredSlots:
         return found
 
     def mend(self) -> None:
-        """Write the entries that were found to the queue logs; on the loop. Raises: StoreFailed."""
+        """Write the entries found to the queue logs; on the loop. Raises: StoreFailed."""
         while self._found:
             self._queues.mend(*self._found.popleft())
 
@@ -259,17 +256,17 @@ class StoredSlots:
         return block
 
     def _cached_span(self, position: int, size: int) -> bytes:
-        """Return a piece of the log or the spill, none of it if that needs the disk."""
+        """Return a piece of the log or the spill, empty if that needs the disk."""
         source = self._spill if is_spilled(position >> OFFSET_BITS) else self._log
         try:
             return source.read_cached(position, size) or b""
-        except StoreFailed:  # the read from disk reports that
+        except StoreFailed:  # the read from disk reports it
             return b""
 
     def _entries(
         self, queue_number: int, first: int, end: int, wanted: Iterable[int] | None
     ) -> tuple[Entries, list[int], Sequence[int]]:
-        """Return the entries of a slot, the indexes of the wanted messages without one, and those of the others."""
+        """Return the entries of a slot, the indexes of wanted messages without an entry, and those of the others."""
         positions, sizes = self._queues.read(queue_number, first, end)
         indexes = range(end - first) if wanted is None else list(wanted)
         if 0 not in sizes:

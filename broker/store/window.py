@@ -1,4 +1,6 @@
-"""Windows: the slots of a queue while recovery replays the log: ids, settled bits, and the segments of the records."""
+"""Windows: the slots of a queue while recovery replays the log, with ids, settled bits, and the segments of the
+records.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ _NOT_OPEN: Final = -1
 class Window:
     """A slot that recovery builds.
 
-    Shapes: ``bits[i]`` says whether message ``first + i`` is settled. While the window is open it has more bits than
+    Shapes: ``bits[i]`` is set if message ``first + i`` is settled. While the window is open it has more bits than
         messages and ``end`` is not known yet.
     """
 
@@ -35,7 +37,7 @@ class Window:
         self.segments: dict[int, int] = {}
         self.size_bytes = 0
         self.redelivered = False
-        self.doubtful = False  # only its entries tell the segments
+        self.doubtful = False  # the segments are known from its entries only
 
     @classmethod
     def of(cls, slot: SlotState) -> Window:
@@ -63,7 +65,7 @@ class Window:
         return SlotState(self.first, self.end, settled, returns, self.segments, self.size_bytes, self.redelivered)
 
     def note_returns(self, run: ReturnRun) -> None:
-        """Take how often some messages came back."""
+        """Record how often messages were returned."""
         if self._returns is None:
             self._returns = Redeliveries()
         self._returns.put(run)
@@ -84,11 +86,11 @@ class Window:
         self.size_bytes = sum(sizes)
 
     def note_move(self) -> None:
-        """Note that a record of the window was moved to another segment."""
+        """Record that a record of the window was moved to another segment."""
         self.doubtful = True
 
     def count_segment(self) -> None:
-        """Count the unsettled messages again where all of them lie in one segment."""
+        """Recount the unsettled messages, all of which are in one segment."""
         if len(self.segments) == 1:
             self.segments = dict.fromkeys(self.segments, self.bits.count(0))
 
@@ -179,18 +181,18 @@ class QueueReplay:
                     window.bits[index] = 1
 
     def settle_run(self, first: int, end: int) -> None:
-        """Mark the messages first <= id < end settled, as far as the ids are used."""
+        """Mark the messages first <= id < end settled, where the ids are used."""
         end = min(end, self.next_id)
         for window, start, stop in self._overlapping(first, end):
             window.bits[start:stop] = 1
 
     def requeue(self, first: int, end: int, acquired: int, delivered: int) -> None:
-        """Note how often the messages first <= id < end came back, as far as the ids are used."""
+        """Record how often the messages first <= id < end were returned, where the ids are used."""
         for window, start, stop in self._overlapping(first, min(end, self.next_id)):
             window.note_returns(ReturnRun(start, stop, acquired, delivered))
 
     def move(self, message_id: int, position: int, size: int, due_ms: int) -> None:
-        """Note that the record of a message was copied."""
+        """Record that the record of a message was copied."""
         if self.expected != _NOT_OPEN and message_id >= self.firsts[-1]:
             self.seal()
         window = self.window_of(message_id)

@@ -1,4 +1,4 @@
-"""Cursors: up to which seal each named reader of a tap has passed; and how requests to taps are refused."""
+"""Cursors: the seal up to which each named reader of a tap has passed; and the refusal of requests to taps."""
 
 from __future__ import annotations
 
@@ -67,10 +67,9 @@ class Cursors:
         maker: str = "",
         user: str | None = None,
     ) -> None:
-        """Note that a reader has passed a seal; create its cursor if need be. Only `reset` moves a cursor back.
-
-        Shapes: a new cursor is its `maker`'s, and any cursor is the `user`'s from now on, if one is given. With the
-            incarnation of the seal, a reader of another history of the data folder is refused.
+        """Record that a reader has passed a seal, creating its cursor if necessary. Only `reset` moves a cursor back.
+        Shapes: a new cursor belongs to its `maker`; if `user` is given, the cursor belongs to that user afterwards.
+        With the incarnation of the seal, a reader of another history of the data folder is refused.
         """
         check_cursor_name(name)
         view = self._folder.view
@@ -96,7 +95,7 @@ class Cursors:
             await self._put(name, vhost, tap, seal if moves else known.seal, owner)
 
     async def _create(self, name: str, vhost: str, tap: str, seal: int, maker: str, user: str) -> None:
-        """Create a cursor, unless its maker or the broker has too many, those included that are being created."""
+        """Create a cursor, unless its maker or the broker has too many, including those being created."""
         users = [cursor.user for cursor in self._folder.view.cursors] + self._begun
         if maker and users.count(maker) >= self._settings().taps.cursors_user_max:
             most = self._settings().taps.cursors_user_max
@@ -110,14 +109,14 @@ class Cursors:
             self._begun.remove(user)
 
     async def begin(self, name: str, vhost: str, tap: str) -> None:
-        """Create a cursor in front of everything that a tap has, unless it exists."""
+        """Create a cursor before everything that a tap has, unless it exists."""
         view = self._folder.view
         if view.cursor(name, vhost, tap) is None:
             seals = view.of_tap(vhost, tap)
             await self._put(name, vhost, tap, seals[0].seal - 1 if seals else view.last_seal, "")
 
     async def remove(self, name: str, vhost: str, tap: str) -> None:
-        """Remove a cursor: it keeps no slot file any more."""
+        """Remove a cursor, which then no longer keeps slot files."""
         if self._folder.view.cursor(name, vhost, tap) is None:
             raise TapRefused(f"no cursor '{name}' of tap '{tap}' in vhost '{vhost}'")
         await self._writer.in_thread(partial(self._folder.log.remove_cursor, name, vhost, tap))

@@ -36,7 +36,7 @@ _log = get_logger()
 
 
 class Retention:
-    """Removes slot files and snapshots every ten seconds."""
+    """Remove slot files and snapshots every ten seconds."""
 
     def __init__(
         self,
@@ -123,8 +123,8 @@ def plan_deletions(view: SealView, caps: Mapping[TapKey, Cap], default: Cap, now
     """Return the slot files to remove now; a tap without a cap of its own has the default cap.
 
     Units: `now_ms` is on the broker's clock.
-    Shapes: of each queue a prefix of its seals, as `SlotFolder.remove` requires.
-    Invariant: a file that a cursor has not passed, or of a tap without cursors, is removed only by a cap.
+    Shapes: for each queue a prefix of its seals, as `SlotFolder.remove` requires. Invariant: a file is removed only by
+        a cap if a cursor has not passed it, or if its tap has no cursors.
     Cost: O(seals), to add up their bytes.
     """
     passed: list[Seal] = []

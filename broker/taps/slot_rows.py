@@ -17,15 +17,13 @@ from broker.store.store import VhostStore
 if TYPE_CHECKING:
     from broker.slot_files.slot_file_writer import SlotDraft, SlotFileWriter
 
-ROWS_AT_ONCE: Final = 200  # half a millisecond; then other threads may take the interpreter
+ROWS_AT_ONCE: Final = 200  # half a millisecond; then other threads may run
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some messages of one slot.
-
-    Shapes: ``held`` are the messages, None when the slot is on disk; then ``segments`` are pinned until `let_go`.
-        ``end`` is the id after the range that the piece covers: messages of the range that are missing are settled.
+    """Some messages of one slot. Shapes: ``held`` are the messages, None if the slot is on disk; then ``segments`` are
+    pinned until `let_go`. ``end`` is the id after the range of the piece; missing messages of the range are settled.
     """
 
     slot: Slot
@@ -50,7 +48,7 @@ def gather(
 
     Shapes: `firsts` has the first ids of the slots; deleted ones are skipped. The ids are above <= id < below. Without
         `recount` no message is marked as redelivered.
-    Units: `most_bytes` limits the messages' share of the memory, which they have now or had before they were paged out.
+    Units: `most_bytes` limits the messages' share of memory, now or before they were paged out.
     Cost: n slots, and a copy of the references to resident messages.
     """
     pieces: list[Piece] = []
@@ -89,8 +87,8 @@ def copy_pieces(
 ) -> int:
     """Add the messages of the pieces to a slot file until it has `most_bytes`, and return the id after the last one.
 
-    *Blocking.* Messages on disk are read slot by slot. Rows have the time of day: the broker's clock less `ahead_ms`.
-    The file is complete then; one whose messages could not be read, as the log says, is abandoned.
+    *Blocking.* Messages on disk are read slot by slot. Rows have the time of day: the broker's clock minus `ahead_ms`.
+    The file is then complete; if messages could not be read, which is logged, it is abandoned.
     Raises: CorruptRecord, StoreFailed; the file is abandoned.
     """
     try:
@@ -114,7 +112,7 @@ def _copy(
     for piece in pieces:
         first, redelivered = piece.slot.first, piece.redelivered
         for index, message in zip(piece.indexes, _contents(store, number, piece), strict=True):
-            if message is None:  # it could not be read, as the log says
+            if message is None:  # it could not be read, which was logged
                 continue
             if file.size_bytes >= most_bytes and file.rows:
                 return end
@@ -147,7 +145,7 @@ def _piece(level: Level, slot: Slot, indexes: Sequence[int], end: int, *, recoun
 
 
 def _contents(store: VhostStore, number: int, piece: Piece) -> Sequence[Message | None]:
-    """Return the messages of a piece, read from disk where they are not in memory. *Blocking.*"""
+    """Return the messages of a piece, reading those that are not in memory from disk. *Blocking.*"""
     if piece.held is not None:
         return piece.held
     slot = piece.slot

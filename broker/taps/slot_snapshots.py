@@ -1,4 +1,4 @@
-"""Snapshots: write the present messages of a queue into slot files, for a reader without a tap.
+"""Snapshots: write the current messages of a queue into slot files, for a reader without a tap.
 
 The queue does not change: ready messages stay ready, unacked ones stay unacked.
 """
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot, `private` if clients cannot read the queue; `owner` is the user who took it over HTTP, if any.
+    """One snapshot, `private` if clients cannot read the queue; `owner` is the user who created it over HTTP, if any.
 
     Units: `until_ms` is its end on the broker's clock.
     """
@@ -64,14 +64,14 @@ class Snapshot:
 
 @dataclass(slots=True, eq=False)
 class Taking:
-    """A snapshot that is being taken: for whom, the size of its files so far, and how large all users' may become."""
+    """A snapshot that is being taken: its owner, the size of its files so far, and the limit for all users."""
 
     owner: str
     share_bytes: int = 0
     bytes: int = 0
 
     def share(self, share_bytes: int) -> None:
-        """Limit the size by the share of the disk that is left to users."""
+        """Limit the size by the share of the disk available to users."""
         self.share_bytes = share_bytes
 
     def add(self, size_bytes: int) -> None:
@@ -82,8 +82,8 @@ class Taking:
 class Snapshots(Mapping[str, Snapshot]):
     """The snapshots of a broker by id.
 
-    A user who has too many, or too large ones, pays alone: the user's oldest snapshots make room, or the new one is
-    refused. What users take of the disk is bounded, and each leaves as much as it takes to the others.
+    A user with too many or too large snapshots affects nobody else: the user's oldest snapshots make room, or the new
+    one is refused. Users' share of the disk is bounded, and each must leave as much to the others as it takes.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Snapshots(Mapping[str, Snapshot]):
 
     @property
     def under_way(self) -> int:
-        """How many are being taken."""
+        """The number of snapshots being taken."""
         return len(self._taking)
 
     def path(self, snapshot: str, n: int) -> Path:
@@ -129,8 +129,8 @@ class Snapshots(Mapping[str, Snapshot]):
     async def take(self, vhost: str, name: str, owner: str = "") -> dict[str, Any]:
         """Return a snapshot of the ready and unacked messages of a queue, as the list of its slot files.
 
-        A message that is settled meanwhile may be in it or not; one that is published meanwhile is not. `owner` is the
-        user who asks for it over HTTP: it counts among that user's.
+        A message settled meanwhile may or may not be in it; one published meanwhile is not. `owner` is the user who
+        requests it over HTTP, for whose limits it counts.
         Raises: TapRefused.
         Cost: the messages of one slot file in memory at a time.
         """
@@ -180,7 +180,7 @@ class Snapshots(Mapping[str, Snapshot]):
         return taken
 
     def _of(self, owner: str) -> list[Snapshot | Taking]:
-        """Return the snapshots of a user, oldest first, and those that are being taken."""
+        """Return the snapshots of a user, oldest first, and those being taken."""
         return [one for one in self._of_users() if one.owner == owner]
 
     def _of_users(self) -> list[Snapshot | Taking]:
@@ -188,7 +188,7 @@ class Snapshots(Mapping[str, Snapshot]):
         return [one for one in found if one.owner]
 
     async def _make_room(self, taking: Taking, more_bytes: int) -> None:
-        """Let a user's snapshots grow, but not beyond what is left of the share for others. Raises: TapRefused."""
+        """Let a user's snapshots grow, within the share that others leave. Raises: TapRefused."""
         owner, share_bytes = taking.owner, taking.share_bytes
         while owner:
             own_bytes = sum([one.bytes for one in self._of(owner)]) + more_bytes
@@ -282,5 +282,5 @@ class Snapshots(Mapping[str, Snapshot]):
 
 
 def is_private(queue: Queue) -> bool:
-    """Return whether no client may read a queue, or only the connection that declared it."""
+    """Return whether no client may read a queue, or only its own connection."""
     return queue.exclusive_owner is not None or (queue.kept and not isinstance(queue, TapQueue))

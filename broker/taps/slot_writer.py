@@ -2,7 +2,7 @@
 
 The loop chooses the messages of a file, and the log has them on disk before the file is written. They are settled in
 the tap's queue once the file and its line in the seal log are on disk. After a crash between the two they are in both,
-and `Engine.restore` settles them: the seal log names the messages of all slot files, of removed ones too.
+and `Engine.restore` settles them, because the seal log has the message ids of all slot files, including removed ones.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from broker.tasks import Tasks
 
 _log = get_logger()
 
-RETRY_S: Final = 2.0  # before the next try, when a file could not be written
+RETRY_S: Final = 2.0  # before a retry, if a file could not be written
 SLOTS_AT_ONCE: Final = 4  # settled per turn of the loop: under a millisecond
 T = TypeVar("T")
 
 
 class NotWritten(Exception):
-    """A slot file could not be written; nothing of it is left, and nothing was settled."""
+    """A slot file could not be written; it was removed, and nothing was settled."""
 
 
 class SlotWriter:
@@ -55,7 +55,7 @@ class SlotWriter:
         fail: Callable[[BaseException], None],
         keep_free_bytes: int,
     ) -> None:
-        """`keep_free_bytes` of the disk are left to the logs: a broker needs them to start on a full disk."""
+        """`keep_free_bytes` of the disk are left to the logs, because a broker needs them to start on a full disk."""
         self._folder = folder
         self._keep_free_bytes = keep_free_bytes
         self._engines = engines
@@ -68,7 +68,7 @@ class SlotWriter:
         self._ends = False
         self._due: dict[TapQueue, Engine] = {}
         self._since_ms: dict[TapQueue, int] = {}  # when the oldest message of a tap was seen first
-        self._windows_ms: dict[TapQueue, int] = {}  # of taps whose last file nobody read, 0 of those read since then
+        self._windows_ms: dict[TapQueue, int] = {}  # of taps whose last file had no reader; 0 for those read since
         self._asked: dict[TapQueue, list[tuple[int, asyncio.Future[None]]]] = {}
         self._retry_at_s = 0.0
 
@@ -100,11 +100,11 @@ class SlotWriter:
             self._wake.set()
 
     def note_read(self, queue: TapQueue) -> None:
-        """Note that somebody reads a tap: its window is the setting's until a file is written that nobody reads."""
+        """Record that a tap is read: its window is that of the setting until a file is written without a reader."""
         self._windows_ms[queue] = 0
 
     async def flush(self, engine: Engine, queue: TapQueue) -> None:
-        """Return when everything that a tap holds now is in slot files.
+        """Wait until all messages that a tap holds now are in slot files.
 
         Raises: StoreFailed when a file cannot be written, or the broker stops; the error that ended the broker.
         """
@@ -127,17 +127,17 @@ class SlotWriter:
         return await asyncio.get_running_loop().run_in_executor(self._thread, do)
 
     async def leave(self, engine: Engine) -> None:
-        """Return when the writer has finished with a vhost whose store is about to close."""
+        """Wait until the writer has finished with a vhost whose store is about to close."""
         engine.retire()
         async with self.turn:
             pass
 
     def left(self, engine: Engine) -> bool:
-        """Return whether a vhost may not be read any more: it is deleted or offline, or the broker stops."""
+        """Return whether a vhost may no longer be read, because it is deleted or offline, or the broker is stopping."""
         return self._ends or engine.retired
 
     async def close(self) -> None:
-        """End the task after the present file; the next start writes the rest."""
+        """End the task after the current file; the next start writes the rest."""
         self._ends = True
         self._wake.set()
         await self._tasks.ended()

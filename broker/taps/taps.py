@@ -1,4 +1,4 @@
-"""Taps: keep the messages that pass an exchange for readers that come at their own time.
+"""Taps: keep the messages that pass an exchange for readers that fetch them later.
 
 The command line, HTTP and tests call this module. A tap's messages go from its queue into slot files. A cursor says up
 to which seal a reader has passed. Slot files that every cursor has passed are removed, and those that exceed a cap.
@@ -70,7 +70,7 @@ class Taps:
         vhosts.tell(self._writer.leave, self._forget)
 
     def take_settings(self, settings: Settings) -> None:
-        """Apply changed settings, from the next file on; a tap with caps of its own, a cursor and a snapshot stay."""
+        """Apply changed settings, from the next file on; cursors, snapshots and the caps of single taps stay."""
         self._settings = settings
 
     # -- running ------------------------------------------------------------------------------------------------------
@@ -86,12 +86,12 @@ class Taps:
         self._retention.start()
 
     def tick(self) -> None:
-        """Start what is due; called ten times a second."""
+        """Run the due work; called ten times a second."""
         self._writer.tick()
         self._retention.tick()
 
     async def close(self, timeout_s: float, told: Callable[[int], None]) -> None:
-        """Write what the taps hold into slot files, as far as the time suffices: transient messages survive only there.
+        """Write waiting messages into slot files until the deadline: transient messages survive only there.
 
         The next start writes the rest. `told` is called with the number of taps that have something to write.
         """
@@ -128,9 +128,9 @@ class Taps:
         max_bytes: int | None = None,
         max_age_ms: int | None = None,
     ) -> dict[str, Any]:
-        """Return a tap, created now or found equal; new cursors begin in front of everything that it has.
+        """Create a tap, or return the existing equal one; new cursors start at its first message.
 
-        Units: without caps of its own a tap gets the present ones of the settings.
+        A tap without its own caps gets the current ones of the settings.
         """
         if self._in_cluster:
             raise TapRefused(IN_CLUSTER)
@@ -208,7 +208,7 @@ class Taps:
         return [row for name in names for row in tap_rows(self._vhosts[name], view, now_ms)]
 
     async def seal(self, vhost: str | None = None, tap: str | None = None) -> int:
-        """Return the last seal once everything that taps hold now is in slot files."""
+        """Write all waiting messages into slot files, then return the last seal."""
         chosen = list(self._chosen(vhost, tap))
         if tap is not None and not chosen:
             raise TapRefused(f"no tap '{tap}'" + ("" if vhost is None else f" in vhost '{vhost}'"))
@@ -216,7 +216,7 @@ class Taps:
         return self.view.last_seal
 
     def note_read(self, vhost: str, tap: str) -> None:
-        """Note that somebody reads a tap, if it exists: its messages are in slot files sooner."""
+        """Record that a tap, if it exists, has a reader, so that its slot files are written sooner."""
         held = self._vhosts.get(vhost)
         queue = None if held is None else held.queues.taps.get(TAP_PREFIX + tap)
         if queue is not None:
@@ -226,7 +226,7 @@ class Taps:
 
     @property
     def view(self) -> SealView:
-        """The slot files, gaps and cursors that the seal log adds up to."""
+        """The slot files, gaps and cursors recorded in the seal log."""
         return self._folder.view
 
     async def frozen(self, do: Callable[[SealView], None]) -> None:
@@ -240,7 +240,7 @@ class Taps:
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _make(self, vhost: Vhost, name: str, arguments: dict[str, Any]) -> None:
-        # A number that no slot file knows, not even one of a former vhost of that name: it tells the ids apart.
+        # A stream number that no slot file uses, not even one of a deleted vhost of the same name.
         number = max(vhost.queues.next_number, *(known + 1 for known in self.view.ends(vhost.name)), 1)
         vhost.queues.add_tap(name, number, arguments)
 

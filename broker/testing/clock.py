@@ -12,7 +12,7 @@ class Timed(Protocol):
     """An object that acts by the clock."""
 
     def next_due_ms(self) -> int | None:
-        """Return when the next action is due, None for never."""
+        """Return the time of the next action, None if there is none."""
 
     def do_due(self) -> None:
         """Perform the actions that are due."""
@@ -30,11 +30,11 @@ class VirtualClock:
         return (self._now_ms + NUDGE_MS) / 1000
 
     def attach(self, timed: Timed) -> None:
-        """Let a broker use this clock."""
+        """Add a broker that uses this clock."""
         self._timed.append(timed)
 
     def detach(self, timed: Timed) -> None:
-        """Forget a broker."""
+        """Remove a broker."""
         self._timed.remove(timed)
 
     def advance(self, seconds: float) -> None:

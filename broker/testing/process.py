@@ -1,4 +1,4 @@
-"""A broker in a process of its own, as in production: for a test that kills clients, blocks its loop, or measures."""
+"""A broker in its own process, as in production, for tests that kill clients, block their loop, or measure."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class BrokerStatistics:
     """
 
     def __init__(self, vhosts: Vhosts, usage: Usage) -> None:
-        """Take the vhosts; every vhost that is opened later counts too."""
+        """Count the vhosts, including those opened later."""
         self._vhosts = vhosts
         self._usage = usage
         self._ended = VhostTally()  # the sum of the vhosts that were deleted
@@ -56,7 +56,7 @@ class BrokerStatistics:
         return total
 
     def vhost(self, name: str) -> MessageCounts:
-        """Return the counts of a vhost; zeros for one that is down. Raises: KeyError."""
+        """Return the counts of a vhost; zeros for an offline one. Raises: KeyError."""
         if name in self._vhosts.offline:
             return NO_MESSAGES
         return self._vhosts[name].tally.counts()
@@ -109,7 +109,7 @@ class BrokerStatistics:
         self._tallies.append(engine.vhost.tally)
 
     def _all(self) -> list[VhostTally]:
-        """Return the tallies of the vhosts, and that of those which were deleted."""
+        """Return the tallies of the vhosts, and that of the deleted ones."""
         standing = {engine.vhost.tally for engine in self._vhosts.engines.values()}
         for tally in [tally for tally in self._tallies if tally not in standing]:
             self._ended.add(tally)

@@ -43,7 +43,7 @@ class RecoveryWatch:
         self._vhost = ""
 
     def report(self, progress: RecoveryProgress) -> None:
-        """Take the progress of the vhost. Raises: RecoveryStopped after `stop`."""
+        """Record the progress of the vhost. Raises: RecoveryStopped after `stop`."""
         if self._stopped:
             raise RecoveryStopped
         self._progress = progress

@@ -40,7 +40,7 @@ def _close_none(_vhost: Vhost, _reason: str) -> None:
 
 
 def _nothing_sealed(_vhost: str) -> Mapping[int, int]:
-    """Return that there are no slot files."""
+    """Return an empty result: there are no slot files."""
     return {}
 
 
@@ -49,7 +49,7 @@ class SharedEngines(Protocol):
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes wait to be committed."""
+        """Bytes that wait to be committed."""
 
     def parts_of(self, vhost: str) -> EngineParts:
         """Return the parts of the engine of a vhost."""
@@ -58,7 +58,7 @@ class SharedEngines(Protocol):
 class Vhosts(Mapping[str, "Vhost"]):
     """The vhosts by name. Connections look up the vhost that they open here.
 
-    Invariant: a vhost is in the mapping from when it can be used until its deletion begins; its engine lives longer.
+    Invariant: a vhost is in the mapping from its first use until its deletion begins; its engine lives longer.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._alarm = ""
 
     def close_with(self, close_connections: Callable[[Vhost, str], None]) -> None:
-        """Take the function that closes the connections of a vhost that goes offline, with a reason."""
+        """Set the function that closes the connections of a vhost going offline, with a reason."""
         self._close_connections = close_connections
 
     def tell(self, leave: Callable[[Engine], Awaitable[None]], forget: Callable[[str], Awaitable[None]]) -> None:
@@ -217,7 +217,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         return await self._start(name, *await self._loop.run_in_executor(None, self._open_store, name))
 
     def hide(self, name: str) -> Vhost:
-        """Remove a vhost from the mapping and return it: no connection can open it any more."""
+        """Remove a vhost from the mapping and return it, so that no connection can open it."""
         return self._by_name.pop(name)
 
     async def remove(self, name: str) -> None:
@@ -238,18 +238,20 @@ class Vhosts(Mapping[str, "Vhost"]):
         await self._loop.run_in_executor(None, self._folder.remove_vhost, name)
 
     def pending_bytes(self) -> int:
-        """Return how many bytes wait in memory for the log files. Cost: O(vhosts), once a turn."""
+        """Return the number of bytes that wait in memory for the log files. Cost: O(vhosts), once a turn."""
         shared_bytes = 0 if self._shared is None else self._shared.pending_bytes
         return shared_bytes + sum([engine.store.log.pending_bytes for engine in self.engines.values()])
 
     def save_space(self, on: bool) -> None:
-        """Keep one checkpoint of each vhost only while the disk has little space, two otherwise."""
+        """Keep only one checkpoint of each vhost while the disk has little space, two otherwise."""
         self._saves_space = on
         for engine in self.engines.values():
             engine.save_space(on=on)
 
     def take_alarm(self, reason: str) -> None:
-        """Tell every vhost, and those that are added later, why an alarm blocks publishers; an empty reason ends it."""
+        """Tell every vhost, including later ones, the reason for which an alarm blocks publishers; an empty reason ends
+        it.
+        """
         self._alarm = reason
         for engine in self.engines.values():
             engine.vhost.take_alarm(reason)
@@ -259,10 +261,8 @@ class Vhosts(Mapping[str, "Vhost"]):
         return [engine.store.log.position for engine in self.engines.values()]
 
     def page(self) -> None:
-        """Recount what is in memory; called ten times a second.
-
-        The vhosts share one budget. Each may use what the others leave; when the sum exceeds the budget, each has to
-        release the same share.
+        """Recount the messages in memory; called ten times a second. The vhosts share one budget. Each may use the part
+        left by the others; if the sum exceeds the budget, each has to release the same share.
         """
         engines = list(self.engines.values())
         limit_bytes = self._settings.memory.resident_max_bytes
@@ -281,7 +281,7 @@ class Vhosts(Mapping[str, "Vhost"]):
             engine.tick()
 
     async def drain(self) -> None:
-        """Return when everything appended so far is on disk. Raises: what ended the broker."""
+        """Wait until everything appended so far is on disk. Raises: the error that ended the broker."""
         for engine in list(self.engines.values()):
             await engine.committer.drain()
 

@@ -31,7 +31,7 @@ PAUSE_MAX_S: Final = 2.0
 RECONNECT_MS: Final = 100  # ØMQ's pauses between connection attempts grow up to the second, with jitter
 RECONNECT_MAX_MS: Final = 5000
 UNLIMITED: Final = 0
-MAY_PASS: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.ENODEV)  # an address in use, or not there yet
+MAY_PASS: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.ENODEV)  # an address in use, or not available yet
 # A peer whose machine has gone is noticed by TCP after 25 seconds; not every peer answers pings of ØMQ.
 KEEPALIVE: Final = {
     zmq.TCP_KEEPALIVE: 1,
@@ -68,10 +68,8 @@ class BridgeContext:
 
 
 class Bridge(ClientEvents):
-    """Joins a ØMQ socket to an exchange.
-
-    Shapes: `kind` is the type of the socket in the settings: publish or subscribe. `lingers` says whether what it has
-        sent matters after its end.
+    """Connect a ØMQ socket to an exchange. Shapes: `kind` is the type of the socket in the settings: publish or
+    subscribe. `lingers` is set if sent messages matter after its end.
     """
 
     kind: str

@@ -22,7 +22,7 @@ from broker.zeromq.subscribe_bridge import SubscribeBridge
 
 _log = get_logger()
 
-END_S: Final = 1.0  # how long libzmq may take to end, beyond what it may take to send what is left
+END_S: Final = 1.0  # how long libzmq may take to end, in addition to sending the remaining messages
 VERSION_MIN: Final = (4, 3, 5)  # older ones garble subscriptions of 246 to 255 bytes (libzmq 4564)
 
 
@@ -70,7 +70,7 @@ class Bridges:
             bridge.start()
 
     async def stop(self, timeout_s: float) -> None:
-        """Pass on what has come, and close the sockets once ØMQ has sent it."""
+        """Pass on received messages, and close the sockets once ØMQ has sent them."""
         await asyncio.gather(*[bridge.stop(timeout_s) for bridge in self._bridges])
         self.tick()  # the last second is not over
         for bridge in self._bridges:
@@ -84,7 +84,7 @@ class Bridges:
         self._end(END_S)
 
     def tick(self) -> None:
-        """Log what was lost; called once a second."""
+        """Log lost messages; called once a second."""
         for bridge in self._bridges:
             bridge.tick()
 

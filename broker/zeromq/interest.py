@@ -20,11 +20,11 @@ AT_ONCE: Final = 2000  # bindings in one callback of the loop, of some microseco
 
 
 class ExchangeWatch:
-    """Watches an exchange of a vhost by its name.
+    """Watch an exchange of a vhost by its name.
 
-    Shapes: `wanted` gets a topic pattern when the first binding asks for it, `unwanted` when the last one is gone.
+    Shapes: `wanted` gets a topic pattern when the first binding asks for it, `unwanted` when the last one has ended.
         `renewed` is called when the exchange was declared.
-    Cost: some microseconds for each binding that is made or removed; those of a deleted queue are taken in turns.
+    Cost: some microseconds for each binding added or removed; those of a deleted queue are handled over several turns.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ExchangeWatch:
     # -- what the topology tells --------------------------------------------------------------------------------------
 
     def declared(self, exchange: Exchange) -> None:
-        """Tell of the new exchange, which has no bindings yet."""
+        """Report the new exchange, which has no bindings yet."""
         if exchange.name == self._space.exchange:
             self._renewed()
 

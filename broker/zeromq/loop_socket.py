@@ -1,7 +1,6 @@
-"""A ØMQ socket on the event loop, whichever loop it is: its descriptor is watched, and nothing ever blocks.
-
-The descriptor tells that the socket has to look for events, not that there is a message, and it tells so once: so the
-socket is read until it has no more, and looks again after it has sent.
+"""A ØMQ socket on any event loop: its descriptor is watched, and nothing ever blocks. The descriptor signals, once,
+that the socket has to check for events, not that there is a message: so the socket is read until it is empty, and
+checked again after each send.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class LoopSocket:
             self._look_soon()
 
     def pause(self) -> None:
-        """Receive nothing until `resume`: messages stay in the socket, as far as its high-water mark allows."""
+        """Receive nothing until `resume`: messages stay in the socket, up to its high-water mark."""
         if self._reads:
             self._reads = False
             asyncio.get_running_loop().remove_reader(self._descriptor)
@@ -57,7 +56,7 @@ class LoopSocket:
         except zmq.Again:
             return False
         finally:
-            self._look_soon()  # sending has used up what the descriptor told
+            self._look_soon()  # sending has used up the descriptor's signal
         return True
 
     def set(self, option: int, value: int) -> None:
@@ -65,12 +64,12 @@ class LoopSocket:
         self._socket.setsockopt(option, value)
 
     def receive_all(self) -> None:
-        """Receive what has arrived, however much it is."""
+        """Receive all messages that have arrived."""
         while self._receive():
             """There may be more."""
 
     def close(self, linger_ms: int) -> None:
-        """Close; what was sent may still leave for `linger_ms`, while the context is terminated."""
+        """Close; sent messages may still leave for `linger_ms`, while the context is terminated."""
         self.pause()
         self._socket.close(linger_ms)
 

@@ -1,4 +1,4 @@
-"""From an exchange to ØMQ subscribers: their prefixes become bindings, and what these draw is sent to them."""
+"""Forward messages from an exchange to ØMQ subscribers, whose prefixes become bindings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TYPES: Final = ("topic", "fanout", "headers")
 
 
 class PublishBridge(Bridge):
-    """Sends messages of an exchange through an XPUB socket, which sends each to the peers that want it.
+    """Send messages of an exchange through an XPUB socket, which forwards each to the peers subscribed to it.
 
     Units: `sent` counts messages; `full` how often a message found a subscriber with a full queue, for which ØMQ
         then drops everything until it has read half of that queue; `dropped` the messages for which the queue of the
@@ -75,7 +75,9 @@ class PublishBridge(Bridge):
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
     def received(self, frames: list[bytes]) -> None:
-        """Take a subscription, which is a message of its own; ØMQ tells of the first and the last of each prefix."""
+        """Handle a subscription message; ØMQ reports only the first subscription and the last unsubscription of a
+        prefix.
+        """
         head = frames[0][:1]
         if len(frames) == 1 and head == SUBSCRIBE:
             self._interest.add(frames[0][1:])
@@ -109,7 +111,7 @@ class PublishBridge(Bridge):
         self.socket.resume()
 
     def _renew(self) -> None:
-        """Note that the exchange is a new one, without bindings and perhaps of another type."""
+        """Reset the bindings: the exchange was declared anew, perhaps with another type."""
         self._renewed = True
         self.changed.set()
 
@@ -154,7 +156,7 @@ class PublishBridge(Bridge):
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def delivered(self, message: Received) -> None:
-        """Send a message to the subscribers that want it."""
+        """Send a delivered message to its subscribers."""
         tag = message.method.delivery_tag
         frames = [self.form.topic(message.method.routing_key), message.body]
         if self.settings.properties:
@@ -166,7 +168,7 @@ class PublishBridge(Bridge):
             self._retry_later()
 
     def read(self) -> None:
-        """Acknowledge what was sent."""
+        """Acknowledge the sent messages."""
         if self._handled > self._acked and self.connection is not None:
             self._acked = self._handled
             self.connection.cast(DATA, commands.Basic.Ack(self._handled, multiple=True))
@@ -196,7 +198,7 @@ class PublishBridge(Bridge):
             self._retry_later()
 
     def detached(self) -> None:
-        """Forget what cannot be acknowledged any more."""
+        """Discard deliveries that can no longer be acknowledged."""
         self._count_dropped()
         self._queue = None
         self._waiting.clear()
@@ -205,19 +207,19 @@ class PublishBridge(Bridge):
             self._retry = None
 
     async def drain(self) -> None:
-        """Return when all that was routed so far is sent."""
+        """Wait until all messages routed so far are sent."""
         queue = self._queue
         if queue is not None:
             goal = self._stream.manager.next_id
             while self._first + self._handled + self._count_dropped() < goal and self._queue is queue:  # noqa: ASYNC110
-                await asyncio.sleep(DRAIN_S)  # the queue tells nobody of acks
+                await asyncio.sleep(DRAIN_S)  # the queue does not report acks
 
     # -- what it tells ------------------------------------------------------------------------------------------------
 
     def _count_dropped(self) -> int:
-        """Count what the queue has dropped since it was declared.
+        """Count the messages that the queue has dropped since it was declared.
 
-        A message that it took was acknowledged, is unacked or ready, or was dropped.
+        A message that it accepted was acknowledged, is unacked or ready, or was dropped.
         """
         queue = self._queue
         if queue is not None:
@@ -253,4 +255,4 @@ class PublishBridge(Bridge):
 
 
 def _ignore(_pattern: str) -> None:
-    """Ignore which bindings there are."""
+    """Ignore the bindings."""

@@ -48,7 +48,7 @@ class SubscribeBridge(Bridge):
         self._sent = self._settled = 0
         self.published = self.rejected = self.unreadable = 0
         self._told = 0
-        # No subscription is dropped because a publisher does not read; what a publisher sends waits there.
+        # No subscription is dropped because a publisher does not read; a publisher's messages wait there.
         self.open(
             {
                 zmq.SNDHWM: UNLIMITED,
@@ -65,7 +65,7 @@ class SubscribeBridge(Bridge):
         if self._watched is vhost:
             return
         self._watched = vhost
-        self._interest.clear()  # what was wanted in a former vhost of the name
+        self._interest.clear()  # the patterns wanted in a former vhost of the name
         exchange = self.settings.exchange
         ExchangeWatch(
             vhost,
@@ -145,7 +145,7 @@ class SubscribeBridge(Bridge):
         return key, header, body
 
     def received_all(self) -> None:
-        """Send what was published to the broker at once."""
+        """Send the publishes to the broker at once."""
         if self.connection is not None:
             self.connection.flush()
 
@@ -172,7 +172,7 @@ class SubscribeBridge(Bridge):
         self._sent = self._settled = 0
 
     async def drain(self) -> None:
-        """Publish what has arrived."""
+        """Publish received messages."""
         self.socket.resume()
         self.socket.receive_all()
         self.socket.pause()
@@ -180,7 +180,7 @@ class SubscribeBridge(Bridge):
     # -- what it tells ------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Log what was rejected in the last second."""
+        """Log the messages rejected in the last second."""
         if self.rejected > self._told:
             _log.warning("zmq.messages_rejected", **self.facts_of_log, messages=self.rejected - self._told)
         self._told = self.rejected

@@ -19,8 +19,8 @@ ALL: Final = ".*"
 def create_first_user(users: Users, permissions: Permissions, name: str, password: str, vhost: str) -> None:
     """Add the first user with all rights in one vhost. From then on it is a user like any other.
 
-    Raises: ValueError for a bad name. Cost: one argon2 hash, except when the password is the name: attackers try that
-    first, so no hash protects it.
+    Raises: ValueError for a bad name. Cost: one argon2 hash, except when the password equals the name: attackers try
+        that first, so no hash would protect it.
     """
     if name in users:
         return

@@ -9,19 +9,19 @@ from typing import Final
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 
-AT_ONCE: Final = 10  # logins of one name and network that wait for nothing; one is forgotten each second
+AT_ONCE: Final = 10  # logins of one name and network that need not wait; one is forgotten each second
 WAIT_MAX_S: Final = 5.0  # a login that would wait for longer is refused; handshakes take ten seconds at most
 COUNTED_MAX: Final = 16_384  # networks and names
 SOURCES_MAX: Final = 4096
 
 
 class Attempts:
-    """Counts logins that are not known to be right, of which one is forgotten each second.
-
-    A login that begins takes a moment in the future, and the moments of one network and name are a second apart. What a
-    login waits thus depends on those before it, never on its own password.
+    """Count logins that have not been proven right; one is forgotten each second. Each login is assigned a moment in
+    the future, and the moments of one network and name are a second apart. So the wait of a login depends on earlier
+    logins, never on its own password.
     Shapes: `_until` has the time at which all logins of a network and name are forgotten.
-    Cost: bounded; beyond that the half that is forgotten first is forgotten now, which resets nobody who guesses a lot.
+    Cost: bounded; beyond the bound, the half that would be forgotten first is forgotten at once, which resets nobody
+        who guesses a lot.
     """
 
     __slots__ = ("_now_s", "_until")
@@ -31,11 +31,11 @@ class Attempts:
         self._until: dict[tuple[str, str], float] = {}
 
     def wait_s(self, network: str, name: str) -> float:
-        """Return how long a login that began now would wait."""
+        """Return how long a login would have to wait if it began now."""
         return max(0.0, self._level(network, name) + 1 - AT_ONCE)
 
     def begin(self, network: str, name: str) -> float | None:
-        """Count a login and return how long it waits; None when it is refused, and then it does not count."""
+        """Count a login and return how long it must wait; None if it is refused, in which case it is not counted."""
         wait_s = self.wait_s(network, name)
         if wait_s > WAIT_MAX_S:
             return None
@@ -46,7 +46,7 @@ class Attempts:
         return wait_s
 
     def uncount(self, network: str, name: str) -> None:
-        """Forget one login that began: it was right, or was not judged."""
+        """Remove one login from the count, because it was right or was not decided."""
         key = key_of(network, name)
         left = self._level(network, name) - 1
         if left > 0:
@@ -59,7 +59,7 @@ class Attempts:
 
 
 def key_of(network: str, name: str) -> tuple[str, str]:
-    """Return what logins are counted by: of a name no more than the longest that a user can have."""
+    """Return the key by which logins are counted; a name is cut to the longest possible user name."""
     return network, name[: SHORT_STRING_MAX_BYTES + 1]
 
 

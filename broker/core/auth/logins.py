@@ -1,6 +1,5 @@
-"""Logins: the answer of a client becomes a user, at once or after a slow hash.
-
-Never logs, prints or quotes the answer: the reasons name the user at most.
+"""Logins: find the user whom a client's answer proves, at once or after a slow hash. The answer is never logged,
+printed or quoted: reasons contain at most the name of the user.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ ANONYMOUS: Final = "ANONYMOUS"  # MQTT alone
 def split_plain(response: bytes) -> tuple[str, bytes]:
     """Return the name and the password of a PLAIN answer: NUL name NUL password.
 
-    An authorization identity in front is refused, as in RabbitMQ: no user acts for another.
+    A leading authorization identity is refused, as in RabbitMQ: no user acts for another.
     Raises: Refused, without quoting the answer. Source: RFC 4616.
     """
     parts = response.split(b"\0")
@@ -79,8 +78,9 @@ class LoginClient(NamedTuple):
 
 Answer = Callable[[bool | None], None]
 PasswordCheck = Callable[[Callable[[], bool], Answer, float, LoginClient], None]
-"""After a delay, runs the first function, which is slow and pure, and calls the second with its answer; with None if
-nothing was computed, because the clients had gone or the broker stops."""
+"""Runs the first function, which is slow and pure, after a delay, and calls the second with its result, or with None if
+it was not run because the clients have left or the broker stops.
+"""
 
 Verdict = User | Refused
 
@@ -100,7 +100,7 @@ class WaitingLogin(NamedTuple):
 
 
 class PendingCheck:
-    """The clients of one network that wait for the verdict on one password of one user."""
+    """The clients of one network that wait for a decision on one password of one user."""
 
     __slots__ = ("waiting",)
 
@@ -108,12 +108,12 @@ class PendingCheck:
         self.waiting: list[WaitingLogin] = []
 
     def gone(self) -> bool:
-        """Return whether all have disconnected."""
+        """Return whether all clients have disconnected."""
         return all(login.gone() for login in self.waiting)
 
 
 class Logins:
-    """Decides which user a client is.
+    """Decide which user a client is.
 
     Invariant: an empty password is refused, and EXTERNAL accepts only the user that a verified certificate names, or
         that a part of this process acts as.
@@ -143,8 +143,8 @@ class Logins:
         check: PasswordCheck = check_now,
         now_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`loopback_only` are the names that may come from a loopback address only; guest, if `guest_anywhere`, only
-        when there is another user.
+        """`loopback_only` are the names that may come from a loopback address only; with `guest_anywhere`, guest is one
+        of them only if there is another user.
         """
         self.users = users
         self._loopback_only = frozenset(loopback_only)
@@ -167,8 +167,8 @@ class Logins:
     def check_address(self, mechanism: str, user: User, peer: Peer) -> None:
         """Refuse a user who may come from a loopback address only. Raises: Refused.
 
-        `guest_anywhere` does not hold over HTTP, where guest could change users and settings, nor for another site's
-        page in a browser: everybody knows the password.
+        `guest_anywhere` has no effect over HTTP, where guest could change users and settings, or for another site's
+        page in a browser, because everybody knows the password.
         """
         if user.name not in self._loopback_only or (is_loopback(peer.address) and not peer.origin):
             return
@@ -177,9 +177,8 @@ class Logins:
             raise Refused(reason, shown=ONLY_LOCALHOST)
 
     def mechanisms(self, peer: Peer) -> Sequence[str]:
-        """Return the mechanisms that a client is offered: EXTERNAL when it was asked for a certificate.
-
-        A browser shows its certificate for another site's page too, which must know a password.
+        """Return the mechanisms offered to a client: EXTERNAL if it was asked for a certificate. A browser also sends
+        its certificate on behalf of another site's page, which therefore needs a password.
         """
         if peer.inside:
             return (EXTERNAL,)
@@ -195,9 +194,8 @@ class Logins:
         gone: Callable[[], bool] = lambda: False,
         protocol: str = AMQP,
     ) -> None:
-        """Call `then` with the user that an answer proves, or with the refusal: now, or after a hash was computed.
-
-        `gone` tells, in any thread, whether the client has left: then no hash is computed for it.
+        """Call `then` with the user whom an answer proves, or with the refusal, now or after computing a hash. `gone`
+        returns, in any thread, whether the client has left: then no hash is computed.
         Source: RabbitMQ's texts.
         """
         if peer.inside:
@@ -215,7 +213,7 @@ class Logins:
             then(refused)
 
     def decide_anonymous(self, name: str, peer: Peer, then: Callable[[Verdict], None]) -> None:
-        """Call `then` with the user that a client without a name is, or with the refusal.
+        """Call `then` with the user for a client without a name, or with the refusal.
 
         A page of another site is refused: it could reach what only its browser can.
         """
@@ -231,7 +229,7 @@ class Logins:
     def decide_basic(
         self, name: str, password: bytes, peer: Peer, then: Callable[[Verdict], None], gone: Callable[[], bool]
     ) -> None:
-        """Decide as `decide` does about a password that came over HTTP, if passwords are enabled."""
+        """Decide a login with a password over HTTP as `decide` does, if passwords are enabled."""
         then = self._counting(HTTP, peer, then)
         try:
             if PASSWORDS.keys().isdisjoint(self._mechanisms):
@@ -242,7 +240,7 @@ class Logins:
             then(refused)
 
     def _counting(self, protocol: str, peer: Peer, then: Callable[[Verdict], None]) -> Callable[[Verdict], None]:
-        """Return what counts a verdict before `then` gets it."""
+        """Wrap `then` so that each verdict is counted first."""
 
         def told(verdict: Verdict) -> None:
             self.counts.note(protocol, peer.network, refused=isinstance(verdict, Refused))
@@ -287,7 +285,7 @@ class Logins:
         login = WaitingLogin(mechanism, peer, then, gone)
         pending = self._pending.get(key)
         if pending is not None and not pending.gone():
-            pending.waiting.append(login)  # many clients of one user that come at once are one login
+            pending.waiting.append(login)  # simultaneous logins of many clients of one user count as one
             return
         wait_s = attempts.begin(network, name)
         if wait_s is None:
@@ -315,7 +313,7 @@ class Logins:
         user: User | None,
         right: bool | None,
     ) -> None:
-        """Tell the clients that wait for one check its result."""
+        """Pass the result of one check to the clients that wait for it."""
         network, name, _secret = key
         if self._pending.get(key) is pending:
             del self._pending[key]

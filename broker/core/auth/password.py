@@ -1,4 +1,4 @@
-"""Password hashes: argon2id for new ones, and RabbitMQ's own, which come with definitions."""
+"""Password hashes: argon2id for new ones, and RabbitMQ's own hashes, which definitions may contain."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RABBIT_SALT_BYTES: Final = 4
 # OWASP's recommendation for argon2id: 19 MiB, two passes, one lane.
 MEMORY_KIB: Final = 19 * 1024
 PASSES: Final = 2
-# The cost that an imported hash may have. It is computed at each first login, in a thread that other logins wait for.
+# Limits on the cost of an imported hash, which is computed at each first login, in a thread that other logins wait for.
 # All recommendations of OWASP and RFC 9106 up to 64 MiB are within the limits, which allow about 200 ms.
 MEMORY_MAX_KIB: Final = 256 * 1024
 WORK_MAX_KIB: Final = 256 * 1024  # memory times passes
@@ -58,7 +58,7 @@ def argon2_hash(password: bytes, salt: bytes) -> str:
 
 
 def salted_sha256(password: bytes, salt: bytes) -> str:
-    """Return RabbitMQ's hash: salt and digest in base64. It is good enough for a password that is no secret."""
+    """Return RabbitMQ's hash: salt and digest in base64. It suffices for a password that is not secret."""
     return b64encode(salt + sha256(salt + password).digest()).decode()
 
 

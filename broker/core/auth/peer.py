@@ -39,7 +39,7 @@ ADDRESSES_MAX: Final = 1024  # parsed addresses that are kept: the same hosts co
 
 
 def login_name(certificate: Mapping[str, Any], source: NameSource, kind: str = "dns") -> str | None:
-    """Return the name that a verified certificate logs in as, or None when it has no such name.
+    """Return the user name in a verified certificate, or None if it has none.
 
     Shapes: `certificate` as ssl.SSLSocket.getpeercert() has it; of several names of a kind the first counts.
     """
@@ -53,14 +53,14 @@ def login_name(certificate: Mapping[str, Any], source: NameSource, kind: str = "
 
 
 def distinguished_name(parts: Names) -> str:
-    """Return the name as text, the most special part first. Source: RFC 4514, rabbit_cert_info."""
+    """Return the name as text, the most specific part first. Source: RFC 4514, rabbit_cert_info."""
     return ",".join(
         reversed(["+".join(f"{ATTRIBUTES.get(key, key)}={escaped(value)}" for key, value in part) for part in parts])
     )
 
 
 def escaped(value: str) -> str:
-    """Return the value with a backslash where a character would end it. Source: RFC 4514 section 2.4."""
+    """Return the value with special characters escaped by a backslash. Source: RFC 4514 section 2.4."""
     text = "".join("\\" + letter if letter in SPECIAL else letter for letter in value)
     if text.startswith(("#", " ")):
         text = "\\" + text
@@ -86,9 +86,8 @@ class Peer:
     """A client's end of a connection, and ours; `verified` when this listener asks clients for certificates.
 
     `inside` is the user that a part of this process acts as; it needs no password, and `address` is its name. `origin`
-    is that of another site's page in the client's browser, which has no right because of where that browser is. A `web`
-    client speaks its protocol over WebSocket.
-    Cost: one per connection; to make a dataclass takes ten times as long.
+    is the origin of another site's page in the client's browser, which gains no rights from the browser's address. A
+    `web` client uses WebSocket. Cost: one per connection; creating a dataclass takes ten times as long.
     """
 
     __slots__ = ("address", "inside", "origin", "port", "server_address", "server_port", "tls", "verified", "web")

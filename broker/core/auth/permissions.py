@@ -1,7 +1,6 @@
-"""Decides whether a user may configure, write to or read from an exchange or a queue.
-
-All sessions ask this one object. A user of the settings may do everything in every vhost. Any other user has, in each
-vhost, three regular expressions over names, and perhaps some over the routing keys of an exchange.
+"""Decide whether a user may configure, write to or read from an exchange or a queue. All sessions share one object. A
+user of the settings may do everything in every vhost. Any other user has, in each vhost, three regular expressions over
+names, and perhaps some over the routing keys of an exchange.
 """
 
 from __future__ import annotations
@@ -29,16 +28,15 @@ ANSWERS_MAX: Final = 65_536
 
 
 class Permissions:
-    """Holds the rights of each user in each vhost.
-
-    `listeners` hear the user and the vhost of each change, `topics` holds the finer rights.
+    """Hold the rights of each user in each vhost. `listeners` are called with the user and the vhost of each change,
+    `topics` has the topic permissions.
     Cost: an answer is computed once per user, kind and resource, up to ANSWERS_MAX of them.
     """
 
     __slots__ = ("_answers", "_rights", "_users", "listeners", "topics")
 
     def __init__(self, users: Users) -> None:
-        """Take the users; a user that is deleted there loses its rights here."""
+        """Wrap the users; a user deleted there loses its rights here."""
         self._users = users
         self._rights: dict[tuple[str, str], dict[Kind, BoundedPattern]] = {}
         self._answers: dict[tuple[str, Kind, Resource], bool] = {}
@@ -47,7 +45,7 @@ class Permissions:
         users.listeners.append(self._user_changed)
 
     def copy(self, users: Users) -> Permissions:
-        """Return rights that change on their own, without listeners, of a copy of the users."""
+        """Return an independent copy of the rights, without listeners, for a copy of the users."""
         copy = Permissions(users)
         copy._rights = dict(self._rights)
         copy.topics = self.topics.copy(users, copy._tell)
@@ -56,15 +54,12 @@ class Permissions:
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def check_vhost(self, user: User, vhost: str) -> None:
-        """Let the user open the vhost.
-
-        Raises: 530, which closes the connection.
-        """
+        """Check that the user may open the vhost. Raises: 530, which closes the connection."""
         if not self.allows_vhost(user, vhost):
             raise ConnectionFault(530, f"access to vhost '{vhost}' refused for user '{user.name}'")
 
     def check(self, user: User, resource: Resource, kind: Kind) -> None:
-        """Let the user do one kind of thing to one exchange or queue.
+        """Check that the user has one right to an exchange or a queue.
 
         Raises: 403, which closes the channel.
         """
@@ -72,9 +67,9 @@ class Permissions:
             raise refused(user, resource)
 
     def check_new(self, user: User, resource: Resource, arguments: Mapping[str, Any]) -> None:
-        """Let the user name, in the arguments of a new exchange or queue, an exchange that gets messages from it.
-
-        It takes the right to read the new one and to write to the other, but no topic right, as in RabbitMQ.
+        """Check that the user may name, in the arguments of a new exchange or queue, an exchange that gets messages
+        from it. This needs the right to read the new object and to write to the exchange, but no topic permission, as
+        in RabbitMQ.
         Raises: 403, which closes the channel; 406.
         """
         onward = named_exchange(resource, arguments, ONWARD[resource.kind])
@@ -83,7 +78,7 @@ class Permissions:
             self.check(user, Resource("exchange", resource.vhost, onward), "write")
 
     def check_any(self, user: User, resource: Resource) -> None:
-        """Let the user know that an exchange or queue exists: a user without any right to it is told nothing.
+        """Check that the user may know that an exchange or queue exists, which needs any right to it.
 
         Raises: 403, which closes the channel. Source: CVE-2026-57221, passive declare.
         """
@@ -91,7 +86,7 @@ class Permissions:
             raise refused(user, resource)
 
     def check_topic(self, user: User, exchange: Resource, key: str, kind: Kind, client_id: str = "") -> None:
-        """Let the user, or a client of MQTT, publish to or bind one routing key of a topic exchange.
+        """Check that the user, or an MQTT client, may publish to or bind one routing key of a topic exchange.
 
         Raises: 403, which closes the channel.
         """
@@ -105,7 +100,7 @@ class Permissions:
     def check_source(
         self, user: User, source: Resource, exchange: Exchange | None, key: str, client_id: str = ""
     ) -> None:
-        """Let the user get messages from an exchange, if it exists, by a binding key. Raises: 403."""
+        """Check that the user may get messages from an exchange, if it exists, by a binding key. Raises: 403."""
         self.check(user, source, "read")
         if exchange is not None and exchange.by_topic:
             self.check_topic(user, source, key, "read", client_id)
@@ -116,7 +111,7 @@ class Permissions:
         return not self._users.is_configured(name) and (name not in self._users or self.topics.narrows(name, exchange))
 
     def differs_by_client(self, user: User, exchange: Resource) -> bool:
-        """Return whether the clients of a user differ in which routing keys they may publish with."""
+        """Return whether the allowed routing keys differ between the clients of a user."""
         return not self._users.is_configured(user.name) and self.topics.names_client(user.name, exchange)
 
     def allows_vhost(self, user: User, vhost: str) -> bool:
@@ -139,11 +134,13 @@ class Permissions:
         return answer
 
     def forget_answers(self) -> None:
-        """Forget the answers of all users; they are computed again when they are needed."""
+        """Clear the cached answers of all users; they are computed again on demand."""
         self._answers = {}
 
     def _answer(self, user: str, resource: Resource, kind: Kind) -> bool | None:
-        """Compute an answer, None when a pattern takes too long: that is refused, but not remembered."""
+        """Compute an answer, None if a pattern takes too long: the request is then refused, but the answer is not
+        cached.
+        """
         rights = self._rights.get((user, resource.vhost))
         return False if rights is None else rights[kind].told(named(resource).name)
 
@@ -180,7 +177,7 @@ class Permissions:
         ]
 
     def writing(self) -> Generator[None, None, list[dict[str, str]]]:
-        """Return all rights as RabbitMQ's definitions have them, in steps of one."""
+        """Yield all rights as RabbitMQ's definitions have them, one at a time."""
         rows: list[dict[str, str]] = []
         for (name, where), rights in sorted(self._rights.items()):
             rows.append({"user": name, "vhost": where, **{kind: rights[kind].text for kind in KINDS}})

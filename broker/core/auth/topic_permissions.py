@@ -1,4 +1,4 @@
-"""Decides which routing keys of a topic exchange a user may publish to or bind."""
+"""Decide which routing keys of a topic exchange a user may publish to or bind."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ TopicKind = Literal["write", "read"]
 
 
 class TopicPermissions:
-    """Holds, for a user, a vhost and an exchange, two regular expressions over routing keys.
+    """Hold two regular expressions over routing keys for each user, vhost and exchange.
 
     An exchange without expressions is open to users with rights to the exchange itself. `{username}`, `{vhost}` and,
-    for a client of MQTT, `{client_id}` in an expression stand for these names, letter by letter: otherwise the author
-    of a name could write a part of the expression. Source: rabbit_auth_backend_internal; CVE-2026-44838,
-    CVE-2026-67407.
+    for a client of MQTT, `{client_id}` in an expression are replaced by these names, escaped: otherwise whoever chooses
+    a name could write a part of the expression. Source: rabbit_auth_backend_internal; CVE-2026-44838, CVE-2026-67407.
     Shapes: `_of_clients` has patterns by text, user, vhost and client id, CLIENTS_MAX at most.
     """
 
@@ -42,7 +41,7 @@ class TopicPermissions:
         return copy
 
     def allows(self, user: str, exchange: Resource, key: str, kind: str, client_id: str = "") -> bool:
-        """Return whether the user may use a routing key, with a client of MQTT if its id is given."""
+        """Return whether the user, or an MQTT client if its id is given, may use a routing key."""
         rights = self._rights.get((user, exchange.vhost, exchange.name))
         if rights is None:
             return True
@@ -109,7 +108,7 @@ class TopicPermissions:
         ]
 
     def writing(self) -> Generator[None, None, list[dict[str, str]]]:
-        """Return all rights in the form of RabbitMQ's definitions, in steps of one."""
+        """Yield all rights in the form of RabbitMQ's definitions, one at a time."""
         rows: list[dict[str, str]] = []
         for key, rights in sorted(self._rights.items()):
             rows.append(dict(zip(FIELDS, (*key, rights["write"][0], rights["read"][0]), strict=True)))

@@ -1,6 +1,7 @@
-"""The connections and channels that each user has open, and the refusal of one beyond the limit.
+"""The connections and channels that each user has open, and the refusal of those beyond the limit.
 
-Codes and texts are those of RabbitMQ 4.3 (rabbit_reader). A limit applies to what is opened after it was set.
+Codes and texts are those of RabbitMQ 4.3 (rabbit_reader). A limit applies only to connections and channels opened after
+it was set.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from broker.core.auth.users import Users
 class Usage:
     """Counts by user name.
 
-    Units: ``connections_opened`` and the like count what was opened and closed since the start, of all users.
+    Units: ``connections_opened`` and its siblings count opened and closed connections and channels of all users since
+        the start.
     Invariant: each connection and channel is closed once. A name with nothing open is not kept.
     """
 
@@ -28,7 +30,7 @@ class Usage:
     )
 
     def __init__(self, users: Users) -> None:
-        """Take the users, which have the limits."""
+        """Wrap the users, which have the limits."""
         self._users = users
         self._connections: dict[str, int] = {}
         self._channels: dict[str, int] = {}

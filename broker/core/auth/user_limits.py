@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-BITS_MAX: Final = 53  # many JSON readers have no larger exact integers
+BITS_MAX: Final = 53  # many JSON parsers have no larger exact integers
 CONNECTIONS: Final = "max-connections"
 CHANNELS: Final = "max-channels"
 
@@ -35,7 +35,7 @@ def limit_in(table: Mapping[str, int], name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class UserLimits:
-    """The limits of one user, as an operator wrote them: a negative one is no limit, 0 allows nothing."""
+    """The limits of one user, as an operator wrote them: a negative value is no limit, 0 allows none."""
 
     table: tuple[tuple[str, int], ...] = ()
 

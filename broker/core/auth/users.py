@@ -1,6 +1,5 @@
-"""The users: those of the settings, which do not change at run time, and those that were added.
-
-Never logs, prints or quotes a password or a hash.
+"""The users: those of the settings, which do not change at run time, and added ones. Passwords and hashes are never
+logged, printed or quoted.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.auth.password import ARGON2, DUMMY_HASH, SALT_BYTES, SHA256, argon2_hash, check_hash, matches
 from broker.core.auth.user_limits import UserLimits, user_limits_of
 
-PROVEN_S: Final = 3600.0  # how long a password that was proven needs no hash
+PROVEN_S: Final = 3600.0  # how long a proven password needs no hash
 PROVEN_MAX: Final = 10_000  # users
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user who may log in: with the plain password of the settings, or with one that is kept as a hash."""
+    """A user who may log in: with the plain password of the settings, or with a password stored as a hash."""
 
     name: str
     password: str = field(default="", repr=False)
@@ -43,10 +42,8 @@ class User:
 
 
 class Users:
-    """Holds the users by name.
-
-    Invariant: a configured user shadows a stored one of the same name, and only stored ones change.
-    `listeners` hear the name of each user that was added, changed or deleted.
+    """Hold the users by name. Invariant: a configured user shadows a stored one of the same name, and only stored ones
+    change. `listeners` are called with the name of each user that is added, changed or deleted.
     """
 
     __slots__ = ("_configured", "_expected", "_key", "_now_s", "_proven", "_stored", "listeners", "random_bytes")
@@ -64,7 +61,7 @@ class Users:
         self.random_bytes = random_bytes
         self._key = random_bytes(32)
         self._now_s = now_s
-        # Keyed digests by name: of the passwords of the settings, and of those that were proven, oldest proof first.
+        # Keyed digests by name: of the settings' passwords, and of proven passwords, oldest proof first.
         self._expected = {name: self._digest(user.password.encode(), "") for name, user in self._configured.items()}
         self._proven: dict[str, tuple[bytes, float]] = {}
         self.listeners: list[Callable[[str], None]] = []
@@ -90,7 +87,7 @@ class Users:
         return [user for name in self if (user := self.get(name)) is not None]
 
     def copy(self) -> Users:
-        """Return users that change on their own, without listeners. They share which passwords were proven."""
+        """Return an independent copy without listeners, which shares the proven passwords."""
         copy = Users(self._configured.values(), random_bytes=self.random_bytes, now_s=self._now_s)
         copy._stored = dict(self._stored)
         copy._key, copy._expected = self._key, self._expected
@@ -141,12 +138,12 @@ class Users:
         self._store(replace(user, limits=UserLimits(kept)))
 
     def check_own(self, name: str) -> None:
-        """Accept a user that may change at run time. Raises: ValueError for one of the settings."""
+        """Check that a user may change at run time. Raises: ValueError for one of the settings."""
         if name in self._configured:
             raise ValueError(f"User '{name}' is one of the settings (auth.users); change it there")
 
     def check_permitted(self, name: str) -> None:
-        """Accept a user whose rights can be changed. Raises: ValueError."""
+        """Check that the rights of a user can be changed. Raises: ValueError."""
         if name in self._configured:
             raise ValueError(f"User '{name}' is one of the settings (auth.users), which have all rights in every vhost")
         if name not in self:
@@ -208,7 +205,7 @@ class Users:
         self._proven[user.name] = (self._digest(password, user.password_hash), self._now_s())
 
     def secret_of(self, user: User | None, password: bytes) -> bytes:
-        """Return what tells apart the passwords that are tried for a user, without keeping them."""
+        """Return a digest that distinguishes the passwords tried for a user, without storing them."""
         return self._digest(password, "" if user is None else user.password_hash)
 
     def _digest(self, password: bytes, password_hash: str) -> bytes:
@@ -217,7 +214,7 @@ class Users:
         return keyed.digest()
 
     def writing(self) -> Generator[None, None, list[dict[str, Any]]]:
-        """Return the users that are not of the settings as RabbitMQ's definitions have them, in steps of one."""
+        """Yield the users that are not in the settings as RabbitMQ's definitions have them, one at a time."""
         rows: list[dict[str, Any]] = []
         for _, user in sorted(self._stored.items()):
             rows.append(user.to_json())
@@ -226,8 +223,8 @@ class Users:
 
 
 def prove(user: User | None, password: bytes) -> bool:
-    """Return whether a password is right, slowly. Each refusal takes one argon2 hash, so the time does not tell which
-    names exist.
+    """Return whether a password is right, by computing a hash. Each refusal takes one argon2 hash, so the time does not
+    reveal which names exist.
     """
     if user is not None and matches(password, user.password_hash, user.hashing_algorithm):
         return True

@@ -24,7 +24,7 @@ class UserEntry:
 
 @dataclass(frozen=True, slots=True)
 class VhostEntry:
-    """A vhost; `facts` are its description, tags, limits and all other fields of the document, kept as they are."""
+    """A vhost; `facts` are its description, tags, limits and all other fields of the document, unchanged."""
 
     name: str
     facts: Mapping[str, Any]
@@ -98,7 +98,7 @@ class ExchangeEntry:
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """A queue; `type` is None when the document does not give it: then the default of the vhost applies."""
+    """A queue; `type` is None if the document does not have it: then the default of the vhost applies."""
 
     vhost: str
     name: str
@@ -137,4 +137,4 @@ class Document:
     exchanges: tuple[ExchangeEntry, ...] = ()
     queues: tuple[QueueEntry, ...] = ()
     bindings: tuple[BindingEntry, ...] = ()
-    unknown: tuple[str, ...] = ()  # non-empty lists that are not read
+    unknown: tuple[str, ...] = ()  # names of non-empty lists that are ignored

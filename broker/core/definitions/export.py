@@ -17,7 +17,7 @@ from broker.routing.exchange import Exchange
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
 
-HIDDEN: Final = "amq."  # the prefix of what the broker made for itself
+HIDDEN: Final = "amq."  # the prefix of the broker's internal objects
 
 
 def topology_of(vhost: Vhost) -> dict[str, Iterator[dict[str, Any]]]:
@@ -77,7 +77,7 @@ def _queue(queue: Queue) -> dict[str, Any]:
 
 
 def _bindings(exchange: Exchange, ends: Collection[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the bindings of a durable exchange whose other end is durable too, and among `ends`."""
+    """Yield the bindings of a durable exchange whose destination is durable, too, and among `ends`."""
     if not exchange.durable or not exchange.name:
         return
     for bundle in list(exchange.bundles.values()):

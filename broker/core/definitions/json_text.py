@@ -1,7 +1,7 @@
-"""Reads JSON from outside, and refuses values that could not be written again.
+"""Read JSON from outside, and refuse values that could not be written again.
 
-Python's reader also accepts half surrogate pairs, NaN and numbers beyond every float. A definitions file cannot hold
-them, so a broker with one of them in memory could never write its definitions again.
+Python's parser also accepts lone surrogates, NaN and numbers beyond the range of a float, which a definitions file
+cannot contain. A broker with one of them in memory could never write its definitions again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def read_json(octets: bytes) -> Any:
 
 
 def reading_json(octets: bytes, outer_levels: int) -> Generator[None, None, Any]:
-    """Return what `read_json` returns, in steps: one for each member of the `outer_levels` outermost levels.
+    """Parse as `read_json` does, yielding after each member of the `outer_levels` outermost levels.
 
     Raises: ValueError, in one line. Cost of a step: the member.
     """
@@ -52,7 +52,7 @@ def reading_json(octets: bytes, outer_levels: int) -> Generator[None, None, Any]
 def _container(
     text: str, at: int, outer_levels: int, levels_max: int = LEVELS_MAX
 ) -> Generator[None, None, tuple[Any, int]]:
-    """Return the value that begins at `at`, and where it ends, in a step for each of its members."""
+    """Return the container that begins at `at` and its end, yielding after each member."""
     opened = text[at : at + 1]
     if not outer_levels or opened not in ("{", "["):
         return _member(text, at, {}, levels_max)
@@ -114,7 +114,7 @@ def _next(text: str, at: int) -> int:
 
 
 def _check(text: str, found: Any, levels_max: int) -> None:
-    """Refuse a value that is nested too deeply, or that has half a surrogate pair. Raises: ValueError."""
+    """Refuse a value that is nested too deeply or contains a lone surrogate. Raises: ValueError."""
     if text.count("[") + text.count("{") > levels_max:
         _check_levels(found, levels_max)
     if HALF_PAIR in text.lower():

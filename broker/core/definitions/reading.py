@@ -1,4 +1,4 @@
-"""Reads a definitions document: every entry is checked before any is applied."""
+"""Read a definitions document; every entry is checked before any is applied."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class BadDefinitions(BrokerError):
 
 
 class Fields:
-    """Reads the fields of one JSON object. Raises: BadDefinitions, naming the field, from each reader."""
+    """Read the fields of one JSON object. Raises: BadDefinitions, naming the field, from each reader."""
 
     def __init__(self, value: Any, vhost: str | None) -> None:
         if not isinstance(value, dict):
@@ -81,7 +81,7 @@ class Fields:
         return value
 
     def vhost(self) -> str:
-        """Return the vhost: of the entry, or of a document of one vhost."""
+        """Return the vhost of the entry, or that of a document for a single vhost."""
         return self.name("vhost", MISSING if self._vhost is None else self._vhost)
 
     def flag(self, name: str, default: bool) -> bool:
@@ -121,7 +121,7 @@ IDENTITIES: Final[Mapping[type, tuple[str, ...]]] = {
     ParameterEntry: ("name", "component", "vhost"),
     GlobalParameterEntry: ("name",),
 }
-"""The identity of an entry: two entries with the same one could not both be applied."""
+"""The identity of an entry: two entries with the same identity cannot both be applied."""
 
 
 def read_document(raw: Any, vhost: str | None = None) -> Document:

@@ -1,4 +1,5 @@
-"""Arguments in a definitions document: what JSON has no type for is an object with one key, `$` and AMQP's type octet.
+"""Arguments in a definitions document: a value without a JSON type is an object with one key, `$` and AMQP's type
+octet.
 
     {"$D": "1.50"}          decimal
     {"$T": 1700000000}       timestamp in seconds; as a text where it is beyond 64 bits with a sign

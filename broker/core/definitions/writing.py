@@ -1,4 +1,4 @@
-"""Writes a document as the JSON that `read_document` reads, so that an import can be finished after a crash."""
+"""Write a document as JSON that `read_document` reads, so that an import can be finished after a crash."""
 
 from __future__ import annotations
 

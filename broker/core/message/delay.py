@@ -1,4 +1,5 @@
-"""When a message is due: by its header x-delay, by a due header of its queue, or by the moment that the broker chose.
+"""The moment at which a message is due: by its header x-delay, by a due header of its queue, or as chosen by the
+broker.
 
 Source: the plugin rabbitmq_delayed_message_exchange.
 """
@@ -25,7 +26,7 @@ DELAY_MAX_MS: Final = (1 << 32) - 1  # the plugin's: the longest timer of Erlang
 
 
 class Unreadable(ValueError):
-    """The value of a due header is not of its format."""
+    """The value of a due header does not have its format."""
 
 
 class DueHeader:
@@ -60,7 +61,7 @@ def due_headers(text: str) -> tuple[DueHeader, ...]:
 
 
 def moment_of(headers: Sequence[DueHeader], header: bytes, from_ms: int, ahead_ms: int) -> int | None:
-    """Return the moment that the first of some headers names which a message has, None if it has none.
+    """Return the moment in the first of these headers that a message has, None if it has none.
 
     Units: ms on the broker's clock, which is `ahead_ms` ahead of the time of day. A countdown begins at `from_ms`.
     Raises: Unreadable.
@@ -81,7 +82,7 @@ def moment_of(headers: Sequence[DueHeader], header: bytes, from_ms: int, ahead_m
 
 
 def _from_text(value: Any) -> int:
-    """Return the ms since 1970 of a date and time as text, in UTC if it names no zone."""
+    """Parse a date and time, in UTC if it has no zone, into ms since 1970."""
     at = value if isinstance(value, datetime) else datetime.fromisoformat(value)
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
@@ -105,7 +106,7 @@ def _seconds(value: Any) -> int:
     return _number(value, 1000)
 
 
-# Whether the value counts from now, and what reads it in ms.
+# Whether the value counts from now, and the function that parses it into ms.
 DUE_FORMATS: Final[dict[str, tuple[bool, Callable[[Any], int]]]] = {
     ISO: (False, _from_text),
     "ms": (False, _milliseconds),
@@ -145,7 +146,7 @@ def delay_of(value: Any) -> int | None:
 
 
 def due_ms_of(message: Message | None) -> int:
-    """Return when a delayed message is due, 0 for one that is gone."""
+    """Return when a delayed message is due, 0 if it is gone."""
     if message is None:
         return 0
     if isinstance(message, HeldMessage):

@@ -14,15 +14,15 @@ from broker.core.message.x_death import past_deaths
 
 
 def further_keys(facts: HeaderFacts) -> list[str]:
-    """Return the routing keys that the headers CC and BCC add; RabbitMQ skips whatever is not text in them."""
+    """Return the routing keys that the headers CC and BCC add; RabbitMQ skips other values than text in them."""
     return [key for keys in (facts.cc, facts.bcc) if keys is not MISSING for key in keys if isinstance(key, str)]
 
 
 def carbon_copies(headers: dict[str, Any], key: str) -> list[str]:
     """Return the routing keys of the header CC by which a message with this routing key was published.
 
-    There are none once a queue gave the message a key of its own: the header stays and no longer routes. The latest
-    death tells which keys the message was published with; without a new key they are the message's own.
+    There are none once a queue has given the message a new key: the header stays, but no longer routes. The latest
+    death has the keys with which the message was published; without a new key they are the message's own.
     """
     keys = headers.get("CC")
     copies = [copy for copy in keys if isinstance(copy, str)] if isinstance(keys, list) else []

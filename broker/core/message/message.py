@@ -20,7 +20,7 @@ ACQUIRED_COUNT: Final = "x-acquired-count"
 
 
 class EnvelopeCache:
-    """Keeps the envelopes of one publisher inside the broker. Invariant: at most 1,024 of them."""
+    """Cache the envelopes of one publisher inside the broker. Invariant: at most 1,024 of them."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], Envelope] = {}
@@ -37,7 +37,7 @@ class EnvelopeCache:
 
 @mypyc_attr(acyclic=True)  # compiled, it is nothing to the garbage collector: there are hundreds of thousands of them
 class Envelope:
-    """Exchange and routing key, with the forms that are made of them once instead of per message.
+    """Exchange and routing key, with encoded forms that are computed once instead of per message.
 
     Shapes: ``route`` is both as short strings, as a basic.publish and a log record have them; with the octet that ends
         a frame it is the ``suffix`` of a basic.deliver.
@@ -46,7 +46,7 @@ class Envelope:
     __slots__ = ("exchange", "key", "route", "suffix")
 
     def __init__(self, exchange: str, key: str, route: bytes | None = None) -> None:
-        """Pass the two short strings, too, where they are known."""
+        """Take the two encoded short strings if the caller has them."""
         self.exchange = exchange
         self.key = key
         self.route = encode_route(exchange, key) if route is None else route
@@ -94,7 +94,7 @@ def charge_of(messages: list[Message]) -> int:
 
 
 def with_delivery_count(header: bytes, acquired: int, delivered: int) -> bytes:
-    """Return a content header with how often the message came back, and how many of these deliveries failed.
+    """Return a content header with the number of times the message was returned, and the number of failed deliveries.
 
     Source: RabbitMQ 4.3: a count of 0 has no header.
     """

@@ -1,9 +1,10 @@
-"""Deaths: the headers of a dead letter that tell where and why its message died before.
+"""Deaths: the headers of a dead letter that say where and why its message died.
 
 `x-death` is an array of tables, one for each queue and reason, the latest first. Publishers may send one too, so it may
-hold anything; entries that make no sense are left out.
-Source: RabbitMQ 4.3, mc:record_death/4 and rabbit_dead_letter:detect_cycles/3. It counts its own deaths
-alone. The deaths of a publisher's header count too, as in 3.10: clients publish a dead letter again with its headers.
+contain anything; meaningless entries are left out.
+Source: RabbitMQ 4.3, mc:record_death/4 and rabbit_dead_letter:detect_cycles/3. RabbitMQ 4.3 counts only its own deaths.
+    Here those in a publisher's header count too, as in 3.10, because clients publish a dead letter again with its
+    headers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from broker.amqp.deaths import X_DEATH
 
 Event = dict[str, Any]
 
-COUNT_MAX: Final = (1 << 63) - 1  # what a table's long holds: a publisher may have sent a count as large
+COUNT_MAX: Final = (1 << 63) - 1  # the largest long of a table: a publisher may have sent such a count
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,8 @@ class Death:
 def record_death(headers: Mapping[str, Any], death: Death) -> dict[str, Any]:
     """Return the headers that a death sets.
 
-    The first death is written once, the last one each time. A further death of the same queue and reason only raises
-    the count: time, exchange and keys stay those of the first.
+    The first death is written once, the last one every time. Another death in the same queue for the same reason only
+    raises the count: time, exchange and keys stay those of the first.
     """
     latest = death.event()
     past = past_deaths(headers)
@@ -84,7 +85,7 @@ def past_deaths(headers: Mapping[str, Any]) -> list[Event]:
 
 
 def kind_of(event: Event) -> str:
-    """Return a key that two deaths of one queue and reason share, whatever values a publisher sent."""
+    """Return a key shared by deaths with the same queue and reason, whatever values a publisher sent."""
     return repr((event.get("queue"), event.get("reason")))
 
 
@@ -98,8 +99,8 @@ def count_again(event: Event) -> Event:
 def is_cycle(queue: str, events: Sequence[Event]) -> bool:
     """Return whether a dead letter with these deaths must not enter the queue.
 
-    It died there before and, since then, only because of the broker's own rules: it would cycle forever. A rejection
-    ends the cycle, because a consumer asked for it.
+    That is, it died there before and has since died only by the broker's own rules, so it would cycle forever. A
+    rejection breaks the cycle, because a consumer asked for it.
     """
     for event in events:
         if event.get("reason") == "rejected":

@@ -17,7 +17,7 @@ FORMS: Final = "key=PATTERN, exchange=NAME, header:NAME=VALUE or body~TEXT"
 
 
 def every(texts: Sequence[str]) -> Condition:
-    """Return a condition that holds when all given ones hold; without any it always holds. Raises: ValueError."""
+    """Return a condition that holds if all given conditions hold. Raises: ValueError."""
     conditions = [condition_of(text) for text in texts]
     return lambda message: all(condition(message) for condition in conditions)
 
@@ -40,7 +40,7 @@ def condition_of(text: str) -> Condition:
 
 
 def _key(pattern: str) -> Condition:
-    """Return the condition that the routing key matches a binding key of a topic exchange."""
+    """Return a condition on the routing key, which a binding key of a topic exchange must match."""
     words = parse_pattern(pattern).words
     return lambda message: words_match(words, split_words(message.envelope.key))
 

@@ -1,4 +1,4 @@
-"""Courses: how a message that an operator publishes or moves finds its queues, without a client and its rights."""
+"""Courses: the routes of messages that an operator publishes or moves, without a client and its rights."""
 
 from __future__ import annotations
 
@@ -26,16 +26,14 @@ class Outcome(Enum):
 
     TAKEN = "taken"
     UNROUTABLE = "unroutable"
-    """No queue takes it; queues of taps do not count."""
+    """No queue accepts it; queues of taps do not count."""
     REFUSED = "refused"
     """A queue of its route is full and rejects publishes, or the client may not publish it there."""
 
 
 class Landing(NamedTuple):
-    """A message as its new queues take it.
-
-    Shapes: with `delay_ms`, `exchange` keeps it for that time; else it goes to `queues`. `refused` to one who may not
-        publish it there.
+    """A message as its new queues will store it. Shapes: with `delay_ms`, `exchange` holds it for that time; else it
+    goes to `queues`. `refused` if the client may not publish it there.
     """
 
     envelope: Envelope
@@ -48,11 +46,11 @@ class Landing(NamedTuple):
 
 
 CheckPublish = Callable[["Exchange", Sequence[str]], None]
-"""Checks that somebody may publish to an exchange with these routing keys. Raises: ChannelError."""
+"""Checks that a user may publish to an exchange with these routing keys. Raises: ChannelError."""
 
 
 def let_all(_exchange: Exchange, _keys: Sequence[str]) -> None:
-    """Let an operator publish whatever it is."""
+    """Permit every publish, as for an operator."""
 
 
 Course = Callable[[Message], Landing | None]
@@ -60,7 +58,7 @@ Course = Callable[[Message], Landing | None]
 
 
 def to_queue(queue: Queue) -> Course:
-    """Return the course into one queue: the message keeps its exchange and its routing key."""
+    """Return the course into one queue; the message keeps its exchange and its routing key."""
     queues = (queue,)
     return lambda message: Landing(message.envelope, message.header, message.facts, queues)
 
@@ -91,11 +89,11 @@ def back_home(
     died_in: Collection[str] = (),
     check: CheckPublish = let_all,
 ) -> Course:
-    """Return the course of dead letters to the queue that they died in last, or to the exchange they came through.
-
-    The first entry of x-death tells both; a publisher may have invented it, so `check` is asked about the exchange. The
-    headers of deaths are removed, an expiration is restored, and x-replayed counts. Messages that have not died stay;
-    so do those of other reasons and queues, where `reasons` and `died_in` name some.
+    """Return the course of dead letters back to the queue in which they last died, or to the exchange through which
+    they came. The first entry of x-death names both; a publisher may have invented it, so `check` is asked about the
+    exchange. The headers of deaths are removed, an expiration is restored, and x-replayed counts. Messages that have
+    not died stay, as do those that died for other reasons or in other queues than those in `reasons` and `died_in`, if
+    given.
     """
     envelopes = EnvelopeCache()
 
@@ -132,15 +130,13 @@ def _passes(check: CheckPublish, exchange: Exchange, keys: Sequence[str]) -> boo
 
 
 def _nothing_to_take() -> bool:
-    """Return that a message that was in no queue before can be published."""
+    """Return True: a message that was in no queue need not be removed from one."""
     return True
 
 
 def land(vhost: Vhost, landing: Landing, body: bytes, *, take: Callable[[], bool] = _nothing_to_take) -> Outcome | None:
-    """Give a message to its new queues, to all of them or to none; return the outcome.
-
-    `take` removes the message from its old queue first, and tells whether it was still there. If it was not, nothing is
-    done and None is returned.
+    """Add a message to all of its new queues or to none, and return the outcome. `take` first removes it from its old
+    queue and returns whether it was still there; if it was not, do nothing and return None.
     """
     if landing.refused:
         return Outcome.REFUSED

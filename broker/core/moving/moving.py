@@ -1,8 +1,7 @@
 """Moving messages from one queue to others of the vhost, a batch in each transaction of the log.
 
-A batch takes messages from their queue, gives them to their new queues and settles them, in one step of the loop and
-in one record. So no client sees a message twice or not at all, and a crash leaves each message in its old or its new
-queues.
+A batch adds messages to their new queues and settles them in the old one, in one step of the loop and one record. So no
+client sees a message twice or not at all, and a crash leaves each message in either its old or its new queues.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ BATCH_BYTES: Final = 1 << 20  # ... or bytes written: a batch takes a millisecon
 
 @dataclass(slots=True)
 class MoveTally:
-    """Counts the outcomes of the messages that were looked at. A message that was not moved stays in its queue."""
+    """Count the outcomes of the examined messages. A message that was not moved stays in its queue."""
 
     looked: int = 0
     moved: int = 0
@@ -35,7 +34,7 @@ class MoveTally:
     refused: int = 0
 
     def count(self, outcome: Outcome | None) -> None:
-        """Count a message that was looked at; None is the outcome of one that was not to be moved."""
+        """Count an examined message; None is the outcome of a message that is not to be moved."""
         self.looked += 1
         if outcome is Outcome.TAKEN:
             self.moved += 1
@@ -46,16 +45,14 @@ class MoveTally:
 
     @property
     def unwanted(self) -> int:
-        """The count of messages that were not to be moved."""
+        """The number of messages that were not to be moved."""
         return self.looked - self.moved - self.unroutable - self.refused
 
 
 class Move:
-    """Moves the messages that a queue holds when the move begins, in their order.
-
-    Consumers of the queue go on: they keep what they take first, and what they hold unacked. A message
-    that has expired is left to expire.
-    Shapes: `alone` says that there is one target: once it is full, every further message would be refused.
+    """Move the messages that a queue holds when the move begins, in their order. Consumers continue: they keep messages
+    that they get first or hold unacked. Expired messages are left to expire. Shapes: `alone` is set if there is only
+    one target: once it is full, every further message would be refused.
     """
 
     def __init__(
@@ -81,27 +78,27 @@ class Move:
 
     @property
     def left(self) -> int:
-        """How many more messages may be moved: none once the only target is full."""
+        """The number of messages that may still be moved: none once the only target is full."""
         if self.full:
             return 0
         return sys.maxsize if self._limit is None else self._limit - self.tally.moved
 
     def landing_of(self, message: Message) -> Landing | None:
-        """Return how a message enters its new queues, None for one that is not to be moved."""
+        """Return the landing of a message, None for a message that is not to be moved."""
         return self._course(message) if self._wanted(message) else None
 
     def count(self, outcome: Outcome | None) -> None:
-        """Count a message that was looked at; None is the outcome of one that was not to be moved."""
+        """Count an examined message; None is the outcome of a message that is not to be moved."""
         self.tally.count(outcome)
         if outcome is Outcome.REFUSED:
             self.full = self.alone
 
     def end(self) -> None:
-        """Note that there is nothing more to move."""
+        """Record that there is nothing more to move."""
         self.done = True
 
     def batch(self) -> tuple[Level, Slot] | None:
-        """Move some messages; return a slot that must be read from disk first, if there is one."""
+        """Move some messages; return a slot that must be read from disk first, if any."""
         found = self._walk.find() if self.left else None
         if found is None:
             self.end()
@@ -114,7 +111,7 @@ class Move:
         with self.vhost.store.transaction():
             try:
                 self._move_some(level, slot, slot.contents, indexes, moved)
-            finally:  # a message with a record in its new queues leaves this one, whatever the next message raised
+            finally:  # a message recorded in its new queues leaves this one, even if the next message raised an error
                 if moved:
                     level.settle(slot, moved)
                     settled = ports.settled
@@ -127,7 +124,7 @@ class Move:
     def _move_some(
         self, level: Level, slot: Slot, contents: list[Message | None], indexes: Sequence[int], moved: list[int]
     ) -> None:
-        """Give messages of a slot to their new queues, and add the indexes of those that were taken to `moved`."""
+        """Add messages of a slot to their new queues, and the indexes of the accepted ones to `moved`."""
         deadlines = self.vhost.ports.deadlines
         now_ms = self.vhost.ports.clock.now_ms
         copies = size_bytes = 0

@@ -1,4 +1,4 @@
-"""A walk over the ready messages of a queue, for code that takes some of them and is not a consumer."""
+"""A walk over the ready messages of a queue, for code that removes some of them and is not a consumer."""
 
 from __future__ import annotations
 
@@ -30,11 +30,9 @@ class _Stretch:
 
 
 class Walk:
-    """Visits the messages that a queue holds when the walk begins, in the order of their delivery.
-
-    It takes and holds nothing: between two calls consumers, limits and expiry go on, and the walk passes over what they
-    took. Messages that are published or requeued after the walk are not visited, so a walk ends even when the messages
-    that it finds come back.
+    """Visit the messages that a queue holds when the walk begins, in the order of their delivery. The walk holds
+    nothing: between two calls consumers, limits and expiry continue, and the walk skips what they removed. Messages
+    that are published or requeued after the walk are not visited, so a walk ends even if its messages are put back.
     Cost: O(slots), and a scan of one slot's ready messages per call.
     """
 
@@ -45,7 +43,7 @@ class Walk:
     def find(self) -> tuple[Level, Slot, Sequence[int]] | None:
         """Return the next slot that holds ready messages, with their indexes; None at the end of the walk.
 
-        The slot may are on disk. The same messages are found again until `pass_by` names them.
+        The slot may be on disk. The same messages are found again until `pass_by` names them.
         """
         while self._stretches and not self.queue.deleted:
             stretch = self._stretches[-1]

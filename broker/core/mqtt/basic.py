@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 
 class MqttBasic(BasicSession):
-    """Consumes the queues of one session.
-
-    Shapes: `subscriptions` are those with the queue at QoS 0 and the one at QoS 1; `shared` has what each shared
-        subscription says, by consumer tag.
+    """Consume the queues of one session. Shapes: `subscriptions` are those with the queues at QoS 0 and QoS 1; `shared`
+    has the options of each shared subscription, by consumer tag.
     Invariant: `take_form` comes before the first consumer.
     """
 
@@ -38,12 +36,12 @@ class MqttBasic(BasicSession):
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         super().__init__(channel, session, vhost)
         self._settling = False
-        self._copies: RetainedCopies | None = None  # made by the first subscription that gets some
+        self._copies: RetainedCopies | None = None  # created by the first subscription that gets some
         self.subscriptions = Subscriptions(), Subscriptions()
         self.shared: dict[str, Match] = {}
 
     def take_form(self, form: ClientForm) -> None:
-        """Take what the packets to the client depend on."""
+        """Set the form of the packets to the client."""
         self._form = form
         self.prefetch_consumer = form.window
 
@@ -66,13 +64,13 @@ class MqttBasic(BasicSession):
         )
 
     def forget_matches(self) -> None:
-        """Look for the subscriptions of messages again: they have changed."""
+        """Match messages with subscriptions anew, because these have changed."""
         for consumer in self.consumers.values():
             assert isinstance(consumer, MqttConsumer)
             consumer.forget_match()
 
     def serve(self) -> None:
-        """Settle in the next turn what was delivered and needs no PUBACK, and go on with copies of retained messages.
+        """Schedule the settlement of deliveries that need no PUBACK, and continue copying retained messages.
 
         Called when output is taken.
         """
@@ -103,7 +101,7 @@ class MqttBasic(BasicSession):
                 copies.begin(name, key)
 
     def acknowledge(self, packet_ids: list[int]) -> None:
-        """Settle deliveries; a packet id that is not in use means nothing."""
+        """Settle deliveries; ignore packet ids that are not in use."""
         full = self._is_full
         ids = self._form.packet_ids
         first = last = 0
@@ -118,7 +116,7 @@ class MqttBasic(BasicSession):
         self._serve_others(full)
 
     def _ack_range(self, first: int, last: int) -> None:
-        """Settle the deliveries with consecutive tags, at once when they are the oldest; none from 0 on."""
+        """Settle deliveries with consecutive tags, in one step if they are the oldest; none if the first tag is 0."""
         if first < last and first == self.unacked.oldest:
             self.ack(last, multiple=True)
         elif first:
@@ -126,7 +124,7 @@ class MqttBasic(BasicSession):
                 self.ack(tag, multiple=False)
 
     def refuse(self, packet_id: int) -> None:
-        """Reject a delivery that the client answered with an error, as RabbitMQ does: it is not sent again."""
+        """Reject a delivery that the client answered with an error, as RabbitMQ does, so that it is not sent again."""
         full = self._is_full
         tag = self._form.packet_ids.take(packet_id)
         if tag:
@@ -139,7 +137,7 @@ class MqttBasic(BasicSession):
         return self._form.packet_ids
 
     def settle_received(self, packet_ids: Sequence[int]) -> list[int]:
-        """Settle deliveries, record that, and return their packet ids, which stay in use until `complete`."""
+        """Settle deliveries, log this, and return their packet ids, which stay in use until `complete`."""
         ids = self._form.packet_ids
         received: list[int] = []
         for packet_id in packet_ids:
@@ -168,7 +166,7 @@ class MqttBasic(BasicSession):
         return ids.blocking > 0 or self.outstanding + ids.released >= self._form.window
 
     def _serve_others(self, was_full: bool) -> None:
-        """Serve the other queues too, when there is room again: an ack serves only that of its message."""
+        """Serve the other queues too, once there is room again: an ack serves only the queue of its message."""
         if was_full and not self._is_full and len(self.consumers) > 1:
             self.wake()
 

@@ -11,7 +11,7 @@ from broker.mqtt.reason_codes import PACKET_ID_NOT_FOUND, SUCCESS
 
 
 class ClientHandshakes:
-    """Keeps the packet ids of a client's publishes until their PUBREL, and of its deliveries until their PUBCOMP."""
+    """Keep the packet ids of a client's publishes until their PUBREL, and of its deliveries until their PUBCOMP."""
 
     __slots__ = ("_client_id", "_handshakes", "_session")
     __deletable__ = ("_session",)
@@ -22,7 +22,7 @@ class ClientHandshakes:
         self._session = session
 
     def leave(self) -> None:
-        """Forget all when the session expires: the client has disconnected."""
+        """Discard all handshakes when the session expires, because the client has disconnected."""
         self._handshakes.leave(self._client_id, self._session.expiry_s)
         del self._session  # its confirms hold this object: the two would wait for the garbage collector
 
@@ -30,7 +30,7 @@ class ClientHandshakes:
 
     @property
     def received(self) -> int:
-        """How many publishes were received and not released."""
+        """The number of publishes received and not released."""
         return self._handshakes.count(RECEIVED, self._client_id)
 
     def has(self, packet_id: int) -> bool:
@@ -49,11 +49,11 @@ class ClientHandshakes:
         self._session.confirms.wait_for_records()
 
     def forget(self, packet_ids: Sequence[int]) -> None:
-        """Forget publishes that are answered with an error, which ends their handshake."""
+        """Discard publishes that are answered with an error, which ends their handshake."""
         self._handshakes.remove(RECEIVED, self._client_id, packet_ids)
 
     def release(self, packet_ids: Sequence[int]) -> None:
-        """Forget publishes for which a PUBREL came, and answer it once that is on disk."""
+        """Discard publishes after their PUBREL, and answer it once this is on disk."""
         known = [self.has(packet_id) for packet_id in packet_ids]
         self.forget(packet_ids)
         for place, packet_id in enumerate(packet_ids):
@@ -69,7 +69,7 @@ class ClientHandshakes:
         return b"".join([bytes((PUBREL, 2, packet_id >> 8, packet_id & 0xFF)) for packet_id in packet_ids])
 
     def settle(self, packet_ids: Sequence[int]) -> None:
-        """Settle deliveries for which a PUBREC came, in one transaction with their ids; PUBREL follows the sync."""
+        """Settle deliveries after their PUBREC, in one transaction with their ids; PUBREL follows the sync."""
         session, deliveries = self._session, self._session.deliveries
         with self._handshakes.vhost.ports.transaction():
             received = deliveries.settle_received(packet_ids)
@@ -79,6 +79,6 @@ class ClientHandshakes:
             session.confirms.answer(PUBREL, packet_id, SUCCESS if known else PACKET_ID_NOT_FOUND)
 
     def complete(self, packet_ids: Sequence[int]) -> None:
-        """Forget deliveries for which a PUBCOMP came."""
+        """Discard deliveries after their PUBCOMP."""
         self._handshakes.remove(RELEASED, self._client_id, packet_ids)
         self._session.deliveries.complete(packet_ids)

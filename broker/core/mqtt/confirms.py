@@ -1,4 +1,4 @@
-"""The answers to what one client publishes: confirms as PUBACK, PUBREC and PUBCOMP packets."""
+"""The answers to the publishes of one client: confirms as PUBACK, PUBREC and PUBCOMP packets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OCTETS: Final = (0, PUBACK, PUBREC)  # by QoS
 
 
 class MqttConfirms(ChannelConfirms):
-    """Answers publishes at QoS 1 and 2, and PUBREL packets, after the sync, in their order.
+    """Answer publishes at QoS 1 and 2, and PUBREL packets, after the sync, in their order.
 
     Shapes: `_answers` has an item for each unconfirmed publish and PUBREL: the first octet of its answer, the reason
         code and the packet id. Consecutive publishes at QoS 0 share an item: minus their number. `in_flight` counts the
@@ -47,7 +47,7 @@ class MqttConfirms(ChannelConfirms):
         self.unrouted = 0
 
     def begin(self, version: int, forget: Callable[[list[int]], None]) -> None:
-        """Take the version of the client and what forgets refused publishes at QoS 2; confirm from now on."""
+        """Start to confirm, for a client's version; `forget` discards refused publishes at QoS 2."""
         self._version = version
         self._forget = forget
         self.start()
@@ -62,19 +62,18 @@ class MqttConfirms(ChannelConfirms):
         stops: list[int],
         logged: int,
     ) -> None:
-        """Count publishes as AMQP's, and those that no queue gets."""
+        """Count publishes, and those without a queue."""
         self.unrouted += stop - start - (stops[len(stops) - 1] if stops else 0)
         super().published_run(headers, bodies, start, stop, targets, stops, logged)
 
     def refuse(self, number: int) -> None:
-        """Answer an unconfirmed publish with an error: a full queue did not take it."""
+        """Answer an unconfirmed publish with an error, because a full queue refused it."""
         self.refused.append(number)
         super().refuse(number)
 
     def expect(self, packet_ids: list[int], qos: int, nowhere: list[bool]) -> None:
-        """Take the packet ids of publishes that were accepted in this turn.
-
-        Shapes: `nowhere` says which of them no queue gets; it is empty when all of them have one.
+        """Record the packet ids of publishes that were accepted in this turn. Shapes: `nowhere` says which of them have
+        no queue; it is empty if all have one.
         """
         self.unrouted = 0
         self.refused.clear()
@@ -92,7 +91,7 @@ class MqttConfirms(ChannelConfirms):
             self.in_flight += count
 
     def answer(self, octet: int, packet_id: int, reason_code: int = SUCCESS) -> None:
-        """Send an answer after the earlier ones, when all that is recorded is on disk."""
+        """Send an answer after the earlier ones, once all records are on disk."""
         self._answers.append(packed(octet, reason_code, packet_id))
         self.published += 1
         self.wait_for_records()
@@ -101,7 +100,7 @@ class MqttConfirms(ChannelConfirms):
             self._committer.wait(self)
 
     def wait_for_records(self) -> None:
-        """Confirm the last publish when all that is recorded is on disk."""
+        """Confirm the last publish once all records are on disk."""
         if self._vhost.store.needs_sync:
             self.wait_for_disk()
 
@@ -146,7 +145,7 @@ class MqttConfirms(ChannelConfirms):
             self._connection.write(b"".join(pieces))
 
     def _take_due(self, count: int) -> list[int]:
-        """Remove the items of as many publishes and PUBREL packets, and return those that have an answer."""
+        """Remove the items of this number of publishes and PUBREL packets, and return those with an answer."""
         waiting = self._answers
         due: list[int] = []
         at = 0

@@ -1,7 +1,6 @@
-"""The connection of an MQTT client: its packets become publishes, queues and bindings, and their answers packets.
-
-It takes the place of an AMQP connection: the transport, the throttle and the listener see no difference. It has one
-channel, whose number no packet shows.
+"""The connection of an MQTT client: maps packets to publishes, queues and bindings, and their answers to packets. The
+transport, the throttle and the listener use it as they use an AMQP connection. It has one channel, whose number appears
+in no packet.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ WORDS: Final = {V311: "MQTT 3-1-1", V5: "MQTT 5-0"}  # RabbitMQ's
 class MqttConnection(Connection):
     """One MQTT client's connection.
 
-    Shapes: `_steps` are parts of packets that are carried out before the next packet is cut, the next one at the end:
-        they wait while the connection is held.
+    Shapes: `_steps` are parts of packets that run before the next packet is parsed, the next one last; they wait while
+        the connection is held.
     Invariant: feed() raises no protocol error.
     """
 
@@ -109,7 +108,7 @@ class MqttConnection(Connection):
         self._talk = Conversation(context.packet_max_bytes)
         self._steps: list[Callable[[], None]] = []
         self._client_id = ""
-        self._ending: Sequence[Queue] = ()  # queues of a session that ends with the connection
+        self._ending: Sequence[Queue] = ()  # the session's exclusive queues
         self._connect: Connect | None = None
         self._vhost: Vhost | None = None
         self._will: Will | None = None
@@ -121,7 +120,7 @@ class MqttConnection(Connection):
 
     @property
     def client_facts(self) -> dict[str, Any] | None:
-        """What operators see of the client."""
+        """The facts about the client that operators see."""
         connect = self._connect
         if connect is None:
             return None
@@ -144,11 +143,11 @@ class MqttConnection(Connection):
 
     @property
     def spared_bytes(self) -> int:
-        """Return 0: all bytes use up the budget."""
+        """Return 0, because all bytes use up the budget."""
         return 0
 
     def upcoming(self, count: int) -> Iterator[tuple[Channel, Any]]:
-        """Return nothing: packets are carried out one by one."""
+        """Return nothing, because packets are processed one by one."""
         return iter(())
 
     # -- input --------------------------------------------------------------------------------------------------------
@@ -183,7 +182,7 @@ class MqttConnection(Connection):
         return self.finished or not (self._steps or talk.has_packet)
 
     def _end_by(self, error: Exception) -> None:
-        """End the connection because of an error. Raises: Fatal, if it is that."""
+        """End the connection because of an error. Raises: the error itself, if it is Fatal."""
         if isinstance(error, Fatal):
             raise error
         if isinstance(error, PacketError):
@@ -195,11 +194,11 @@ class MqttConnection(Connection):
             self.fail(ConnectionFault(541, UNEXPECTED))
 
     def _then(self, *steps: Callable[[], None]) -> None:
-        """Carry out steps next, in this order."""
+        """Schedule steps to run next, in this order."""
         self._steps.extend(reversed(steps))
 
     def _carry_out(self, step: Callable[[], None]) -> None:
-        """Carry out a step. One that has to wait for an answer from elsewhere runs again when that has arrived."""
+        """Run a step. A step that has to wait for an answer from elsewhere runs again when the answer has arrived."""
         waiting = self._postponed
         try:
             step()
@@ -211,7 +210,7 @@ class MqttConnection(Connection):
             waiting.clear()
 
     def _answered(self, step: Callable[[], None]) -> None:
-        """Carry out a step whose answer has arrived; no packet is being processed."""
+        """Run a step whose answer has arrived; no packet is being processed."""
         if self.state is CLOSED:
             return
         self.release()
@@ -249,7 +248,7 @@ class MqttConnection(Connection):
             self._log_in(packet)
 
     def _acknowledge(self, octet: int, packet_ids: list[int]) -> None:
-        """Take acknowledgements of one type."""
+        """Process acknowledgements of one type."""
         if octet == PUBACK:
             self._mqtt.deliveries.acknowledge(packet_ids)
         elif octet == PUBREL:
@@ -286,7 +285,7 @@ class MqttConnection(Connection):
             self.refuse(error, mechanism)
 
     def admit(self) -> None:
-        """Admit the user, also when the decision came after a hold; the vhost is opened next."""
+        """Admit the user, possibly after a hold; the vhost is opened next."""
         if self.state is not STARTING:
             return
         self._then(self._open)
@@ -322,7 +321,7 @@ class MqttConnection(Connection):
         )
 
     def _begin(self, connect: Connect, session: MqttSessionOfConnection, vhost: Vhost) -> None:
-        """Begin the session, when no other connection has the client id any more."""
+        """Begin the session, once no other connection has the client id."""
         context = self._context
         kept = context.kept_in(vhost)
         handshakes = kept.handshakes
@@ -361,7 +360,7 @@ class MqttConnection(Connection):
         self.touch()
 
     def _renew_expiry(self, session: MqttSession) -> None:
-        """Let the session last as long as the client asks, which its CONNACK waits for."""
+        """Set the session expiry that the client asks for; its CONNACK waits for this."""
         answers, channel = session.vhost.answers, self.channels[CHANNEL]
         mark = answers.mark()
         session.renew_expiry(session.expiry_s)
@@ -379,23 +378,23 @@ class MqttConnection(Connection):
             self._answer(releases)
 
     def _resume_others(self, session: MqttSession) -> None:
-        """Go on with the session's shared subscriptions, one in each step, and with its topics below `$SYS`."""
+        """Resume the session's shared subscriptions, one in each step, and its topics below `$SYS`."""
         self._then(*[partial(session.share, *one) for one in session.earlier_shares()])
         self._context.kept_in(session.vhost).system_topics.watch(session)
 
     @property
     def _subject(self) -> tuple[str, str]:
-        """What a CONNECT changes beside queues, for its CONNACK to wait for."""
+        """The subject, besides queues, whose changes the CONNACK waits for."""
         return "mqtt_session", self._client_id
 
     def _answer(self, packet: bytes) -> None:
-        """Send a packet after the changes that it answers are on disk."""
+        """Send a packet once the changes that it answers are on disk."""
         self.when_sent(CHANNEL, partial(self.write, packet))
 
     # -- subscribing --------------------------------------------------------------------------------------------------
 
     def _subscribe(self, packet: Subscribe) -> None:
-        """Carry out a SUBSCRIBE, a filter in each step."""
+        """Run a SUBSCRIBE, one filter per step."""
         request = self._new_request(packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0))
         steps = [partial(request.subscribe, one) for one in packet.subscriptions]
         self._then(*steps, partial(self._answer_subscribe, request, packet.packet_id))
@@ -412,7 +411,7 @@ class MqttConnection(Connection):
             self.when_sent(CHANNEL, partial(kept.system_topics.watch, self._mqtt))
 
     def _unsubscribe(self, packet: Unsubscribe) -> None:
-        """Carry out an UNSUBSCRIBE, a filter in each step."""
+        """Run an UNSUBSCRIBE, one filter per step."""
         request = self._new_request()
         steps = [partial(request.unsubscribe, one) for one in packet.filters]
         self._then(*steps, lambda: self._answer(request.unsuback(packet.packet_id)))
@@ -426,7 +425,7 @@ class MqttConnection(Connection):
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _disconnect(self, packet: Disconnect) -> None:
-        """End as the client wants. Raises: PacketError for an expiry that cannot be."""
+        """End the connection as the client asks. Raises: PacketError for an invalid expiry."""
         expiry_s = packet.session_expiry_s
         session = self._mqtt
         if expiry_s is not None and expiry_s != session.expiry_s:
@@ -439,7 +438,7 @@ class MqttConnection(Connection):
         self.finish()
 
     def fail(self, error: ProtocolError, channel: int = 0) -> None:
-        """Tell the client why its connection ends, as its version can, and end it."""
+        """End the connection, telling the client the reason if its version allows it."""
         if self.state is CLOSED:
             return
         if self._on_error is not None:
@@ -452,7 +451,7 @@ class MqttConnection(Connection):
         self.finish()
 
     def last_words(self, error: ProtocolError) -> bytes:
-        """Return what tells the client of an error."""
+        """Return the packet that tells the client of an error."""
         reason_code, text = reason_of(error)
         return self._talk.refusal(reason_code, text)
 
@@ -470,13 +469,13 @@ class MqttConnection(Connection):
         super().finish()
 
     def answer_close(self) -> None:
-        """Let others have the client id when the queues of a session that ends are deleted; exclusive ones are."""
+        """Release the client id once the queues of an ending session are deleted; exclusive ones already are."""
         if self._vhost is not None:
             left = partial(self._context.clients.leave, self._vhost.name, self._client_id, self)
             self._vhost.queues.drop_all(self._ending, left)
 
     def _publish_will(self) -> None:
-        """Publish the will, if there is one. The client is gone: what goes wrong is logged."""
+        """Publish the will, if there is one. The client is gone, so errors are logged."""
         will, self._will = self._will, None
         if will is None or CHANNEL not in self.channels:
             return
@@ -501,7 +500,7 @@ class MqttConnection(Connection):
         return b""
 
     def take_output(self) -> list[Any]:
-        """Return the output in pieces to write, and settle what it delivers without a PUBACK."""
+        """Return the output in pieces to write, and settle its deliveries that need no PUBACK."""
         if self.state is RUNNING and CHANNEL in self.channels:
             self._mqtt.deliveries.serve()
         return super().take_output()

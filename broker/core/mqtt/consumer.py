@@ -22,15 +22,15 @@ from broker.mqtt.topics import system_topic
 from broker.mqtt.wire import OCTETS, binary, varint
 
 PUBLISH: Final = 0x30
-QOS0_MAX: Final = 10_000  # messages that wait for a client that does not read
-SLOW_MS: Final = 100  # between two looks at such a client
+QOS0_MAX: Final = 10_000  # messages that wait for a client that is not reading
+SLOW_MS: Final = 100  # between two checks of such a client
 AGAIN: Final = 0x08  # the flag DUP
 NO_TOPIC: Final = b"\0\0"  # of a packet with an alias that the client knows
 EXPIRY_MAX_S: Final = 0xFFFF_FFFF
 
 
 class ClientForm:
-    """What the packets to a client depend on: its version, its limits, and the packet ids in use.
+    """The form of the packets to a client: its version, its limits, and the packet ids in use.
 
     Shapes: `aliases` has the alias of each topic that has one, negative until the client has learnt it.
     Units: `window` is how many deliveries at QoS 1 and 2 may be unfinished; `aliases_max` is how many topics of the
@@ -63,10 +63,10 @@ class ClientForm:
 
 
 class UnsyncedDeliveries:
-    """Holds back deliveries at QoS 2 until the records of their messages are on disk.
+    """Hold back deliveries at QoS 2 until the records of their messages are on disk.
 
-    A message that is delivered and then lost with the power is published again by its client, and would come twice.
-    Shapes: `_packets` has those of the deliveries after the one numbered `confirmed`, in two pieces.
+    A message that is delivered and then lost in a power failure is published again by its client, and would arrive
+    twice. Shapes: `_packets` has the packets of the deliveries after number `confirmed`, each in two pieces.
     """
 
     __slots__ = ("_committer", "_connection", "_packets", "confirmed", "logged", "published", "waiting")
@@ -97,12 +97,12 @@ class UnsyncedDeliveries:
 
 
 class MqttConsumer(Consumer):
-    """Takes the messages of a session's queue. Its acks are PUBACK packets; without acks it delivers at QoS 0.
+    """Deliver the messages of a session's queue. Its acks are PUBACK packets; without acks it delivers at QoS 0.
 
-    A message is delivered at the lower of its own QoS and that of its subscriptions. One whose key is no topic that a
-    subscription may match, one that is larger than the client takes, and one that a subscription leaves out because its
-    client published it, is passed over. A copy of a retained message has RETAIN set. At QoS 2 none is sent before its
-    record is on disk, so others may come before it.
+    A message is delivered at the lower of its own QoS and that of its subscriptions. It is skipped if its key is not a
+    topic that a subscription may match, if it is larger than the client accepts, or if a subscription excludes it
+    because its client published it. A copy of a retained message has RETAIN set. At QoS 2 none is sent before its
+    record is on disk, so others may overtake it.
     Shapes: `_prefix` has the properties of a delivery that depend on its topic: identifiers and alias. `_front` is the
         packet up to its packet id, at QoS 0 up to its body, of messages with one envelope and content header, which has
         the size of the body; it lacks properties that have seconds. `_shared` is set for a shared subscription, whose
@@ -131,7 +131,7 @@ class MqttConsumer(Consumer):
         self._form = form
         self._subscriptions = subscriptions
         self._shared = shared
-        self._slow = False  # whether the next look at a client that does not read is due
+        self._slow = False  # whether the next check of a client that is not reading is due
         self._envelope: Envelope | None = None
         self._match: Match | None = None
         self._topic = self._prefix = b""
@@ -144,7 +144,7 @@ class MqttConsumer(Consumer):
         self._unsynced: UnsyncedDeliveries | None = None  # made by the first
 
     def forget_match(self) -> None:
-        """Ask the subscriptions again: they have changed."""
+        """Match the subscriptions anew, because they have changed."""
         self._envelope = None
 
     def room(self) -> int:
@@ -165,7 +165,7 @@ class MqttConsumer(Consumer):
         self._vhost.ports.deadlines.set((self, "slow"), clock.now_ms + SLOW_MS, self._drop_newest)
 
     def _drop_newest(self) -> None:
-        """Drop the newest messages over the limit while the client does not read: at QoS 0 it need not get them.
+        """Drop the newest messages over the limit while the client is not reading; at QoS 0 this is allowed.
 
         Source: RabbitMQ, rabbit_mqtt_qos0_queue, which counts them as dead letters for `maxlen`, too.
         """
@@ -195,7 +195,7 @@ class MqttConsumer(Consumer):
         front = self._front
         if self._qos:
             ids = self._form.packet_ids
-            if self._shared is not None:  # what comes again has another packet id, so it is not marked
+            if self._shared is not None:  # a redelivery has another packet id, so it is not marked
                 packet_id = ids.give_shared(tag)
             else:
                 packet_id = ids.give(tag, message_id)
@@ -232,7 +232,7 @@ class MqttConsumer(Consumer):
         return large_bytes
 
     def _take_envelope(self, envelope: Envelope) -> None:
-        """Learn what all messages with a routing key have in common."""
+        """Cache what all messages with a routing key have in common."""
         form = self._form
         self._envelope = envelope
         self._header = b""
@@ -259,13 +259,15 @@ class MqttConsumer(Consumer):
                     self._topic = NO_TOPIC
 
     def _note_alias(self) -> None:
-        """Note that the client has learnt the alias of the topic."""
+        """Record that the client knows the alias of the topic."""
         form, topic = self._form, self._topic
         form.aliases[topic] = abs(form.aliases[topic])
         self._envelope = None
 
     def _take_header(self, message: Message, header: bytes) -> None:
-        """Learn what the messages of the last envelope with a content header have in common, but for its seconds."""
+        """Cache what the messages with the last envelope and a content header have in common, except for the seconds
+        left.
+        """
         form, match, envelope = self._form, self._match, self._envelope
         self._header = header
         self._passed_over = not self._topic

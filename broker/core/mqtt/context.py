@@ -1,4 +1,6 @@
-"""What all MQTT connections of a broker share: settings, the mapping of messages, client ids, and what vhosts store."""
+"""State that all MQTT connections of a broker share: settings, the mapping of messages, client ids, and the vhosts'
+stored messages.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,16 @@ from broker.core.vhost import Vhost
 from broker.mqtt.reason_codes import SERVER_UNAVAILABLE
 from broker.routing.pattern import AMQP, words_match
 
-INTERVAL_MS: Final = 10_000  # between two looks at the topics below $SYS
+INTERVAL_MS: Final = 10_000  # between two publishes of the topics below $SYS
 
 
 class MqttContext:
-    """What all MQTT connections of a broker share.
+    """State that all MQTT connections of a broker share.
 
-    Units: `prefetch` is how many deliveries at QoS 1 a client has unacknowledged, at most; a client may ask for fewer.
-        `retained_max` is how many messages a vhost retains. `anonymous_user` is the name of the user that a client
-        without a user name and a certificate is; empty, it is refused. `vhosts_of_ports` has the numbers of ports.
-        `qos_max` is 1 in a cluster, which keeps no handshakes and no delayed wills.
+    Units: `prefetch` is the most unacknowledged deliveries at QoS 1 of a client, which may ask for fewer.
+        `retained_max` is the most messages that a vhost retains. `anonymous_user` is the user of clients without a user
+        name and a certificate; if empty, they are refused. `vhosts_of_ports` has the numbers of ports. `qos_max` is 1
+        in a cluster, which keeps no handshakes and no delayed wills.
     """
 
     __slots__ = ("_kept", "_new_retained", "_retained_max", "_retained_max_bytes", "_vhosts_of_ports",
@@ -57,7 +59,7 @@ class MqttContext:
         anonymous_user: str,
         vhosts_of_ports: Mapping[int, str],
     ) -> None:
-        """`retained` makes what keeps the retained messages of a vhost, for its most messages and bytes."""
+        """`retained` creates the store of a vhost's retained messages, with its limits of messages and bytes."""
         self.clients = clients
         self.mapping = MessageMapping(levels_max, exchange)
         self.default_vhost = default_vhost
@@ -84,7 +86,9 @@ class MqttContext:
         return (vhost, user) if colon else (self.default_vhost, name)
 
     def require_exchange(self, vhost: Vhost) -> None:
-        """Make the exchange of topics in a vhost, if it is missing. Raises: PacketFault 0x88 for one that cannot be."""
+        """Create the exchange of topics in a vhost, if it is missing. Raises: PacketFault 0x88 if an existing exchange
+        does not fit.
+        """
         mapping = self.mapping
         exchange = vhost.exchanges.get(mapping.exchange)
         if exchange is None:
@@ -95,13 +99,13 @@ class MqttContext:
             raise PacketFault(SERVER_UNAVAILABLE, text)
 
     def load(self, vhost: Vhost, done: Callable[[], None]) -> None:
-        """Make the indexes of what MQTT keeps in a vhost, and call `done` then."""
+        """Build the indexes of a vhost's stored MQTT messages, then call `done`."""
         retained = self._new_retained(vhost, self.mapping, self._retained_max, self._retained_max_bytes)
         kept = self._kept[vhost.name] = KeptInVhost(vhost, retained, self.clients)
         kept.load(done)
 
     def kept_in(self, vhost: Vhost) -> KeptInVhost:
-        """Return what MQTT keeps in a vhost; that of one that was opened later may be loading."""
+        """Return the stored MQTT messages of a vhost; if it was opened later, they may still be loading."""
         found = self._kept.get(vhost.name)
         if found is None or found.vhost is not vhost:
             self.load(vhost, nothing)
@@ -110,7 +114,7 @@ class MqttContext:
 
 
 class KeptInVhost:
-    """What MQTT keeps in one vhost; the handshakes are loaded after all else."""
+    """The stored MQTT messages of one vhost; the handshakes are loaded last."""
 
     __slots__ = ("_wills", "handshakes", "retained", "system_topics", "vhost")
 
@@ -124,7 +128,7 @@ class KeptInVhost:
             vhost.retain_with(retained)
 
     def load(self, done: Callable[[], None]) -> None:
-        """Make the indexes, and call `done` then."""
+        """Build the indexes, then call `done`."""
         load = partial(self.handshakes.load, done)
         if WILLS_NAME in self.vhost.queues:
             load = partial(self.wills.load, load)
@@ -132,7 +136,7 @@ class KeptInVhost:
 
     @property
     def wills(self) -> Wills:
-        """The delayed wills, whose queue is made now or found."""
+        """The delayed wills; their queue is created on first use."""
         if self._wills is None:
             self._wills = Wills(self.retained)
         return self._wills
@@ -147,9 +151,8 @@ class KeptInVhost:
 
 
 class SystemTopics:
-    """The topics below `$SYS`: publishes the values of one vhost to the queues of sessions, while any watches them.
-
-    The names are Mosquitto's. No binding leads there, so no other client or AMQP consumer gets them.
+    """The topics below `$SYS`: publish the values of one vhost to the queues of sessions that subscribe to them. The
+    names are Mosquitto's. They are not routed through bindings, so no other client or AMQP consumer gets them.
     """
 
     __slots__ = ("_begun_ms", "_clients", "_retained", "_sessions", "_vhost")
@@ -162,7 +165,7 @@ class SystemTopics:
         self._sessions: dict[MqttSession, None] = {}
 
     def watch(self, session: MqttSession) -> None:
-        """Publish to a session now, and from time to time until it ends or has no such filter."""
+        """Publish to a session now, and periodically until it ends or has no filter below `$SYS`."""
         if self._publish_to(session):
             self._sessions[session] = None
             self._wait()

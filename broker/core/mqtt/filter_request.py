@@ -19,7 +19,7 @@ IF_NEW: Final = 1
 
 
 class FilterRequest:
-    """Carries out the filters of one packet, and has a reason code for each.
+    """Run the filters of one packet, and collect a reason code for each.
 
     Shapes: `wanted` has the queues and binding keys that are to get retained messages; `of_system` says that one of the
         filters is for topics below `$SYS`.

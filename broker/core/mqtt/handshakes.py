@@ -1,6 +1,5 @@
-"""The unfinished QoS 2 handshakes of a vhost, in a queue of the broker's own, and an index over it.
-
-The index is made of the queue at the start.
+"""The unfinished QoS 2 handshakes of a vhost, in a queue of the broker's own, and an index over it, which is built from
+the queue at the start.
 """
 
 from __future__ import annotations
@@ -19,16 +18,15 @@ from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.slots.slot import Slot
 
-RECEIVED: Final = 0  # from a client: its publish was taken, and its PUBREL has not come
-RELEASED: Final = 1  # to a client: its PUBREC has come, and its PUBCOMP has not
+RECEIVED: Final = 0  # from a client: its publish was accepted, its PUBREL has not arrived
+RELEASED: Final = 1  # to a client: its PUBREC has arrived, its PUBCOMP has not
 FRONT_BYTES: Final = 3
 
 
 class Handshakes:
-    """Keeps the unfinished QoS 2 handshakes of the clients of one vhost.
-
-    Those of a session that lasts are messages of the queue `amq.mqtt.handshakes`, which expire with the session. Those
-    of another one are in memory only. What is added or removed in a transaction is on disk with the rest of it.
+    """Keep the unfinished QoS 2 handshakes of the clients of one vhost. Those of a lasting session are messages of the
+    queue `amq.mqtt.handshakes`, which expire with the session; others are in memory only. Additions and removals within
+    a transaction are committed with it.
     Shapes: a message has the direction, the packet id in two octets, and the client id. `_places` has the packet ids of
         each direction, by client, in the order in which they were added; None for one in memory only.
     """
@@ -46,7 +44,7 @@ class Handshakes:
     # -- the start ----------------------------------------------------------------------------------------------------
 
     def load(self, done: Callable[[], None]) -> None:
-        """Make the index of what the queue has, and call `done` then."""
+        """Build the index from the queue, then call `done`."""
         read_all(self.vhost, self._queue, self._index, partial(self._was_loaded, done))
 
     def _index(self, message: Message, slot: Slot, index: int) -> None:
@@ -92,7 +90,7 @@ class Handshakes:
         return tuple(self._places.get((direction, client_id), ()))
 
     def count(self, direction: int, client_id: str) -> int:
-        """Return how many handshakes of a client are unfinished in a direction."""
+        """Return the number of a client's unfinished handshakes in a direction."""
         return len(self._places.get((direction, client_id), ()))
 
     def has(self, direction: int, client_id: str, packet_id: int) -> bool:
@@ -100,7 +98,7 @@ class Handshakes:
         return packet_id in self._places.get((direction, client_id), ())
 
     def add(self, direction: int, client_id: str, packet_ids: Sequence[int], expiry_s: int) -> None:
-        """Add handshakes of a client. Units: `expiry_s` is 0 for a session that does not last."""
+        """Add handshakes of a client. Units: `expiry_s` is 0 for a session that ends with its connection."""
         for packet_id in packet_ids:
             places = self._places.setdefault((direction, client_id), {})
             body = bytes((direction,)) + packet_id.to_bytes(2, "big") + client_id.encode()
@@ -120,7 +118,7 @@ class Handshakes:
         return Place(slot, slot.first + index)
 
     def remove(self, direction: int, client_id: str, packet_ids: Sequence[int]) -> None:
-        """Remove handshakes of a client; a packet id without one means nothing."""
+        """Remove handshakes of a client; ignore unknown packet ids."""
         places = self._places.get((direction, client_id))
         if places is None:
             return

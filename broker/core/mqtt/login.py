@@ -1,4 +1,4 @@
-"""The login of an MQTT client: what a CONNECT may ask for, as whom it logs in, and what its CONNACK says."""
+"""The login of an MQTT client: the checks of its CONNECT, its user, and the contents of its CONNACK."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ALIASES_MAX: Final = 100  # topics of a connection that get an alias
 
 
 def check_connect(connect: Connect, context: MqttContext) -> None:
-    """Check what a CONNECT asks for. Raises: PacketError."""
+    """Check the requests of a CONNECT. Raises: PacketError."""
     if AUTHENTICATION_METHOD in connect.properties:
         raise PacketError(BAD_AUTHENTICATION_METHOD, "enhanced authentication is not supported")
     if AUTHENTICATION_DATA in connect.properties:
@@ -83,7 +83,7 @@ def session_expiry_s(connect: Connect, context: MqttContext) -> int:
 
 
 def client_form(connect: Connect, context: MqttContext, client_id: str, clock: Clock) -> ClientForm:
-    """Return what the packets to the client depend on."""
+    """Return the form of the packets to the client."""
     asked = connect.properties
     return ClientForm(
         client_id,
@@ -97,7 +97,7 @@ def client_form(connect: Connect, context: MqttContext, client_id: str, clock: C
 
 
 def connack_properties(connect: Connect, context: MqttContext, client_id: str, expiry_s: int) -> dict[int, Any]:
-    """Return the properties of a CONNACK: the limits of the broker, and what differs from what was asked for."""
+    """Return the properties of a CONNACK: the limits of the broker, and values that differ from the requested ones."""
     if connect.version != V5:
         return {}
     properties: dict[int, Any] = {}

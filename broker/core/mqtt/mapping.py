@@ -1,6 +1,6 @@
 """The mapping between MQTT's messages and AMQP's: topics and keys, properties and content headers.
 
-Source: RabbitMQ, mc_mqtt and rabbit_mqtt_util; topics with dots and keys with slashes are mapped, too.
+Source: RabbitMQ, mc_mqtt and rabbit_mqtt_util; unlike there, topics with dots and keys with slashes are mapped, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EXCHANGE: Final = "amq.topic"
 SYSTEM_EXCHANGE: Final = "$SYS"  # that of the broker's own topics, in their messages alone
 FRONT: Final = Struct(">HHQ")  # of a content header: class, weight, body size
 BASIC: Final = 60
-KNOWN_MAX: Final = 4096  # topics, keys, properties and headers that are remembered, each
+KNOWN_MAX: Final = 4096  # entries in each cache of topics, keys, properties and headers
 KNOWN_MAX_BYTES: Final = 512
 NO_ALIAS: Final = -1
 TRANSIENT: Final = 1
@@ -55,7 +55,7 @@ NOTHING: Final[dict[int, Any]] = {}
 
 
 class SentHeader:
-    """What the deliveries of messages with equal properties need.
+    """The cached parts of deliveries of messages with equal properties.
 
     Shapes: `properties` are those of a publish of MQTT 5, encoded, without their length and without the expiry.
         `client_id` is that of a publisher with a subscription that leaves out what it publishes itself, else empty.
@@ -80,9 +80,8 @@ class SentHeader:
 
 
 class MessageMapping:
-    """Maps what many messages share once; all connections use one.
-
-    Invariant: each of its tables has at most `KNOWN_MAX` entries of some hundred octets; a full one is emptied.
+    """Map messages, caching the parts that many share; all connections use one object. Invariant: each of its tables
+    has at most `KNOWN_MAX` entries of some hundred octets; a full one is emptied.
     """
 
     __slots__ = ("_headers", "_payloads", "_properties", "_sent", "_topics", "dialect", "exchange", "levels_max",
@@ -100,20 +99,17 @@ class MessageMapping:
         self._sent: dict[bytes, SentHeader] = {}
 
     def routing_key(self, topic: bytes) -> str:
-        """Return the routing key of a topic. Raises: PacketError for one that cannot be."""
+        """Return the routing key of a topic. Raises: PacketError for an invalid topic."""
         return routing_key(topic, self.levels_max, self.swaps)
 
     def binding_key(self, topic_filter: str) -> str:
-        """Return the binding key of a topic filter. Raises: PacketError for one that cannot be."""
+        """Return the binding key of a topic filter. Raises: PacketError for an invalid filter."""
         return binding_key(topic_filter, self.levels_max, self.swaps)
 
     # -- from MQTT ----------------------------------------------------------------------------------------------------
 
     def payload(self, topic: bytes) -> bytes:
-        """Return the payload of the basic.publish that stands for a publish to a topic. HOT.
-
-        Raises: PacketError for a topic that cannot be.
-        """
+        """Return the basic.publish payload for a publish to a topic. HOT. Raises: PacketError for an invalid topic."""
         found = self._payloads.get(topic)
         if found is None:
             key = self.routing_key(topic).encode()
@@ -130,7 +126,7 @@ class MessageMapping:
         The topic alias is `NO_ALIAS` without one.
 
         Shapes: `client_id` is empty unless deliveries need it.
-        Raises: PacketError for those that are malformed, and for what no content header can hold.
+        Raises: PacketError for malformed properties, and for those that a content header cannot hold.
         """
         key = (octets, qos, retain, client_id)
         found = self._properties.get(key)
@@ -173,7 +169,7 @@ class MessageMapping:
         return found
 
     def sent(self, header: bytes) -> SentHeader:
-        """Return what deliveries of messages with a content header need."""
+        """Return the cached parts of deliveries with a content header."""
         properties = header[PROPERTIES_AT:]
         found = self._sent.get(properties)
         if found is None:
@@ -190,8 +186,8 @@ def content_properties(
 ) -> bytes:
     """Return the flags and properties of a content header.
 
-    User properties become text headers in their order, one that occurs twice too.
-    Raises: PacketError 0x83 for a property that no content header can hold.
+    User properties become text headers in their order, including repeated ones. Raises: PacketError 0x83 for a property
+    that a content header cannot hold.
     """
     values: dict[str, Any] = {"delivery_mode": PERSISTENT if qos else TRANSIENT}
     entries: list[tuple[str, Any]] = []
@@ -229,9 +225,8 @@ def content_properties(
 
 
 def message_properties(header: bytes, swaps: bool = True) -> dict[int, Any]:
-    """Return the properties of MQTT 5 that a content header has, without the expiry.
-
-    Text headers become user properties; other headers have no form in MQTT.
+    """Return the MQTT 5 properties for a content header, without the expiry. Text headers become user properties; other
+    headers have no equivalent in MQTT.
     """
     values: dict[int, Any] = {}
     read = decode_properties(header)

@@ -11,10 +11,10 @@ UNUSED: Final = -1
 
 
 class PacketIds:
-    """Gives delivery tags packet ids, and takes them back.
+    """Assign packet ids to delivery tags, and release them.
 
-    A message of the session's own queue has a packet id that follows from its message id: after a restart, too, it is
-    delivered again with the id that it had. Messages of shared subscriptions have higher ones, in turn.
+    The packet id of a message of the session's own queue is derived from its message id, so it is delivered again under
+    the same packet id after a restart. Messages of shared subscriptions get ids from a higher range, in turn.
     Shapes: `_tags` has the tag of each packet id, RELEASED while a QoS 2 handshake waits for its PUBCOMP; `released`
         counts these. `unanswered` are tags of messages that need no acknowledgement: those at QoS 0, and those
         that were not sent. `held` are tags of messages whose packet id was in use; `blocking` is one such id, or 0.
@@ -42,7 +42,7 @@ class PacketIds:
     def give_shared(self, tag: int) -> int:
         """Return a packet id for a message of a shared subscription.
 
-        Invariant: fewer of them are in use than there are, because a client's window is smaller.
+        Invariant: an id is always free, because a client's window is smaller than the range.
         """
         packet_id = self._last
         while True:
@@ -54,7 +54,7 @@ class PacketIds:
         return packet_id
 
     def take(self, packet_id: int) -> int:
-        """Return the tag of a packet id, which is free again; 0 if it has none."""
+        """Free a packet id and return its delivery tag; 0 if it has none."""
         tag = self._tags.pop(packet_id, UNUSED)  # hot: one look into the table
         if tag > RELEASED:
             self._unblock(packet_id)
@@ -86,15 +86,15 @@ class PacketIds:
             self.blocking = 0
 
     def pass_over(self, tag: int) -> None:
-        """Note a delivery that its client does not acknowledge."""
+        """Record a delivery that the client does not acknowledge."""
         self.unanswered.append(tag)
 
     def take_unanswered(self) -> list[int]:
-        """Return the tags of deliveries that their client does not acknowledge, once."""
+        """Return and clear the tags of deliveries that the client does not acknowledge."""
         tags, self.unanswered = self.unanswered, []
         return tags
 
     def take_held(self) -> list[int]:
-        """Return the tags of held messages, once."""
+        """Return and clear the tags of held messages."""
         tags, self.held = self.held, []
         return tags

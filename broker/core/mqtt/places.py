@@ -1,4 +1,4 @@
-"""The places of messages in a queue of the broker's own, of which an index is made at the start."""
+"""The places of messages in an internal queue, which is indexed at the start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one MQTT client publishes: runs, retained messages and its will, as publishes of its channel."""
+"""The publishes of one MQTT client: runs, retained messages and its will, as publishes of its channel."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ NO_ALIASES: Final[dict[int, bytes]] = {}
 
 
 class MqttPublisher:
-    """Publishes for one client.
+    """Publish for one client.
 
-    Shapes: `steps` is the connection's, the next one at the end: what has to wait becomes the next. `_aliases` has the
-        topic of each topic alias.
+    Shapes: `steps` are the connection's, the next one last: work that has to wait is appended. `_aliases` has the topic
+        of each topic alias.
     """
 
     __slots__ = ("_aliases", "_channel", "_confirms", "_handshakes", "_mapping", "_qos_max", "_receive_max",
@@ -59,7 +59,7 @@ class MqttPublisher:
         self._confirms.begin(version, handshakes.forget)
 
     def publish(self, run: PublishRun) -> None:
-        """Publish a run. Raises: PacketError for a publish that cannot be; those before it are published. HOT."""
+        """Publish a run. Raises: PacketError for an invalid publish; those before it are published. HOT."""
         mapping = self._mapping
         client_id = self._session.local_client_id
         properties, alias = mapping.properties(run.properties, run.qos, run.retain, client_id)
@@ -107,7 +107,7 @@ class MqttPublisher:
             self._pass_on(payloads, headers, bodies, packet_ids, qos)
 
     def _topic_of(self, alias: int, topic: bytes) -> bytes:
-        """Return the topic of an alias, which a topic sets. Raises: PacketError 0x82, 0x94."""
+        """Return the topic of an alias, which a non-empty topic sets. Raises: PacketError 0x82, 0x94."""
         if not 0 < alias <= TOPIC_ALIAS_MAX:
             raise PacketError(TOPIC_ALIAS_INVALID, f"topic alias {alias}, at most {TOPIC_ALIAS_MAX} are allowed")
         if topic:
@@ -119,14 +119,14 @@ class MqttPublisher:
         return self._aliases[alias]
 
     def _check_receive_maximum(self, count: int) -> None:
-        """Check how many publishes at QoS 1 and 2 are unfinished. Raises: PacketError 0x93 for too many."""
+        """Check the number of unfinished publishes at QoS 1 and 2. Raises: PacketError 0x93 for too many."""
         if self._confirms.in_flight + self._handshakes.received + count > self._receive_max:
             raise PacketError(RECEIVE_MAXIMUM_EXCEEDED, f"more than {self._receive_max} publishes are unfinished")
 
     def _pass_on(
         self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], packet_ids: list[int], qos: int
     ) -> None:
-        """Publish messages; those that have to wait are the next step."""
+        """Publish messages; those that have to wait become the next step."""
         taken = self._accept(payloads, headers, bodies, packet_ids, qos)
         if taken < len(payloads):
             rest = payloads[taken:], headers[taken:], bodies[taken:], packet_ids[taken:]
@@ -155,7 +155,7 @@ class MqttPublisher:
     def _accept(
         self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], packet_ids: list[int], qos: int
     ) -> int:
-        """Publish messages, and return how many were taken; the rest has to wait."""
+        """Publish messages, and return the number accepted; the rest has to wait."""
         largest_bytes = 0
         for body in bodies:
             if len(body) > largest_bytes:
@@ -171,7 +171,7 @@ class MqttPublisher:
         return taken
 
     def _accept_once(self, run: AmqpRun, packet_ids: list[int]) -> int:
-        """Publish messages at QoS 2 in one transaction with their receipts, and return how many were taken."""
+        """Publish messages at QoS 2 in one transaction with their receipts, and return the number accepted."""
         confirms = self._confirms
         begun = confirms.published
         with self._retained.vhost.ports.transaction():
@@ -183,12 +183,12 @@ class MqttPublisher:
                 self._handshakes.receive(
                     [packet_ids[place] for place in range(published) if not refused or begun + place + 1 not in refused]
                 )
-        if published < taken:  # the last one is published when the connection goes on: it has very many queues
+        if published < taken:  # the last one is published when the connection resumes, because it has very many queues
             self._steps.append(partial(self._handshakes.receive, packet_ids[published:taken]))
         return taken
 
     def publish_will(self, will: Will) -> None:
-        """Publish a will. Raises: ProtocolError or PacketError for one that cannot be published."""
+        """Publish a will. Raises: ProtocolError or PacketError if it cannot be published."""
         mapping = self._mapping
         header = self._will_header(will)
         if self._accept([mapping.payload(will.topic)], [header], [will.body], [0], 0) and will.retain:
@@ -199,7 +199,7 @@ class MqttPublisher:
                 postponed.begin(nothing)
 
     def hold_will(self, will: Will, wills: Wills, client_id: str, delay_s: int) -> None:
-        """Publish a will later. Raises: ProtocolError or PacketError for one that cannot be published."""
+        """Store a will to be published later. Raises: ProtocolError or PacketError if it cannot be published."""
         mapping = self._mapping
         header = self._will_header(will)
         self._session.publisher.leads_nowhere(mapping.payload(will.topic))  # raises when the user may not publish there
@@ -214,7 +214,7 @@ class MqttPublisher:
 
 
 def nothing() -> None:
-    """Do nothing: the client of a will is gone."""
+    """Do nothing, because the client of a will is gone."""
 
 
 def throw(error: PacketError) -> None:

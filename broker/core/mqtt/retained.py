@@ -1,7 +1,6 @@
-"""The retained messages of a vhost: the last of each topic, in a queue of the broker's own, and an index over it.
-
-A new message is recorded in one transaction with the settlement of the one that it replaces. The index is made of the
-queue at the start.
+"""The retained messages of a vhost: the last of each topic, in an internal queue, and an index over it. A new message
+is recorded in one transaction with the settlement of the message that it replaces. The index is built from the queue at
+the start.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from broker.slots.slot import Slot
 _log = get_logger()
 
 NEVER: Final = 0
-MOMENTS_MIN: Final = 64  # moments that are kept whatever became of their messages
+MOMENTS_MIN: Final = 64  # expiries kept regardless of whether their messages still exist
 
 
 class Retained(Place):
-    """The place of one retained message. Units: `expires_ms` is 0 for one that stays."""
+    """The place of one retained message. Units: `expires_ms` is 0 for a message that does not expire."""
 
     __slots__ = ("expires_ms", "size_bytes")
 
@@ -49,9 +48,8 @@ class Retained(Place):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RetainedMessages:
-    """Keeps the retained messages of one vhost.
-
-    Invariant: the queue has one message of each key in `_places`, and no other once all are `loaded`.
+    """Keep the retained messages of one vhost. Invariant: the queue has one message for each key in `_places`, and no
+    others once all are `loaded`.
     """
 
     __slots__ = (
@@ -94,7 +92,7 @@ class RetainedMessages:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes are retained: topics, headers and bodies."""
+        """The number of retained bytes: topics, headers and bodies."""
         return self._bytes
 
     # -- the start ----------------------------------------------------------------------------------------------------
@@ -119,13 +117,13 @@ class RetainedMessages:
     def check_room(self, _session: SessionClient | None, key: str, header: bytes, body: bytes) -> None:
         """Check that a client's message may be retained.
 
-        Raises: PacketError 0x97 for one over a limit; in a cluster, Postponed.
+        Raises: PacketError 0x97 for a message over a limit; in a cluster, Postponed.
         """
         if lack := self.lack_of_room(key, len(header), len(body)):
             raise PacketError(QUOTA_EXCEEDED, lack)
 
     def lack_of_room(self, key: str, header_bytes: int, body_bytes: int) -> str:
-        """Return which limit does not allow to retain a message; empty if it can be."""
+        """Return the limit that prevents retaining a message; empty if none does."""
         if not body_bytes:
             return ""
         older = self._find(key)
@@ -134,7 +132,7 @@ class RetainedMessages:
         return self.lack_in(len(self._places) - (older is not None), self._bytes - older_bytes, size_bytes)
 
     def lack_in(self, count: int, retained_bytes: int, size_bytes: int) -> str:
-        """Return which limit does not allow to retain a message besides others; empty if it can be."""
+        """Return the limit that prevents retaining a message in addition to others; empty if none does."""
         if count >= self._max:
             return f"{count} messages are retained: mqtt.retained_max allows no more"
         if retained_bytes + size_bytes > self._max_bytes:
@@ -142,7 +140,7 @@ class RetainedMessages:
         return ""
 
     def keep(self, key: str, header: bytes, body: bytes) -> None:
-        """Retain a message in place of the last one of its key; an empty one only deletes that."""
+        """Retain a message in place of the last one with its key; an empty message only deletes that."""
         queue, ports = self._queue, self.vhost.ports
         if queue is None or queue.deleted:
             if not body:
@@ -205,7 +203,7 @@ class RetainedMessages:
     # -- expiry -------------------------------------------------------------------------------------------------------
 
     def _expire(self) -> None:
-        """Drop what has expired, as far as the turn's share goes, and look again when the next one is due."""
+        """Drop expired messages within the turn's share, and schedule the next check."""
         queue, ports, moments = self._queue, self.vhost.ports, self._moments
         if queue is None or queue.deleted:
             return
@@ -237,18 +235,18 @@ class RetainedMessages:
     # -- look-up ------------------------------------------------------------------------------------------------------
 
     def prepare(self, session: SessionClient) -> None:
-        """Bring the index up to date, for a client's new subscriptions. Raises: Postponed, in a cluster."""
+        """Update the index, for a client's new subscriptions. Raises: Postponed, in a cluster."""
 
     def topic(self, key: str) -> str:
-        """Return the topic of a routing key; empty if no message of it can be retained."""
+        """Return the topic of a routing key; empty if its messages cannot be retained."""
         return (topic_of(key, self._mapping.swaps) or b"").decode()
 
     def key(self, topic: str) -> str:
-        """Return the routing key of a topic. Raises: PacketError for one that cannot be."""
+        """Return the routing key of a topic. Raises: PacketError for an invalid topic."""
         return routing_key(topic.encode(), TEXT_MAX_BYTES, self._mapping.swaps)
 
     def expires_ms(self, key: str) -> int:
-        """Return when the message of a key expires, 0 if it stays or is gone."""
+        """Return when the message of a key expires, 0 if it does not expire or is gone."""
         place = self._find(key)
         return NEVER if place is None else place.expires_ms
 
@@ -291,7 +289,7 @@ class RetainedMessages:
         done: Callable[[], None],
         found: Mapping[int, Message | None],
     ) -> None:
-        """Pass on what was read and is still retained; read the rest again."""
+        """Pass on the messages that were read and are still retained; read the rest again."""
         left: list[str] = []
         queue = self._queue
         for key in keys:

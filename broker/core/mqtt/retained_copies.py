@@ -13,19 +13,18 @@ from broker.core.queue.memory_queue import RETAINED_NAME
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 
-PORTION: Final = 64  # messages that are copied at once
-WAITING_MAX: Final = 512  # messages of the session's queue with which the next portion waits
-WAIT_MS: Final = 1000  # at most, until the queue is looked at again
-VISITS_MAX: Final = 4096  # nodes of the index that are looked at for one portion
+PORTION: Final = 64  # messages copied at once
+WAITING_MAX: Final = 512  # length of the session's queue from which on the next portion waits
+WAIT_MS: Final = 1000  # at most, until the queue is checked again
+VISITS_MAX: Final = 4096  # nodes of the index visited for one portion
 VISITS_PER_UNIT: Final = 16  # ... in a unit of the turn's share
 COPY_SHARE: Final = 4  # units that one copy takes
 
 
 class RetainedCopies:
-    """Puts copies of the retained messages that filters match into the queues of one session.
-
-    A copy is of the exchange `amq.retained`, by which its delivery is marked. It is delivered, acknowledged, stored and
-    expired like all messages of the queue, and follows what was published on its topic before.
+    """Put copies of the retained messages that filters match into the queues of one session. A copy has the exchange
+    `amq.retained`, which marks its delivery. It is delivered, acknowledged, stored and expired like other messages of
+    the queue, and follows earlier publishes on its topic.
     Cost: the session's queue gets `PORTION` messages at once, when fewer than `WAITING_MAX` wait there.
     """
 
@@ -39,25 +38,25 @@ class RetainedCopies:
         self._closed = False
 
     def begin(self, queue_name: str, binding_key: str) -> None:
-        """Copy what a binding key matches, after all that was asked for before."""
+        """Copy the messages that a binding key matches, after all earlier requests."""
         self._searches.append((queue_name, self._retained.search(binding_key)))
         self.go_on()
 
     def close(self) -> None:
-        """Copy nothing more."""
+        """Stop copying."""
         self._closed = True
         self._searches.clear()
         self._vhost.ports.deadlines.cancel(self)
 
     def output_taken(self) -> bool:
-        """Go on in the next turn, because messages have left the queue, and return whether there is more to copy."""
+        """Continue in the next turn, because messages have left the queue, and return whether there is more to copy."""
         if self._searches and not self._reading:
             ports = self._vhost.ports
             ports.deadlines.set(self, ports.clock.now_ms, self.go_on)
         return self._reading or len(self._searches) > 0
 
     def go_on(self) -> None:
-        """Copy portions, as far as the turn's share and the queue allow."""
+        """Copy portions, within the turn's share and the room of the queue."""
         ports = self._vhost.ports
         deadlines = ports.deadlines
         while self._searches and not self._reading and not self._closed:

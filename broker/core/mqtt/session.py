@@ -31,16 +31,15 @@ PREFIX: Final = "mqtt-subscription-"
 SUFFIXES: Final = ("qos0", "qos1")
 SHARED_PREFIX: Final = "mqtt-shared-"
 SYSTEM_PREFIX: Final = "$SYS."
-DIRECT: Final = "amq.direct"  # has the bindings that no message follows: of shared subscriptions, and below $SYS
+DIRECT: Final = "amq.direct"  # has the bindings that route no messages: of shared subscriptions, and below $SYS
 NAME_MAX_BYTES: Final = 255
 CLIENT_ID_MAX_BYTES: Final = NAME_MAX_BYTES - len(PREFIX) - len(SUFFIXES[0])
 EXPIRES: Final = "x-expires"
 
 
 class MqttChannel(Channel):
-    """The one channel of a connection, which sends nothing: its answers are those of MQTT.
-
-    An answer that waits for the disk holds back those of MQTT that follow it.
+    """The one channel of a connection, which sends nothing itself: its answers are MQTT packets. An answer that waits
+    for the disk holds back the MQTT answers that follow it.
     """
 
     __slots__ = ()
@@ -59,7 +58,7 @@ class MqttChannel(Channel):
         return super().withhold(None, number)
 
     def begin_closing(self, error: ChannelError) -> None:
-        """Do nothing: an error ends the connection."""
+        """Do nothing, because an error ends the connection."""
 
 
 def shared_name(share: str, topic_filter: str) -> str:
@@ -71,12 +70,11 @@ def shared_name(share: str, topic_filter: str) -> str:
 
 
 class MqttSession(SessionOfChannel):
-    """The session of one client: a queue for each QoS that it subscribes with, and a binding for each filter.
-
-    A session that lasts has durable queues with `x-expires`; the queues of another one are exclusive. A repeated
-    subscription moves the binding to the queue of its QoS. Names and arguments: RabbitMQ, rabbit_mqtt_processor.
-    In a cluster each step of these methods may be postponed, and the method runs again: `_was_bound` keeps whether it
-    found its filter subscribed.
+    """The session of one client: a queue for each QoS of its subscriptions, and a binding for each filter. A lasting
+    session has durable queues with `x-expires`; other sessions have exclusive ones. A repeated subscription moves the
+    binding to the queue of its QoS. Names and arguments: RabbitMQ, rabbit_mqtt_processor. In a cluster each step of
+    these methods may be postponed, and the method runs again: `_was_bound` remembers whether the filter was subscribed
+    before.
     Units: `expiry_s` is how long the session lasts without a connection, 0 for no longer than that.
     """
 
@@ -98,7 +96,7 @@ class MqttSession(SessionOfChannel):
         self.expiry_s = 0
 
     def begin(self, form: ClientForm, expiry_s: int, longest_s: int) -> None:
-        """Take the client that connects. Units: `longest_s` is how long a session may last."""
+        """Set the client that connects. Units: `longest_s` is the longest a session may last."""
         self._longest_s = longest_s
         self._client_id = form.client_id
         self._mapping = form.mapping
@@ -113,7 +111,7 @@ class MqttSession(SessionOfChannel):
 
     @property
     def confirms(self) -> MqttConfirms:
-        """The answers to what the client publishes."""
+        """The answers to the client's publishes."""
         return self._confirms
 
     def queue_name(self, qos: int) -> str:
@@ -121,19 +119,19 @@ class MqttSession(SessionOfChannel):
         return f"{PREFIX}{self._client_id}{SUFFIXES[min(qos, 1)]}"
 
     def kept_queues(self) -> Sequence[Queue]:
-        """Return the queues that an earlier connection left."""
+        """Return the queues of an earlier connection."""
         found = [self.vhost.queues.get(self.queue_name(qos)) for qos in (0, 1)]
         return [queue for queue in found if queue is not None and queue.exclusive_owner is None]
 
     def renew_expiry(self, expiry_s: int) -> None:
-        """Let the session expire as the client asks now; one that is to end with the connection is deleted then."""
+        """Set the expiry that the client asks for; a session that ends with the connection is deleted with it."""
         self.expiry_s = expiry_s
         if expiry_s:
             for queue in self.kept_queues():
                 self.vhost.queues.change_expiry(queue, expiry_s * 1000)
 
     def resume(self, qos: int) -> None:
-        """Consume a queue that an earlier connection left, if there is one. Raises: ChannelError 403."""
+        """Consume the queue of an earlier connection, if there is one. Raises: ChannelError 403."""
         name = self.queue_name(qos)
         if name in self.vhost.queues:
             bindings = [*self._bindings(name), *self._marks(name, SYSTEM_PREFIX)]
@@ -142,7 +140,7 @@ class MqttSession(SessionOfChannel):
             self._consume(qos)
 
     def earlier_shares(self) -> Sequence[tuple[str, str, int, Mapping[str, Any]]]:
-        """Return what `share` takes for each shared subscription that an earlier connection left."""
+        """Return the arguments of `share` for each shared subscription of an earlier connection."""
         found: list[tuple[str, str, int, Mapping[str, Any]]] = []
         for qos in (0, 1):
             for shared, options in self._marks(self.queue_name(qos)):
@@ -167,9 +165,8 @@ class MqttSession(SessionOfChannel):
         return self._client_id if zero.no_local or one.no_local else ""
 
     def subscribe(self, key: str, qos: int, options: Mapping[str, Any]) -> bool:
-        """Bind the queue for a QoS, which is made by the first subscription, and return whether the filter is new.
-
-        The binding with earlier options ends after the new one is made. Raises: ChannelError.
+        """Bind the queue for a QoS, which the first subscription creates, and return whether the filter is new. A
+        binding with earlier options is removed after the new one is added. Raises: ChannelError.
         """
         self._look_for(key)
         place = min(qos, 1)
@@ -194,7 +191,7 @@ class MqttSession(SessionOfChannel):
         return not self._was_bound
 
     def _make_queue(self, qos: int) -> str:
-        """Return the name of the queue for a QoS, which is made if it is missing. Raises: ChannelError."""
+        """Return the name of the queue for a QoS, creating the queue if it is missing. Raises: ChannelError."""
         name = self.queue_name(qos)
         if name not in self.vhost.queues:
             lasts = self.expiry_s > 0
@@ -213,7 +210,7 @@ class MqttSession(SessionOfChannel):
         return self._was_bound
 
     def _look_for(self, key: str) -> None:
-        """Note whether a filter is subscribed, unless the method runs again."""
+        """Record whether a filter is subscribed, unless the method is running again."""
         if not self.session.postponed:
             found = [
                 self._is_bound(self.queue_name(place), key, subscriptions.arguments_of(key))
@@ -255,7 +252,7 @@ class MqttSession(SessionOfChannel):
             self.consume(ConsumeAny(queue=name, consumer_tag=name, no_ack=qos == 0))
 
     def _end_consumer(self, name: str) -> None:
-        """End the consumer of a queue, if there is one; what it has unacknowledged stays with the client."""
+        """End the consumer of a queue, if there is one; its unacknowledged messages stay with the client."""
         consumer = self.basic.consumers.pop(name, None)
         if consumer is not None:
             consumer.queue.remove_consumer(consumer)
@@ -263,7 +260,7 @@ class MqttSession(SessionOfChannel):
     # -- shared subscriptions -----------------------------------------------------------------------------------------
 
     def share(self, name: str, key: str, qos: int, options: Mapping[str, Any]) -> None:
-        """Consume a shared queue, which is made by its first client. Raises: ChannelError.
+        """Consume a shared queue, which its first client creates. Raises: ChannelError.
 
         The session's queue for the QoS is bound by the name of the shared queue, so that the subscription lasts with
         the session, and is found again.
@@ -284,7 +281,7 @@ class MqttSession(SessionOfChannel):
         self.consume(ConsumeAny(queue=name, consumer_tag=name, no_ack=qos == 0))
 
     def unshare(self, name: str) -> bool:
-        """Consume a shared queue no more, and return whether it was consumed."""
+        """Stop consuming a shared queue, and return whether it was consumed."""
         if name not in self._shared:
             return False
         self._unmark(name)
@@ -293,7 +290,7 @@ class MqttSession(SessionOfChannel):
         return True
 
     def _marks(self, name: str, prefix: str = SHARED_PREFIX) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """Return the bindings of a queue that stand for shared subscriptions, or for those below `$SYS`."""
+        """Return the bindings of a queue that represent shared subscriptions, or those below `$SYS`."""
         return [one for one in self._bindings(name, DIRECT) if one[0].startswith(prefix)]
 
     def system_filters(self) -> Sequence[tuple[str, str]]:
@@ -302,7 +299,7 @@ class MqttSession(SessionOfChannel):
         return [(name, key) for name in names for key, _ in self._marks(name, SYSTEM_PREFIX)]
 
     def _unmark(self, name: str) -> None:
-        """Remove the binding that stands for a shared subscription."""
+        """Remove the binding that represents a shared subscription."""
         qos, options = self._shared[name]
         self.vhost.bindings.unbind(self.queue_name(qos), DIRECT, name, options, self.session)
 
@@ -330,7 +327,7 @@ class MqttSessionOfConnection(SessionOfConnection):
 
     @property
     def login_protocol(self) -> str:
-        """The protocol as which logins of the client are counted."""
+        """The protocol under which the client's logins are counted."""
         return MQTT
 
     def log_in(self, mechanism: str, response: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The subscriptions with one queue of a session: their options, and those that a message matches.
+"""The subscriptions with one queue of a session: their options, and matching messages with them.
 
 A subscription is a binding of the queue; options that differ from their defaults are its arguments.
 Source: RabbitMQ 4, rabbit_mqtt_processor, for the name and the fields of the argument.
@@ -18,21 +18,21 @@ from broker.routing.index import TopicIndex
 from broker.routing.pattern import AMQP, Pattern, TopicDialect
 
 OPTIONS: Final = "x-mqtt-subscription-opts"
-KNOWN_MAX: Final = 1024  # routing keys whose subscriptions are remembered
+KNOWN_MAX: Final = 1024  # routing keys whose subscriptions are cached
 NO_SUBSCRIPTIONS: Final[dict[str, Mapping[str, Any]]] = {}
 
 
 class Match:
-    """What the subscriptions that match a message say together.
+    """The combined options of the subscriptions that match a message.
 
-    Shapes: `identifiers` are properties, encoded. `no_local` is set when every one of them leaves out what its own
-        client publishes.
+    Shapes: `identifiers` are properties, encoded. `no_local` is set if all of them exclude messages of their own
+        client.
     """
 
     __slots__ = ("identifiers", "no_local", "qos", "retain_as_published")
 
     def __init__(self, arguments: Sequence[Mapping[str, Any]]) -> None:
-        self.qos = 1 if arguments else 2  # a message whose subscription is gone may have been sent at QoS 2
+        self.qos = 1 if arguments else 2  # a message without a subscription may have been sent at QoS 2
         self.retain_as_published = False
         self.no_local = bool(arguments)
         identifiers: list[int] = []
@@ -67,12 +67,12 @@ def options_of(subscription: Subscription, qos: int, identifier: int) -> Mapping
 
 
 def match_of(arguments: Mapping[str, Any]) -> Match:
-    """Return what a single subscription says of all its messages."""
+    """Return the match of a single subscription, for all its messages."""
     return Match([arguments])
 
 
 class Subscriptions:
-    """The subscriptions with one queue, once any of them has options; until then nothing is kept.
+    """The subscriptions with one queue; they are kept only once one of them has options.
 
     Shapes: `_arguments` has those of each binding key.
     Invariant: while `matching` is set, `_index` has each binding key that the client has subscribed with.
@@ -82,7 +82,7 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self.matching = False
-        self.no_local = False  # whether any has left out what its own client publishes
+        self.no_local = False  # whether any excludes messages of its own client
         self._arguments = NO_SUBSCRIPTIONS  # most sessions have no options, and need no dictionary
         self._known = NO_MATCHES
         self._dialect: TopicDialect = AMQP
@@ -93,7 +93,7 @@ class Subscriptions:
     ) -> None:
         """Take the binding keys and arguments of a queue, if any has options, or if messages are left in the queue.
 
-        A message that is left may be of a subscription that was removed.
+        A remaining message may belong to a removed subscription.
         """
         if left or any(OPTIONS in arguments for _, arguments in bindings):
             self.matching = True
@@ -129,7 +129,7 @@ class Subscriptions:
         return (AMQP if key.startswith("$") else self._dialect).parse(key)
 
     def match(self, key: str) -> Match:
-        """Return what the subscriptions that match a routing key say. Invariant: `matching` is set."""
+        """Return the combined options of the subscriptions that match a routing key. Invariant: `matching` is set."""
         found = self._known.get(key)
         if found is None:
             index = self._index

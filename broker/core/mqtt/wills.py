@@ -1,4 +1,4 @@
-"""The delayed wills of a vhost, in a queue of the broker's own: each waits for its moment."""
+"""The delayed wills of a vhost, in an internal queue in which each waits until it is due."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OWNER_HEADER: Final = "x-mqtt-will-of"
 
 
 class Wills(Holding):
-    """Holds the wills of clients that have disconnected, and publishes those that are due.
+    """Hold the wills of clients that have disconnected, and publish those that are due.
 
     Until it is published, a will has a header with its client id.
     """
@@ -43,7 +43,7 @@ class Wills(Holding):
         self._places: dict[str, Place] = {}
 
     def load(self, done: Callable[[], None]) -> None:
-        """Find the wills that were held before the broker started, and call `done` then."""
+        """Find the wills held before the broker started, then call `done`."""
         queue = self._vhost.queues.get(WILLS_NAME)
         read_all(self._vhost, queue, self._index, partial(self._was_loaded, done))
 
@@ -56,7 +56,7 @@ class Wills(Holding):
         done()
 
     def hold(self, client_id: str, key: str, header: bytes, body: bytes, delay_ms: int) -> None:
-        """Publish a will after a while, unless it is cancelled."""
+        """Publish a will after its delay, unless it is cancelled."""
         header = edit_header(header, set_headers={OWNER_HEADER: client_id})
         now_ms = self._ports.clock.now_ms
         charge = charge_bytes(header, body, 1)
@@ -65,7 +65,7 @@ class Wills(Holding):
         self._places[client_id] = Place(slot, slot.first + index)
 
     def cancel(self, client_id: str) -> None:
-        """Drop the will of a client that goes on with its session."""
+        """Drop the will of a client that resumes its session."""
         place = self._places.pop(client_id, None)
         if place is not None and not place.gone:
             self.level.lose(place.slot, (place.index,))

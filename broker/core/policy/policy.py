@@ -31,7 +31,7 @@ APPLY_TO: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One policy, as an operator wrote it: nothing in it is checked."""
+    """One policy, as an operator wrote it, unchecked."""
 
     name: str
     pattern: str
@@ -57,7 +57,7 @@ class Policy:
 
 
 def operator_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row of an operator policy: the runtime parameter that it is to RabbitMQ."""
+    """Return an operator policy as RabbitMQ's runtime parameter."""
     return {"vhost": row.pop("vhost"), "component": OPERATOR_POLICY, "name": row.pop("name"), "value": row}
 
 
@@ -107,21 +107,21 @@ class Policies:
     """
 
     def __init__(self, apply: Callable[[], None] = lambda: None) -> None:
-        """`apply` begins to give queues and exchanges the policies of this moment."""
+        """`apply` begins to apply the current policies to queues and exchanges."""
         self.apply = apply
         self.count = 0
         self._rules: dict[bool, dict[str, _Rule]] = {False: {}, True: {}}
         self._ranked: dict[bool, Sequence[_Rule]] = {False: (), True: ()}
 
     def copy(self) -> Policies:
-        """Return policies that change on their own, and apply to nothing."""
+        """Return an independent copy that applies to nothing."""
         copy = Policies()
         copy._rules = {operator: dict(by_name) for operator, by_name in self._rules.items()}
         return copy
 
     @property
     def timeouts(self) -> int:
-        """The count of searches that ran out of time. Cost: O(policies)."""
+        """The number of searches that ran out of time. Cost: O(policies)."""
         return sum([rule.pattern.slow for ranked in self._ranked.values() for rule in ranked])
 
     def get(self, name: str, *, operator: bool = False) -> Policy | None:
@@ -134,7 +134,7 @@ class Policies:
         return [rule.policy for rule in sorted(self._rules[operator].values(), key=lambda rule: rule.rank)]
 
     def set(self, policy: Policy, *, operator: bool = False, later: bool = False) -> None:
-        """Add a policy, in place of one of the same name. With `later` the caller applies it, as one of several.
+        """Add or replace a policy. With `later` the caller applies it, with others.
 
         Raises: ValueError with RabbitMQ's text for an invalid policy, with nothing changed.
         """
@@ -143,7 +143,7 @@ class Policies:
             self.changed()
 
     def clear(self, name: str, *, operator: bool = False, later: bool = False) -> bool:
-        """Remove a policy and return whether it was there. With `later` the caller applies it, as one of several."""
+        """Remove a policy and return whether it existed. With `later` the caller applies the change, with others."""
         if self._rules[operator].pop(name, None) is None:
             return False
         if not later:
@@ -165,9 +165,8 @@ class Policies:
         return rules, None if policy is None else policy.name, None if operator is None else operator.name
 
     def apply_to_queue(self, queue: Queue, *, settle: bool = True) -> bool:
-        """Give a queue the rules of its arguments and of the policies that match it; return whether they are new.
-
-        With `settle` the queue is brought within them at once.
+        """Set a queue's rules from its arguments and matching policies; return whether they have changed. With
+        `settle`, enforce them at once.
         """
         if queue.kept or queue.recovered:
             return False
@@ -177,7 +176,7 @@ class Policies:
         return changed
 
     def apply_to_exchange(self, exchange: Exchange) -> bool:
-        """Give an exchange the alternate of its arguments, or else of its policy; return whether it is another one."""
+        """Set an exchange's alternate from its arguments, or else from its policy; return whether it has changed."""
         alternate = exchange.arguments.get("alternate-exchange")
         if alternate is None:
             policy = self.of(exchange.name)

@@ -107,7 +107,7 @@ _CHOICES: Final[dict[str, tuple[Any, ...]]] = {
     "queue-leader-locator": ("client-local", "random", "least-leaders", "balanced"),
     "delayed-retry-type": (*RETRY_TYPES, DISABLED),
 }
-# The check of each value, and the words of RabbitMQ when it fails.
+# The check of each value, and RabbitMQ's text if it fails.
 _LIMITS: Final[dict[str, tuple[Check, str]]] = {
     "message-ttl": (_is_natural, "message TTL"),
     "expires": (_is_positive, "queue expiry"),
@@ -137,7 +137,7 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
         _is_due_header,
         f"hold-until-header. Must be NAME or NAME:FORMAT, with one of the formats: {', '.join(DUE_FORMATS)}",
     ),
-    # From here on: known to RabbitMQ and its plugins, kept, and without effect here.
+    # From here on: known to RabbitMQ and its plugins, stored, and without effect here.
     "queue-mode": (_one_of(*_CHOICES["queue-mode"]), "queue-mode value"),
     "queue-version": (_one_of(*_CHOICES["queue-version"]), "queue-version value"),
     "queue-leader-locator": (
@@ -207,7 +207,7 @@ USELESS: Final[dict[str, frozenset[str]]] = {
 
 
 def check_definition(definition: Any, *, operator: bool) -> None:
-    """Accept a definition that RabbitMQ would accept.
+    """Check that RabbitMQ would accept a definition.
 
     Raises: ValueError with RabbitMQ's text, for the first invalid value, else for the unknown keys.
     """
@@ -228,7 +228,7 @@ def check_definition(definition: Any, *, operator: bool) -> None:
 
 
 def _check_retry(definition: Mapping[str, Any]) -> None:
-    """Check what a delayed retry needs. Source: RabbitMQ 4.3, rabbit_quorum_queue. Raises: ValueError."""
+    """Check the keys that a delayed retry needs. Source: RabbitMQ 4.3, rabbit_quorum_queue. Raises: ValueError."""
     kind, least = definition.get("delayed-retry-type", DISABLED), definition.get("delayed-retry-min")
     most = definition.get("delayed-retry-max")
     if kind != DISABLED and least is None:
@@ -238,7 +238,7 @@ def _check_retry(definition: Mapping[str, Any]) -> None:
 
 
 def _meaning(key: str, check: Check) -> str:
-    """Return what the value of a key is, in plain words."""
+    """Return a description of a key's value, in plain words."""
     if key in _CHOICES:
         return " or ".join(map(str, _CHOICES[key]))
     for one, meaning in _MEANINGS:
@@ -268,7 +268,7 @@ def keys_in_effect(*, operator: bool) -> list[str]:
 
 
 def keys_without_effect(definition: Mapping[str, Any]) -> list[str]:
-    """Return the keys that are known, kept and exported, and have no effect."""
+    """Return the keys that are known, stored and exported, but have no effect."""
     return sorted(set(definition) - _IN_EFFECT)
 
 

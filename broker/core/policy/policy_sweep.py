@@ -1,7 +1,6 @@
-"""A change of policies, applied to the queues and exchanges of a vhost a slice per turn of the loop.
-
-A hundred thousand queues take seconds. Clients are served in between. Whatever a client asks for is brought up to date
-first, so that no client can tell that other queues still wait.
+"""A change of policies, applied to the queues and exchanges of a vhost one slice per turn of the loop. A hundred
+thousand queues take seconds, and clients are served in between. Every object that a client uses is updated first, so
+that no client can tell that others still wait.
 """
 
 from __future__ import annotations
@@ -20,11 +19,9 @@ POLICIES_PER_UNIT: Final = 4  # a search takes some microseconds
 
 
 class PolicySweep:
-    """Applies the policies of this moment to the queues and exchanges that existed when the policies changed.
-
-    Invariant: ``pending`` while something is left. What is declared meanwhile has the policies of its moment, and
-        another change restarts the sweep. Policies are written down as a whole, so a start sweeps everything again,
-        wherever a sweep was at the end of the broker.
+    """Apply the current policies to the queues and exchanges that existed when they changed. Invariant: ``pending``
+    while something is left. Objects declared meanwhile get the current policies at once, and another change restarts
+    the sweep. Policies are stored as a whole, so a start sweeps everything again, wherever a sweep was interrupted.
     Cost: a slice takes at most SLICE_UNITS of a turn's share, and ends early with a pattern that ran out of time.
     """
 
@@ -45,17 +42,17 @@ class PolicySweep:
         self._rerouted = rerouted
         self._queues: dict[str, Queue] = {}
         self._exchanges: dict[str, Exchange] = {}
-        self._unsettled: list[Queue] = []  # have their rules, and are still to be brought within them
+        self._unsettled: list[Queue] = []  # have their rules, which are still to be enforced
         self._followers: list[Callable[[], None]] = []
         self.pending = False
         self.slices = 0
 
     def __len__(self) -> int:
-        """Return how many queues and exchanges are left."""
+        """Return the number of queues and exchanges left."""
         return len(self._queues) + len(self._exchanges)
 
     def begin(self, queues: Mapping[str, Queue], exchanges: Mapping[str, Exchange]) -> None:
-        """Begin to apply the policies, with the first slice at once: a small vhost follows them from here on."""
+        """Begin to apply the policies, with the first slice at once, which is enough for a small vhost."""
         self._queues = dict(queues)
         self._exchanges = dict(exchanges)
         self.pending = True
@@ -63,19 +60,19 @@ class PolicySweep:
         self.turn()
 
     def follow(self, done: Callable[[], None]) -> None:
-        """Call `done` when everything follows the policies, also those that are changed until then."""
+        """Call `done` when everything follows the policies, including changes made meanwhile."""
         if self.pending:
             self._followers.append(done)
         else:
             done()
 
     def update(self, queue: Queue) -> None:
-        """Let a queue that a client asked for follow the policies now."""
+        """Apply the policies now to a queue that a client uses."""
         if self._queues.pop(queue.name, None) is queue:
             self._policies.apply_to_queue(queue)
 
     def update_rules(self, queues: Iterable[Queue]) -> None:
-        """Give queues that a message was routed to their rules now.
+        """Set the rules now of the queues to which a message was routed.
 
         A later turn drops what exceeds them: the queues may be in the middle of taking messages.
         """
@@ -84,7 +81,7 @@ class PolicySweep:
                 self._unsettled.append(queue)
 
     def update_exchange(self, exchange: Exchange) -> None:
-        """Let an exchange that a client asked for follow the policies now."""
+        """Apply the policies now to an exchange that a client uses."""
         if self._exchanges.pop(exchange.name, None) is exchange:
             if self._policies.apply_to_exchange(exchange):
                 self._rerouted(exchange.name)
@@ -109,7 +106,7 @@ class PolicySweep:
                 name, exchange = self._exchanges.popitem()
                 if policies.apply_to_exchange(exchange):
                     self._rerouted(name)
-                if not self._exchanges:  # the route of a publish may lead through others than its own exchange
+                if not self._exchanges:  # the route of a publish may lead through further exchanges
                     self._resolve_again()
             elif self._queues:
                 queue = self._queues.popitem()[1]
@@ -124,7 +121,7 @@ class PolicySweep:
             deadlines.set(self, self._clock.now_ms, self.turn)
 
     def end(self) -> None:
-        """Leave the rest as it is: the vhost is deleted."""
+        """Stop the sweep, because the vhost is deleted."""
         self._queues, self._exchanges, self._unsettled = {}, {}, []
         self._end()
 

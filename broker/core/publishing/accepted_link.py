@@ -1,4 +1,4 @@
-"""Links of the overlay that other brokers opened, between a channel and the overlay.
+"""Overlay links opened by other brokers: the connection between a channel and the overlay.
 
 The other broker consumes from amq.slotmq.overlay without acknowledging, and names itself and the broker that it wants
 in the arguments. It gets a first, empty message, whose routing key is a random name. What it publishes to that name
@@ -31,14 +31,14 @@ class LinkEnd(Protocol):
     """The overlay's end of a link."""
 
     def take(self, body: bytes) -> None:
-        """Take a message of the other broker."""
+        """Handle a message of the other broker."""
 
     def lost(self) -> None:
-        """Note that the other broker has ended the link."""
+        """Handle the end of the link by the other broker."""
 
 
 class LinkClosed(ChannelError):
-    """Closes the channel of a link. The text has no error name in front, because the other broker logs it as it is."""
+    """Closes the channel of a link. The text has no error name in front, because the other broker logs it unchanged."""
 
     def __init__(self, text: str) -> None:
         super().__init__(406, text)
@@ -46,7 +46,7 @@ class LinkClosed(ChannelError):
 
 
 class AcceptedLink:
-    """Sends messages to the broker at the other end, and takes those that it publishes to `name`."""
+    """Send messages to the broker at the other end, and handle those that it publishes to `name`."""
 
     __slots__ = ("_channel", "_end", "_last_tag", "_window", "name", "tag")
 
@@ -64,7 +64,7 @@ class AcceptedLink:
         return self._window.has_room()
 
     def begin(self, end: LinkEnd) -> None:
-        """Pass the messages that arrive from now on to the overlay."""
+        """Start to pass arriving messages to the overlay."""
         self._end = end
 
     def end(self) -> None:
@@ -74,7 +74,7 @@ class AcceptedLink:
             end.lost()
 
     def deliver(self, _envelope: Envelope, _header: bytes, body: bytes) -> None:
-        """Take a message of the other broker."""
+        """Handle a message of the other broker."""
         if self._end is not None:
             self._end.take(body)
 
@@ -85,7 +85,9 @@ class AcceptedLink:
         self._channel.send_content(deliver, HEADER.pack(CLASS, 0, len(body), 0), body)
 
     def close(self, text: str) -> None:
-        """Close the channel with the reason: the link ends, or the overlay refuses the other broker's message."""
+        """Close the channel with the reason, because the link ends or the overlay refuses a message of the other
+        broker.
+        """
         self._channel.begin_closing(LinkClosed(text))
 
 

@@ -1,4 +1,4 @@
-"""Dead letters: messages that a queue dropped, published once more to the exchange that the queue names for them.
+"""Dead letters: messages that a queue dropped, published again to the queue's dead letter exchange.
 
 Source: RabbitMQ 4.3, rabbit_dead_letter:publish/5.
 """
@@ -31,16 +31,16 @@ from broker.routing.exchange import Exchange
 
 _log = get_logger()
 
-BURIAL_SHARE: Final = 4  # what a dead letter takes of the turn's share, and each death in its header as much again
+BURIAL_SHARE: Final = 4  # units of the turn's share for a dead letter, and again for each death in its header
 
 
 class DeadLetters:
-    """Publishes the dead letters of one vhost.
-
-    A dead letter may push another message out of a full queue, and that one a third. They wait in a list instead of on
-    the stack, and all are published before the outermost `dead_letter` returns.
+    """Publish the dead letters of one vhost. A dead letter may push another message out of a full queue, and that one a
+    third. They are kept in a list instead of on the stack, and all are published before the outermost `dead_letter`
+    returns.
     Invariant: the caller settles a message after `dead_letter`, and settlements are logged at the end of the loop turn.
-        So a dead letter's record precedes the record that its source is gone: a crash duplicates, and never loses.
+        So a dead letter's record precedes the record of its source's settlement: a crash may duplicate a message, but
+        never loses one.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class DeadLetters:
         hold: Callable[[Exchange, Message, int], None],
         tally: VhostTally,
     ) -> None:
-        """`hold` keeps a message of an exchange for a number of milliseconds."""
+        """`hold` holds a message of an exchange for a number of milliseconds."""
         self._vhost_name = vhost_name
         self._exchanges = exchanges
         self._hold = hold
@@ -69,7 +69,8 @@ class DeadLetters:
         self._envelopes = EnvelopeCache()
 
     def dead_letter(self, queue: LevelOwner, message: Message, reason: str) -> None:
-        """Publish a message of a queue to the queue's dead letter exchange; without one only a poisoned one is kept.
+        """Publish a message of a queue to the queue's dead letter exchange; without one, only a poisoned message is
+        kept.
 
         The body must be in memory. A message for an exchange that does not exist, or leads nowhere, is dropped
         silently.
@@ -99,7 +100,7 @@ class DeadLetters:
         source = message.envelope
         headers = read_headers(message.header, X_DEATH, "CC")
         keys = (source.key, *carbon_copies(headers, source.key))
-        # The facts tell whether the message expires; the text is the publisher's own.
+        # The facts say whether the message expires; the text is the publisher's own.
         expiration = None if message.facts.expiration_ms is None else read_text(message.header, "expiration")
         changes = record_death(headers, Death(queue.name, reason, source.exchange, keys, expiration, time_s))
         self._deadlines.spend(BURIAL_SHARE * (1 + len(changes[X_DEATH])))
@@ -108,7 +109,7 @@ class DeadLetters:
         if key is not None:
             keys = (key,)
             if key == source.key:
-                dropped.append("CC")  # nothing else would tell the next death that the copies are over
+                dropped.append("CC")  # nothing else would tell the next death that the copies have ended
         header = edit_header(message.header, set_headers=changes, drop_headers=dropped, drop_properties=("expiration",))
         facts = facts_behind(message.facts, header)
         envelope, body = self._envelopes.of(exchange.name, keys[0]), message.body
@@ -127,7 +128,9 @@ class DeadLetters:
             self._poster.post(Message(envelope, header, body, charge, facts, now_ms), queues)
 
     def _answer(self, keys: tuple[str, ...], envelope: Envelope, header: bytes, body: bytes) -> tuple[str, ...]:
-        """Deliver the dead letter to the reply consumers of these keys, and return the keys that are queue names."""
+        """Deliver the dead letter to the reply consumers among these keys, and return the other keys, which are queue
+        names.
+        """
         for key in keys:
             waiting = self._replies.find(key)
             if waiting is not None:
@@ -137,7 +140,7 @@ class DeadLetters:
     def _without_cycles(
         self, source: LevelOwner, queues: Sequence[Queue], events: Sequence[dict[str, Any]]
     ) -> tuple[Queue, ...]:
-        """Return the queues that the message may enter without going round in a cycle."""
+        """Return the queues that the message may enter without a cycle."""
         straight = tuple(queue for queue in queues if not is_cycle(queue.name, events))
         if len(straight) < len(queues):
             for queue in queues:

@@ -19,7 +19,7 @@ pack_target: Final = TARGET.pack
 
 
 class LocalStore(MessageStore):
-    """Accepts runs of messages for the levels of one vhost, and keeps them in its own log."""
+    """Accept runs of messages for the levels of one vhost, and store them in its own log."""
 
     __slots__ = ("_recorder",)
 
@@ -34,16 +34,16 @@ class LocalStore(MessageStore):
 
     @property
     def needs_sync(self) -> bool:
-        """Whether something was accepted that no confirm may follow yet."""
+        """Whether accepted messages still wait for a sync before they can be confirmed."""
         return self._recorder.log.needs_sync
 
     @property
     def unwritten_bytes(self) -> int:
-        """How many bytes of records no commit has taken."""
+        """Bytes of records that are not committed yet."""
         return self._recorder.log.pending_bytes
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Return a context in which all that is accepted and settled counts together or not at all after a crash."""
+        """Return a context whose accepted and settled messages survive a crash together or not at all."""
         return self._recorder.log.group()
 
     def accept(
@@ -54,7 +54,7 @@ class LocalStore(MessageStore):
         number: bytes = b"",
         confirms: ConfirmedPublishes | None = None,
     ) -> None:
-        """Give messages their ids, append a record for each that needs one, and append them to their levels. HOT.
+        """Assign ids to messages, append a record for each that needs one, and append them to their levels. HOT.
 
         Cost: one record per message whatever its fan-out; slots are counted and workers woken once per level and group
             of messages in a row with the same levels.
@@ -85,7 +85,7 @@ class LocalStore(MessageStore):
             start = stop
 
     def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:
-        """Do nothing: what this store accepted stays accepted."""
+        """Do nothing, because messages that this store has accepted are never refused later."""
 
     def _append_recorded(self, group: list[Message], recorded: Sequence[Level], number: bytes) -> None:
         """Append one record per message for all its levels, and the messages to each of them. HOT."""
@@ -109,7 +109,7 @@ class LocalStore(MessageStore):
             level.append(group, charge_bytes, recorded=True)
 
     def record_ahead(self, message: Message, recorded: list[Level], number: bytes) -> None:
-        """Append the record of a message that enters levels later, each with the next id that it gives."""
+        """Append the record of a message that enters its levels later, with the next id of each level."""
         last = recorded[-1]
         flags = PERSISTENT if message.facts.persistent else 0
         targets = number + _targets_before(recorded, 0) + last.octets
@@ -117,12 +117,12 @@ class LocalStore(MessageStore):
 
 
 def _targets_before(recorded: Sequence[Level], offset: int) -> bytes:
-    """Return the targets of a record but the last; each names the id that its level gives after `offset` others."""
+    """Return all targets of a record but the last; each has the id that its level will give after `offset` others."""
     return b"".join([pack_target(level.number, level.manager.next_id + offset) for level in recorded[:-1]])
 
 
 def _equal(one: tuple[Level, ...], other: tuple[Level, ...]) -> bool:
-    """Return whether two routes lead to the same levels; most lead to one."""
+    """Return whether two routes lead to the same levels; most lead to a single one."""
     if len(one) == 1 and len(other) == 1:
         return one[0] is other[0]
     return one == other

@@ -1,7 +1,5 @@
-"""The port between core and the store that takes its messages.
-
-A standalone broker has a `LocalStore`, a node of a cluster a store that several brokers share. Core knows
-messages and levels; segments, positions and calls of a database stay in the store.
+"""The port between core and the message store. A standalone broker has a `LocalStore`, a node of a cluster a shared
+store. Core knows messages and levels; segments, positions and calls of a database stay in the store.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ UNROUTED: Final = Route(())
 
 
 class Targets(ResolvedPublish):
-    """The levels that a message goes to, split by which of them need a record of it; most by a cached route.
+    """The levels of a message, split by whether they need a record of it; most come from a cached route.
 
     Shapes: ``durable`` need a record of a persistent message, ``transient`` are the others; ``persisting`` need a
         record of a transient message too, ``passing`` are the others.
@@ -36,7 +34,7 @@ class Targets(ResolvedPublish):
         super().__init__(route)
         self.levels = levels
         only = levels[0] if len(levels) == 1 else None
-        if only is not None:  # as most; what follows would be the same, and cost five times as much
+        if only is not None:  # the usual case; the code below gives the same result at five times the cost
             self.durable = levels if only.durable else ()
             self.transient = () if only.durable else levels
             self.persisting = levels if only.persists_all else ()
@@ -44,7 +42,7 @@ class Targets(ResolvedPublish):
             return
         durable = tuple([level for level in levels if level.durable])
         persisting = tuple([level for level in durable if level.persists_all])
-        self.durable = levels if len(durable) == len(levels) else durable  # mostly they are the same
+        self.durable = levels if len(durable) == len(levels) else durable  # usually they are the same
         self.transient = tuple([level for level in levels if not level.durable]) if durable else levels
         self.persisting = persisting
         self.passing = tuple([level for level in levels if not level.persists_all]) if persisting else levels
@@ -54,7 +52,7 @@ class MessageStore:
     """Accepts runs of messages for the levels of one vhost.
 
     Shapes: ``enters_later`` says whether a message may be recorded before it enters its levels, ``refuses_later``
-        whether what was accepted may still be refused. ``origin`` is the publisher whose message is being posted, and
+        whether accepted messages may still be refused. ``origin`` is the publisher whose message is being posted, and
         its number, if it waits for a confirm.
     """
 
@@ -67,13 +65,13 @@ class MessageStore:
         self.origin: tuple[Refusable, int] | None = None
 
     def note_origin(self, origin: tuple[Refusable, int] | None) -> None:
-        """Note whose message is posted next, None after that."""
+        """Set the origin of the message that is posted next, None afterwards."""
         self.origin = origin
 
     @property
     @abstractmethod
     def progress(self) -> int:
-        """A number that grows with what is accepted: if it has not changed, a confirm has nothing new to wait for."""
+        """A number that grows with accepted work: if it has not changed, a confirm has nothing new to wait for."""
 
     @property
     @abstractmethod
@@ -83,11 +81,11 @@ class MessageStore:
     @property
     @abstractmethod
     def unwritten_bytes(self) -> int:
-        """How much was accepted that no commit has taken."""
+        """Accepted bytes that are not committed yet."""
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[None]:
-        """Return a context in which all that is accepted and settled counts together or not at all."""
+        """Return a context whose accepted and settled messages take effect together or not at all."""
 
     @abstractmethod
     def accept(
@@ -100,15 +98,14 @@ class MessageStore:
     ) -> None:
         """Put a run of messages into their levels, in order. HOT.
 
-        It returns no ids, because a shared store knows them after its commit. The committer knows what the messages
-        wait for before they are confirmed.
+        It returns no ids, because a shared store knows them only after its commit.
         Shapes: ``targets[n]`` are those of the messages up to place ``stops[n]``; all messages are persistent or none
             is. `number` is what a producer's sequence or a due time adds to the targets of each message. `confirms` is
             about to number the messages, one after another; only a store that refuses later needs it.
         """
 
     def accept_one(self, message: Message, level: Level, due_ms: int, number: bytes) -> tuple[Slot, int]:
-        """Put a message into a level of a store of its own, as `accept` does, and return its slot and index there.
+        """Put a message into a level of a standalone store, as `accept` does, and return its slot and index there.
 
         Units: `due_ms` is the moment at which it is due, 0 for one that is not delayed.
         """
@@ -120,8 +117,8 @@ class MessageStore:
 
     @abstractmethod
     def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:
-        """Note that a message whose number was used was published again."""
+        """Record that a message was published again under a number already used."""
 
     def record_ahead(self, message: Message, recorded: list[Level], number: bytes) -> None:
-        """Append the record of a message that enters levels later; only where a message ``enters_later``."""
+        """Append the record of a message that enters its levels later; only for stores with ``enters_later``."""
         raise NotImplementedError

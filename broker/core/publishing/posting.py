@@ -1,4 +1,4 @@
-"""Posting: one message into queues that have rules, whatever it asks of the broker.
+"""Posting: add one message, with any properties, to queues that have rules.
 
 The slow path of a publish, transactions, dead letters, delayed messages and moves post; a publish to plain queues goes
 to the store directly.
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 def charge_bytes(header: bytes, body: bytes, queues: int) -> int:
-    """Return what each of `queues` queues counts for a message: its share of the memory."""
+    """Return a message's share of memory that each of `queues` queues is charged."""
     return OVERHEAD_BYTES + (len(header) + len(body)) // max(queues, 1)
 
 
 def all_admit(message: Message, queues: Sequence[Queue]) -> bool:
-    """Return whether every queue that lives would take a message; none dead-letters it."""
+    """Return whether every existing queue would accept a message; none of them dead-letters it."""
     return all(queue.deleted or queue.plain or queue.admits(message, dead_letter=False) for queue in queues)
 
 
 class Poster:
-    """Posts the messages of one vhost."""
+    """Post the messages of one vhost."""
 
     def __init__(self, sweep: PolicySweep, store: MessageStore, wide: WidePublishes) -> None:
         self._sweep = sweep
@@ -40,13 +40,12 @@ class Poster:
         self._wide = wide
 
     def post(self, message: Message, queues: Sequence[Queue], *, admitted: bool = False, number: bytes = b"") -> bool:
-        """Give a message to its queues and return whether all of them took it.
+        """Add a message to its queues and return whether all of them accepted it.
 
         Very many queues are entered over several turns of the loop. A full queue that rejects publishes refuses the
-        message; the others still take it, as in RabbitMQ.
-        Queues that are deleted by now are passed over, and those that drop it as a duplicate. With `admitted` none
-        is asked for room: the caller has asked them.
-        `number` is what a producer's sequence or a due time adds to the targets of the record.
+        message; the others still accept it, as in RabbitMQ. Deleted queues are skipped, as are those that drop it as a
+        duplicate. With `admitted` the queues are not checked for room, because the caller has done so. `number` is what
+        a producer's sequence or a due time adds to the targets of the record.
         """
         if self._sweep.pending:
             self._sweep.update_rules(queues)
@@ -102,7 +101,7 @@ class Poster:
             start = stop
 
     def _hold(self, message: Message, waiting: Sequence[tuple[Queue, int]], number: bytes) -> None:
-        """Let queues hold a message until it is due, and apply their limits."""
+        """Have queues hold a message until it is due, and apply their limits."""
         for queue, due_ms in waiting:
             queue.keep_until(message, due_ms, number=number)
             number = b""  # it counts once
@@ -111,14 +110,14 @@ class Poster:
     def _enter_all(
         self, message: Message, takers: Sequence[Queue], noting: Sequence[Queue], number: bytes = b""
     ) -> None:
-        """Let a message enter queues that take it, very many of them over several turns."""
+        """Add a message to queues that accept it, over several turns if there are very many."""
         if len(takers) >= WIDE_QUEUES and self._store.enters_later:
             self._wide.begin(message, [queue.level_for(message) for queue in takers], number)
         elif takers:
             self._enter(message, takers, noting, number)
 
     def _enter(self, message: Message, queues: Sequence[Queue], noting: Sequence[Queue], number: bytes = b"") -> None:
-        """Let a message enter queues that take it, and apply their rules. `noting` are those without duplicates."""
+        """Add a message to queues that accept it, and apply their rules. `noting` are the deduplicating queues."""
         targets = Targets(tuple([queue.level_for(message) for queue in queues]))
         self._store.accept([message], [targets], [1], number)
         for queue in noting:

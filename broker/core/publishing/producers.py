@@ -1,8 +1,8 @@
-"""Producers: publishers that number their messages, so that each number is published once however often it is sent.
+"""Producers: publishers that number their messages, so that each number is published once, however often it is sent.
 
 A producer has a name, which belongs to the user that used it first, and a number of its own. This number and the
 sequence are in the record of each of its messages, so message and sequence are in the log together or not at all. The
-broker has producers of its own, each of which is the position that it has reached in a level.
+broker also has internal producers, each of which records the position that the broker has reached in a level.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker.core.publishing.sequences import OwnSequence, Room, Sequences, block
 from broker.store.record import PRODUCER, TARGET
 
 DAY_MS: Final = 86_400_000
-LOOKS_PER_EXPIRY: Final = 16  # looks for expired producers within the time of an expiry
+LOOKS_PER_EXPIRY: Final = 16  # searches for expired producers during one expiry time
 BLOCKS_PER_CHANGE: Final = 64  # a change is encoded in one piece, without a pause for other work
 
 Change = dict[str, Any]
@@ -29,7 +29,7 @@ NOBODY: Final = ""  # the owner of the broker's own producers
 
 @dataclass(frozen=True, slots=True)
 class ProducerLimits:
-    """The number of producers that a vhost remembers, for how long unused, and in how much memory."""
+    """The limits on remembered producers of a vhost: their number, their time without use, and their memory."""
 
     producers_max: int = 10_000
     expiry_ms: int = 7 * DAY_MS
@@ -65,14 +65,13 @@ class Producer:
         self.forgotten = True
 
     def target(self, sequence: int) -> bytes:
-        """Return the bytes in front of the targets of a numbered message's record."""
+        """Return the bytes that precede the targets in a numbered message's record."""
         return pack_target(self.mark, sequence)
 
 
 class Producers:
-    """Holds the producers of a vhost by name.
-
-    Invariant: `journal` is notified of a producer before a record names its number.
+    """Hold the producers of a vhost by name. Invariant: `journal` is notified of a producer before a record names its
+    number.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class Producers:
         self._names: dict[int, str] = {}  # by mark
         self._next_number = 1
         self._room = Room()
-        self._full_until_ms = 0  # set when there was no room: before that moment no block of that time expires
+        self._full_until_ms = 0  # set when there was no room: no block expires before that moment
         self._told_ms = 0  # the moment of the last snapshot
 
     @property
@@ -101,10 +100,10 @@ class Producers:
         return self._vhost_name
 
     def require(self, name: str, user_name: str) -> None:
-        """Let a user's publish use a producer. Raises: Postponed while another broker of a cluster has it."""
+        """Check that a user's publish may use a producer. Raises: Postponed while another node of a cluster has it."""
 
     def of(self, name: str, user_name: str) -> Producer:
-        """Return the producer of that name; a new one belongs to this user.
+        """Return the producer with a name; a new one belongs to this user.
 
         Raises: ChannelError 403 when it belongs to another user, 406 at the limit.
         """
@@ -118,7 +117,7 @@ class Producers:
         return producer
 
     def own(self, name: str) -> Producer:
-        """Return a producer of the broker itself, claimed now or found. Shapes: its name begins with `amq.`."""
+        """Return a producer of the broker itself, claiming it if necessary. Shapes: its name begins with `amq.`."""
         producer = self._by_name.get(name)
         return self._claim_now(name, NOBODY) if producer is None else producer
 
@@ -138,9 +137,9 @@ class Producers:
         self._journal({"change": "producer_used", "producer": producer.number, "runs": [[upto, upto + 1]]})
 
     def check_room(self, producer: Producer, sequence: int) -> None:
-        """Refuse a number for which there is no room. Raises: ChannelError 406.
+        """Check that there is room for a number. Raises: ChannelError 406.
 
-        Cost: O(blocks), unless no block can have expired since the last look.
+        Cost: O(blocks), unless no block can have expired since the last check.
         """
         if block_of(sequence) in producer.sequences.blocks or self._room.used_bytes < self._limits.max_bytes:
             return
@@ -157,9 +156,8 @@ class Producers:
             )
 
     def forget_unused(self, but: Producer | None = None) -> None:
-        """Forget producers and numbers that were not used within the expiry, and look again later.
-
-        The producer `but` is about to be used: only its numbers are forgotten.
+        """Discard producers and numbers that were not used within the expiry, and check again later. The producer `but`
+        is about to be used, so only its numbers are discarded.
         """
         now_ms, expiry_ms = self._clock.now_ms, self._limits.expiry_ms
         for producer in list(self._by_name.values()):
@@ -234,7 +232,7 @@ class Producers:
     def restore(self, changes: list[Change]) -> None:
         """Restore the producers from the store's changes.
 
-        Numbers used since the last checkpoint count as used now: the log does not tell the moment.
+        Numbers used since the last checkpoint count as used now, because the log does not have the time.
         """
         by_number: dict[int, Producer] = {}
         now_ms = self._clock.now_ms

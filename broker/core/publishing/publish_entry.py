@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
 
 PRIORITIES_KEPT: Final = 4  # priorities whose routes an entry keeps
-WIDE_QUEUES: Final = 1000  # from this number of queues on, a publish is charged by its queues
+WIDE_QUEUES: Final = 1000  # a publish to at least this many queues is charged by its queues
 
 
 class PublishTarget(ResolvedPublish):
-    """An exchange that one user may publish to: it exists, is not internal, and the rights were checked.
+    """An exchange to which one user may publish: it exists, is not internal, and the rights were checked.
 
-    ``narrowed`` means that rights to the routing key must be checked too; ``plain`` that the exchange's own bindings
-    and the routing key alone decide the queues; ``nowhere`` is the entry of a publish without queues that is not
+    ``narrowed`` means that rights to the routing key must be checked too; ``plain`` that only the exchange's own
+    bindings and the routing key decide the queues; ``nowhere`` is the entry of a publish that has no queues and is not
     returned.
     Invariant: valid while ``route.live``, the standing one of the exchange, and until the vhost drops its publish
         caches.
@@ -49,7 +49,8 @@ class PublishEntry(Targets):
 
     While ``straight`` is set it has the levels and the reach of messages without a priority; with ``strict``,
     `at_priority` has those of others.
-    Units: ``reach`` is how many queues get each message, without those of taps; ``tally`` is that of the exchange.
+    Units: ``reach`` is the number of queues that get each message, without those of taps; ``tally`` is that of the
+        exchange.
     Invariant: valid while ``route.live``, and until the vhost drops its publish caches. ``straight`` means that neither
         the exchange nor a queue depends on the message: all queues are plain, and there is at least one but fewer than
         WIDE_QUEUES. ``nowhere`` means that there is no queue, and nothing to return. A mandatory message that reaches
@@ -103,7 +104,7 @@ class PublishEntry(Targets):
         self.envelope = envelope
         self.exchange = exchange
         self.mandatory = mandatory
-        self.dynamic = dynamic  # the headers count too: each message is routed by itself
+        self.dynamic = dynamic  # the headers matter too, so each message is routed separately
         self.queues = queues
         self.reach = reach
         self.tally: ExchangeTally = exchange.tally
@@ -129,5 +130,5 @@ class PublishEntry(Targets):
 
 
 def reach_of(queues: Sequence[Queue]) -> int:
-    """Return how many queues get a message, without those of taps."""
+    """Return the number of queues that get a message, without those of taps."""
     return len([queue for queue in queues if not queue.is_tap])

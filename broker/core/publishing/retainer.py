@@ -1,4 +1,4 @@
-"""What publishers and operators see of a vhost's retained messages, whichever part of the broker keeps them."""
+"""The interface of a vhost's retained messages for publishers and operators, wherever they are stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from broker.core.message.message import Envelope, Message
 class Retainer(Protocol):
     """The retained messages of a vhost.
 
-    Units: `size_bytes` is the sum of their topics, headers and bodies; `expires_ms` is 0 for a message that stays.
+    Units: `size_bytes` is the sum of their topics, headers and bodies; `expires_ms` is 0 for a message that does not
+        expire.
     """
 
     @property
@@ -26,18 +27,18 @@ class Retainer(Protocol):
     def __len__(self) -> int: ...
 
     def topic(self, key: str) -> str:
-        """Return the topic of a routing key; empty if no message of it can be retained."""
+        """Return the topic of a routing key; empty if its messages cannot be retained."""
 
     def key(self, topic: str) -> str:
-        """Return the routing key of a topic. Raises: ValueError for one that cannot be."""
+        """Return the routing key of a topic. Raises: ValueError for an invalid topic."""
 
     def expires_ms(self, key: str) -> int: ...
 
     def lack_of_room(self, key: str, header_bytes: int, body_bytes: int) -> str:
-        """Return why a message cannot be retained; empty if it can."""
+        """Return the reason why a message cannot be retained; empty if it can."""
 
     def keep(self, key: str, header: bytes, body: bytes) -> None:
-        """Retain a message in place of the last one of its key; an empty one only deletes that."""
+        """Retain a message in place of the last one with its key; an empty message only deletes that."""
 
     def find(self, topic_filter: str) -> Iterator[str | None]:
         """Yield the keys of the topics that a filter matches, and None between them. Raises: ValueError."""

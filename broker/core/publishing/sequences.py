@@ -20,7 +20,7 @@ def block_of(sequence: int) -> int:
 
 
 class Room:
-    """Counts the memory that the numbers of all producers of a vhost take. Units: ``used_bytes``."""
+    """Count the memory that the numbers of all producers of a vhost take. Units: ``used_bytes``."""
 
     __slots__ = ("used_bytes",)
 
@@ -28,7 +28,7 @@ class Room:
         self.used_bytes = 0
 
     def resize(self, more_bytes: int) -> None:
-        """Count bytes that are taken, or given back when negative."""
+        """Add bytes to the count; a negative number releases them."""
         self.used_bytes += more_bytes
 
 
@@ -75,7 +75,7 @@ class Block:
             self.bits = bits
 
     def use(self, at_ms: int) -> None:
-        """Note a use at that moment."""
+        """Record a use at a moment."""
         self.used_ms = max(self.used_ms, at_ms)
 
     @property
@@ -84,7 +84,7 @@ class Block:
         return BLOCK_BYTES if self.bits is None else BLOCK_BYTES + BLOCK_NUMBERS // 8
 
     def shrink(self) -> None:
-        """Become a range again when there is no gap left, as after all partitions of a job have arrived."""
+        """Convert the bits to a range if no gap is left, as after all partitions of a job have arrived."""
         bits = self.bits
         if bits is not None:
             first, end = bits.find(1), bits.find(1, right=True) + 1
@@ -143,7 +143,7 @@ class Sequences:
             first = upto
 
     def forget(self, before_ms: int) -> None:
-        """Forget the blocks that were last used before a moment."""
+        """Discard the blocks that were last used before a moment."""
         for index in [index for index, block in self.blocks.items() if block.used_ms < before_ms]:
             self._room.resize(-self.blocks.pop(index).size_bytes)
         self.index = -1
@@ -190,7 +190,7 @@ class Sequences:
             yield written
 
     def read(self, written: dict[str, Any]) -> None:
-        """Add a block that was written down."""
+        """Add a block from its JSON."""
         index, at_ms = int(written["block"]), int(written["at_ms"])
         block = self._enter(index, at_ms)
         block.use(at_ms)
@@ -234,7 +234,7 @@ class OwnSequence(Sequences):
             self._drop_lower()
 
     def read(self, written: dict[str, Any]) -> None:
-        """Take the block of a position that was written down."""
+        """Set the position from the JSON of a block."""
         super().read(written)
         base = int(written["block"]) << BLOCK_SHIFT
         self.highest = max(self.highest, base + int(written["end"]) - 1)

@@ -15,22 +15,22 @@ from broker.core.publishing.message_store import MessageStore
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
 
-QUEUES_PER_TURN: Final = 1000  # queues that a message enters in a turn, in one to three milliseconds
+QUEUES_PER_TURN: Final = 1000  # queues that a message enters in one turn, in one to three milliseconds
 QUEUES_PER_UNIT: Final = 8  # of the turn's share
 
 
 class WidePublish:
     """One message, and the levels that it has yet to enter.
 
-    Shapes: ``levels`` are entered in order, from place ``next`` on. ``enters`` is what each of them calls before its
-        next message, so that nothing overtakes this one.
-    Invariant: the message has to enter a level exactly while the ``before_next`` of that is ``enters``.
+    Shapes: ``levels`` are entered in order, from place ``next`` on. ``enters`` is called by each level before its next
+        message, so that nothing overtakes this one. Invariant: the message has yet to enter a level exactly while the
+        level's ``before_next`` is ``enters``.
     """
 
     __slots__ = ("_copy", "_entered", "_message", "enters", "levels", "next")
 
     def __init__(self, message: Message, levels: list[Level], entered: list[tuple[Queue, Message]]) -> None:
-        """`entered` gets each queue that has to apply its rules to the message."""
+        """`entered` is called with each queue that has to apply its rules to the message."""
         self._message = message
         # What a durable level keeps without a record must not point to another's.
         self._copy = message if message.facts.persistent else message.copy()
@@ -44,7 +44,7 @@ class WidePublish:
         return level.durable if self._message.facts.persistent else level.persists_all
 
     def enter_some(self, count: int) -> int:
-        """Enter at most `count` of the next levels, and return how many were entered."""
+        """Enter at most `count` of the next levels, and return the number entered."""
         begin = self.next
         self.next = min(len(self.levels), begin + count)
         for place in range(begin, self.next):
@@ -63,7 +63,7 @@ class WidePublish:
         if not queue.plain or message.facts.expiration_ms is not None:
             if queue.duplicates is not None:
                 queue.note_taken(message)
-            self._entered.append((queue, message))  # not now: a message gets its ids elsewhere
+            self._entered.append((queue, message))  # not now, because another message is getting its ids
 
 
 class WidePublishes:
@@ -110,14 +110,14 @@ class WidePublishes:
         self._deadlines.set(self, self._clock.now_ms, self.turn)
 
     def enter_now(self, queue: Queue) -> None:
-        """Let the message that is on its way into a queue enter it, before a method that may follow it on a channel."""
+        """Add the message that is still to enter a queue, before a method that may follow it on a channel."""
         if self._publishes and not queue.is_overlay:
             for level in queue.levels:
                 if level.before_next is not None:
                     level.go_before()
 
     def turn(self) -> None:
-        """Let messages enter their next queues, as many as a turn allows."""
+        """Add messages to their next queues, as many as a turn allows."""
         left = QUEUES_PER_TURN
         while self._publishes and left > 0:
             publish = self._publishes[0]

@@ -1,4 +1,4 @@
-"""Consumers: one basic.consume each, and all of one channel with the prefetch that they share."""
+"""Consumers: one basic.consume each, and all consumers of one channel with the prefetch that they share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _DELIVER: Final = b"\x00\x3c\x00\x3c"  # class 60, method 60
 UNLIMITED: Final = 1 << 30
-NO_BODIES: Final = 8  # a frame size that leaves no room for a body: a consumer appends each message by itself
+NO_BODIES: Final = 8  # a frame size that leaves no room for a body: a consumer appends each message separately
 HEADER_MAX_BYTES: Final = 256  # of a header that is kept for the next delivery
 HEADS_MAX: Final = 256  # one head per length of exchange and key; a short string has 256 lengths
 _END: Final = b"\xce"
@@ -41,10 +41,10 @@ _FIRST_BLOCK: Final = bytes(7)  # of delivery tags; idle channels share it
 class ChannelConsumers:
     """The consumers of one channel, their shared prefetch, and the deliveries that wait for an acknowledgement.
 
-    Units: ``prefetch_consumer`` is given to consumers that start later, ``prefetch_channel`` is shared by all of them
+    Units: ``prefetch_consumer`` applies to consumers that start later, ``prefetch_channel`` is shared by all of them
         (RabbitMQ's reading of basic.qos: global=false is per consumer). 0 means no limit. ``outstanding`` counts the
         unacked deliveries to consumers, without those of basic.get.
-    Invariant: ``sharing`` is set while the channel waits to be served in the next turn.
+    Invariant: ``sharing`` is set while the channel is queued to be served in the next turn.
     """
 
     __slots__ = (
@@ -74,7 +74,7 @@ class ChannelConsumers:
         share: Callable[[ChannelConsumers], None],
         tally: DeliveryTally,
     ) -> None:
-        """Take the channel's number; `share` serves the queues of a channel in the next turn.
+        """`channel` is the channel's number; `share` serves the queues of a channel in the next turn.
 
         `tally` is that of the vhost.
         """
@@ -114,9 +114,8 @@ class ChannelConsumers:
         return content
 
     def block_octets(self, block: int) -> bytes:
-        """Return the delivery tags of a block but for their last octet: the number of the block.
-
-        The deliveries of a turn have consecutive tags, from whatever queues they come.
+        """Return the delivery tags of a block without their last octet: the number of the block. The deliveries of a
+        turn have consecutive tags, whichever queues they come from.
         """
         if block != self._block:
             self._block = block
@@ -128,10 +127,8 @@ class ChannelConsumers:
         return dict.fromkeys([consumer.queue for consumer in self.consumers.values()])
 
     def wake(self) -> None:
-        """Serve the queues of the consumers: there is room again.
-
-        Shared room is dealt out in the next turn, before anything else is delivered: the first queue that is served
-        could use it up.
+        """Serve the queues of the consumers, because there is room again. Shared room is distributed in the next turn,
+        before anything else is delivered; otherwise the first queue served could use it up.
         """
         if not self.prefetch_channel:
             for queue in self.take_turns():
@@ -143,7 +140,8 @@ class ChannelConsumers:
     def take_turns(self) -> list[Queue]:
         """Unpark the consumers and return their queues in the order of their turns.
 
-        The consumer that was served last comes last; of one queue's, the one that has waited longest is first.
+        The consumer that was served last comes last; among those of one queue, the one that has waited longest comes
+        first.
         Cost: O(consumers).
         """
         self.sharing = False
@@ -155,20 +153,20 @@ class ChannelConsumers:
         return [consumer.queue for consumer in consumers[turn:] + consumers[:turn]]
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
-        """Drop a consumer whose queue was deleted and tell a client that understands it."""
+        """Drop a consumer whose queue was deleted, and notify the client if it supports that."""
         raise NotImplementedError
 
     def expel(self, consumer: Consumer) -> None:
-        """End a consumer on the broker's own account, and tell a client that understands it."""
+        """Cancel a consumer on the broker's initiative, and notify the client if it supports that."""
         raise NotImplementedError
 
     def time_out(self, consumer: Consumer, upto: int) -> int:
-        """Cancel a consumer, and requeue what it holds under the tags up to one; return how many messages that are."""
+        """Cancel a consumer, requeue its messages with tags up to one, and return their number."""
         raise NotImplementedError
 
 
 class Consumer(RingMember):
-    """Takes messages of one queue as far as its prefetch and its connection allow.
+    """Take messages of one queue within the limits of its prefetch and its connection.
 
     Units: ``prefetch`` is in messages, 0 for no limit; ``timeout_ms`` is how long it may hold a message, 0 for no
         limit, None for that of its queue.
@@ -222,18 +220,17 @@ class Consumer(RingMember):
 
     @property
     def takes_replies(self) -> bool:
-        """Whether it seems to wait for answers to its client's requests: it acks nothing, on a queue of its own."""
+        """Whether it appears to wait for answers to its client's requests: it consumes a private queue without acks."""
         return self.no_ack and (self.queue.auto_delete or self.queue.exclusive_owner is not None)
 
     @property
     def timeout_in_force_ms(self) -> int:
-        """How long it may hold a message, 0 for no limit."""
+        """The longest it may hold a message, 0 for no limit."""
         return (self.queue.rules.consumer_timeout_ms or 0) if self.timeout_ms is None else self.timeout_ms
 
     def shut(self) -> None:
-        """Take no message before `open`, which each call needs.
-
-        The answer to basic.consume is not sent yet, or the consumer is drained.
+        """Take no message until `open`, which must follow each call: the answer to basic.consume is not sent yet, or
+        the consumer is draining.
         """
         if not self._shut:
             self.output_window = OutputWindow(self.connection)
@@ -241,7 +238,7 @@ class Consumer(RingMember):
         self._shut += 1
 
     def open(self) -> None:
-        """Take messages, and those that wait, unless it is still shut for another reason."""
+        """Take messages again, unless it is still shut for another reason."""
         self._shut -= 1
         if self._shut:
             return
@@ -255,13 +252,13 @@ class Consumer(RingMember):
         queue.wake()
 
     def set_prefetch(self, prefetch: int) -> None:
-        """Take another prefetch."""
+        """Change the prefetch."""
         self.prefetch = prefetch
 
     def room(self) -> int:
-        """Return how many messages it can take now; 0 when a prefetch is used up or its client does not read.
+        """Return the number of messages that it can take now; 0 if a prefetch is used up or its client is not reading.
 
-        A consumer without acks uses up no prefetch; it still waits while that of its channel is used up.
+        A consumer without acks uses no prefetch, but still waits while its channel's prefetch is used up.
         """
         window = self.output_window
         if not (window.writable and self.connection.out_bytes < window.high_water_bytes) and not window.has_room():
@@ -274,14 +271,14 @@ class Consumer(RingMember):
         return min(room, shared)
 
     def share(self) -> int:
-        """Return its part of the prefetch of its channel, 0 if that is not shared or its client does not read."""
+        """Return its part of its channel's prefetch, 0 if that is not shared or its client is not reading."""
         session = self.session
         if not session.prefetch_channel or not self.output_window.has_room():
             return 0
         return max(1, session.prefetch_channel // max(1, len(session.consumers)))
 
     def deliver_head(self, suffix_bytes: int) -> bytes:
-        """Return the start of a basic.deliver frame up to the delivery tag, for a suffix of that many bytes.
+        """Return the start of a basic.deliver frame up to the delivery tag, for a suffix of `suffix_bytes` bytes.
 
         Source: AMQP 0-9-1, 4.2.3 (frame) and basic.deliver (60, 60): consumer-tag, delivery-tag, redelivered, exchange,
         routing-key.
@@ -333,7 +330,7 @@ class Consumer(RingMember):
         octet = octets[tag % TAGS]
         if 0 < len(body) < LARGE_BYTES and (not frame_max or len(body) <= frame_max - 8):
             content = session.content_start(header, len(body))
-            out.append(head)  # one by one: another list or tuple for each message costs more
+            out.append(head)  # one by one, because another list or tuple for each message costs more
             out.append(block)
             out.append(octet)
             out.append(suffix)
@@ -360,7 +357,7 @@ class Consumer(RingMember):
 
 
 def consumer_priority(resource: Resource, arguments: Mapping[str, Any]) -> int:
-    """Return the priority that a consumer asks for, 0 when it does not.
+    """Return the priority that a consumer asks for, 0 if it asks for none.
 
     Raises: ChannelError 406 when it is not an integer, or for a level's argument.
     Source: RabbitMQ, rabbit_amqqueue:check_consume_arguments.
@@ -376,7 +373,7 @@ def consumer_priority(resource: Resource, arguments: Mapping[str, Any]) -> int:
 
 
 def consumer_timeout_ms(resource: Resource, arguments: Mapping[str, Any]) -> int | None:
-    """Return how long a consumer asks to hold a message at most, None when it does not ask.
+    """Return the consumer timeout that a consumer asks for, None if it asks for none.
 
     Raises: ChannelError 406 unless it is a natural number.
     Source: RabbitMQ 4.3, rabbit_amqqueue:check_consume_arguments.

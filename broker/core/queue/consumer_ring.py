@@ -8,14 +8,12 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final
 
-BATCH_MESSAGES: Final = 256  # messages that are dealt out at a time
-ROW_MESSAGES: Final = 16  # messages that one of very many consumers gets in a row, where there are enough for all
+BATCH_MESSAGES: Final = 256  # messages distributed at a time
+ROW_MESSAGES: Final = 16  # messages in a row for one of very many consumers, if there are enough for all
 
 
 class RingMember:
-    """A consumer as its queue sees it.
-
-    Of the members with room, those of the highest ``priority`` are served.
+    """A consumer as its queue sees it. Among the members with room, those with the highest ``priority`` are served.
     Units: ``unacked`` is in messages. ``parked`` is 0, or a number that is lower the longer the queue has passed over
         the consumer.
     """
@@ -30,15 +28,15 @@ class RingMember:
         self.exclusive = exclusive
 
     def left(self) -> None:
-        """Note that the consumer left its queue."""
+        """Handle the consumer's departure from its queue."""
         self.parked = 0
 
     def room(self) -> int:
-        """Return how many messages the consumer can take now."""
+        """Return the number of messages that the consumer can take now."""
         raise NotImplementedError
 
     def share(self) -> int:
-        """Return how many messages the consumer may get in its turn, if others use up the prefetch that it shares."""
+        """Return the number of messages that the consumer may get in its turn if others use up its shared prefetch."""
         return 0
 
     def cancelled_by_broker(self) -> None:
@@ -47,15 +45,14 @@ class RingMember:
 
 
 class ConsumerRing:
-    """Holds a queue's consumers in the order of their turns.
-
-    A consumer that was found without room is *parked*: it is not asked again before `unpark`. So a round costs what it
-    serves, however many consumers there are. When several are unparked together, the one parked longest comes first.
-    Invariant: with a single active consumer, ``active`` is one of the consumers as long as there is one. It stays the
-        active one until it leaves, even when a consumer of a higher priority comes; in a ring that `yields` it gets no
-        more messages then, and the other takes over when the active one has settled those that it holds. Of several, a
-        consumer is on the ring of its priority exactly while it is not ``parked``; one that is alone needs no ring.
-        While the ring is ``paused`` no consumer has room. Source: RabbitMQ 4.0, quorum queues.
+    """Hold a queue's consumers in the order of their turns. A consumer that was found without room is *parked*: it is
+    not asked again before `unpark`. So the cost of a round depends on the consumers served, not on their total number.
+    When several are unparked together, the one parked longest comes first.
+    Invariant: with a single active consumer, ``active`` is one of the consumers as long as there is one. It stays
+        active until it leaves, even when a consumer with a higher priority arrives; in a ring that `yields` it then
+        gets no more messages, and the other takes over once the active one has settled its messages. With several
+        consumers, each is on the ring of its priority exactly while it is not ``parked``; a single consumer needs no
+        ring. While the ring is ``paused`` no consumer has room. Source: RabbitMQ 4.0, quorum queues.
     """
 
     __slots__ = (
@@ -77,7 +74,7 @@ class ConsumerRing:
         # What every message reads comes first, so that it occupies few cache lines.
         self.alone: RingMember | None = None  # the only consumer, paused or not: most queues have one
         self._active: RingMember | None = None
-        self._rival: RingMember | None = None  # of a higher priority than the active one, which is to yield to it
+        self._rival: RingMember | None = None  # has a higher priority than the active one, which will yield to it
         self.present = False  # whether one may get messages; an attribute, because each run of publishes reads it
         self.paused = False
         self._single_active = single_active
@@ -92,12 +89,12 @@ class ConsumerRing:
         return len(self._consumers)
 
     def __iter__(self) -> Iterator[RingMember]:
-        """Iterate in the order in which the consumers came."""
+        """Iterate over the consumers in the order of their arrival."""
         return iter(self._consumers)
 
     @property
     def exclusive(self) -> bool:
-        """Whether one consumer has the queue to itself."""
+        """Whether one consumer has exclusive use of the queue."""
         return self.alone is not None and self.alone.exclusive
 
     def add(self, consumer: RingMember) -> None:
@@ -126,7 +123,7 @@ class ConsumerRing:
         return self._active
 
     def attend(self) -> None:
-        """Count the broker itself as present: it reads the queue, and is woken as a consumer's worker would be."""
+        """Count the broker itself as a consumer: it reads the queue, and is woken as a consumer's worker would be."""
         self.present = True
 
     def pause(self) -> None:
@@ -168,7 +165,7 @@ class ConsumerRing:
         return gone
 
     def able(self) -> bool:
-        """Return whether some consumer can take a message now; no consumer loses its turn."""
+        """Return whether any consumer can take a message now; turns do not change."""
         if self.paused or self._is_yielding():
             return False
         consumer = self.alone or self._active
@@ -182,7 +179,7 @@ class ConsumerRing:
         return False
 
     def room(self, most: int) -> int:
-        """Return how many messages the consumers can take now, at most `most`; no consumer loses its turn.
+        """Return the number of messages that the consumers can take now, at most `most`; turns do not change.
 
         Those that share the prefetch of their channel are each counted with all of it.
         Cost: O(consumers that were not found without room before), fewer if the first ones have room for all.
@@ -201,9 +198,8 @@ class ConsumerRing:
         return room
 
     def share(self) -> int:
-        """Return how many messages a consumer may get in its turn, although consumers of other queues use up the room.
-
-        Cost: O(1): of many consumers only the first ones are asked.
+        """Return the number of messages that a consumer may get in its turn even if consumers of other queues use up
+        the room. Cost: O(1): of many consumers, only the first ones are asked.
         """
         if self.paused:
             return 0
@@ -215,9 +211,9 @@ class ConsumerRing:
     def next(self, ready: int) -> list[RingMember]:
         """Return the consumers that share the next messages, the one whose turn it is first.
 
-        They have room, and the highest priority of those that have room. No more of them are returned than the `ready`
-        messages need. A long backlog is dealt out in rows, which spares each consumer's connection a write per message.
-        A single consumer has had its turn with that; of several, `served` notes the last one.
+        They have room, and the highest priority of those that have room. No more are returned than the `ready` messages
+        need. A long backlog is distributed in rows, which saves each consumer's connection a write per message. This
+        ends the turn of a single consumer; with several, `served` records the last one.
         Cost: O(consumers returned and parked).
         """
         if self.paused or self._is_yielding():
@@ -241,7 +237,7 @@ class ConsumerRing:
         return []
 
     def served(self, consumer: RingMember) -> None:
-        """Note the consumer that was served last: those after it have their turn first.
+        """Record the consumer that was served last; those after it have their turn first.
 
         Cost: O(consumers served with it); O(n) consumers if it has left meanwhile.
         """
@@ -257,7 +253,7 @@ class ConsumerRing:
         self._rings[consumer.priority].append(consumer)
 
     def _choose(self) -> None:
-        """Choose the active consumer, and the one to which it is to yield: the oldest one of the highest priority."""
+        """Choose the active consumer, and the one to which it will yield: the oldest with the highest priority."""
         best = max(self._consumers, key=lambda other: other.priority, default=None)
         if self._active not in self._consumers:
             self._active = best
@@ -266,7 +262,7 @@ class ConsumerRing:
         self._rival = best if yields else None
 
     def _is_yielding(self) -> bool:
-        """Return whether the active consumer is only to settle what it holds; let the other follow it after that."""
+        """Return whether the active consumer only has to settle its messages; once it has, let the other take over."""
         if self._rival is None or self._active is None:
             return False
         if self._active.unacked:

@@ -16,7 +16,7 @@ Moment = tuple[int, int]  # when a message is due in ms, and its id: messages ar
 
 NEAR_MAX: Final = 65_536  # moments kept one by one, over all slots, about 150 bytes each; or
 NEAR_MIN_SLOT: Final = 4  # ... this many of each slot
-AHEAD_MS: Final = 1000  # messages of an open slot that are due within this time are kept one by one
+AHEAD_MS: Final = 1000  # messages of an open slot due within this time are kept one by one
 _NONE: Final[Moment] = (-1, -1)
 _BEYOND: Final = 1 << 63  # above every message id
 
@@ -38,8 +38,8 @@ class SlotMoments:
     def look(self, moments: Iterable[Moment], now_ms: int, share: int) -> list[Moment]:
         """Advance the horizon and return the moments up to it, which are kept one by one from now on.
 
-        Shapes: moments are those of its ready messages. Of an open slot those that are due soon are kept, as others
-            will come between; of a sealed slot `share` of them.
+        Shapes: moments are those of its ready messages. For an open slot, those due soon are kept, because others will
+            be added between them; for a sealed slot, `share` of them.
         """
         horizon = self.horizon
         beyond = [moment for moment in moments if moment > horizon]
@@ -54,7 +54,7 @@ class SlotMoments:
         return chosen
 
     def expect(self, moment: Moment) -> None:
-        """Note the first moment that is not kept one by one."""
+        """Record the first moment that is not kept one by one."""
         self.next = moment
 
 
@@ -100,7 +100,7 @@ class DueMoments:
             self._set_next(self._by_first.setdefault(slot.first, SlotMoments(slot)), first)
 
     def hidden(self, now_ms: int) -> SlotMoments | None:
-        """Return the slot to look into before anything is taken: it may hold the first due message."""
+        """Return the slot that must be searched before anything is taken, because it may hold the first due message."""
         first = self._first_slot()
         if first is None or first[0] > now_ms or (self._near and self._near[0] < first[:2]):
             return None
@@ -118,7 +118,7 @@ class DueMoments:
             self._set_next(known, known.next)
 
     def take(self, now_ms: int) -> tuple[int, int, Slot] | None:
-        """Take the first due message: its moment, id and slot; None when none is due, or one may be `hidden`."""
+        """Take the first due message: its moment, id and slot; None if none is due or one may be `hidden`."""
         if not self._near or self._near[0][0] > now_ms or self.hidden(now_ms) is not None:
             return None
         return heappop(self._near)

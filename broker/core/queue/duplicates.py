@@ -1,4 +1,4 @@
-"""Deduplication: which values of the header x-deduplication-header the messages of a queue have.
+"""Deduplication: the values of the header x-deduplication-header among the messages of a queue.
 
 Source: the plugin rabbitmq-message-deduplication.
 """
@@ -16,14 +16,14 @@ from broker.slots.slot import Slot
 from broker.slots.states import Tenure
 
 _OCTETS: Final = bytes([len(DEDUPLICATION_HEADER)]) + DEDUPLICATION_HEADER.encode()
-LOOKS_MAX: Final = 64  # entries that are looked at when one is noted, until some are found that stay:
+LOOKS_MAX: Final = 64  # entries checked when one is added, until some are found that stay:
 STAYING: Final = 2
 
 _Entry = tuple[Slot, int, int | None]
 
 
 def value_digest(value: Any) -> bytes:
-    """Return 16 octets that stand for a value of the header, with its type."""
+    """Return a 16-octet digest of a header value, including its type."""
     return blake2b(f"{type(value).__name__} {value!r}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
@@ -33,19 +33,17 @@ def value_of(message: Message) -> Any:
 
 
 def digest_of(message: Message) -> bytes | None:
-    """Return what stands for the header of a message, None if it has none."""
+    """Return the digest of a message's header, None if it has none."""
     value = value_of(message)
     return None if value is None else value_digest(value)
 
 
 class Duplicates:
-    """Remembers where in a queue the message with each value of the header lies.
-
-    A look there tells whether the message still waits, or a consumer has it. So nothing has to be done when messages
-    are settled, dropped, expired or purged.
-    Units: ``dropped`` is how many messages the queue did not take.
-    Invariant: each noted message removes entries of messages that are gone, so that they are hardly more than the
-        others. ``_order`` has each key of ``_entries`` once.
+    """Remember the place in a queue of the message with each value of the header. That place shows whether the message
+    is still ready or unacked, so nothing has to be done when messages are settled, dropped, expired or purged.
+    Units: ``dropped`` counts the messages that the queue did not accept. Invariant: each added message removes entries
+        of messages that are gone, so that these never greatly outnumber the others. ``_order`` has each key of
+        ``_entries`` once.
     Cost: some 250 bytes for each message with the header.
     """
 
@@ -62,7 +60,7 @@ class Duplicates:
         return entry is not None and _waits(entry, now_ms)
 
     def note(self, digest: bytes, slot: Slot, index: int, expires_ms: int | None, now_ms: int) -> None:
-        """Note the place of a message that the queue has taken."""
+        """Record the place of a message that the queue has accepted."""
         entries, order = self._entries, self._order
         staying = 0
         for _ in range(min(LOOKS_MAX, len(order))):
@@ -79,7 +77,7 @@ class Duplicates:
         entries[digest] = (slot, index, expires_ms)
 
     def count_dropped(self) -> None:
-        """Count a message that the queue did not take."""
+        """Count a message that the queue did not accept."""
         self.dropped += 1
 
 

@@ -1,4 +1,4 @@
-"""The head of a queue: what is delivered next, the read that brings it back from disk, and what leaves there.
+"""The head of a queue: finds the next messages to deliver, reads them from disk, and drops expired ones.
 
 Source: RabbitMQ 4.3, rabbit_fifo: a returned message does not go back to its level.
 """
@@ -21,7 +21,7 @@ RETURNED: Final = -1  # that of the lane; the others are those of the levels
 
 
 class Returned:
-    """Messages of one slot that came back one after another, `at` of which have left the lane."""
+    """Messages of one slot that were returned in a row, `at` of which have left the lane."""
 
     __slots__ = ("at", "indexes", "priority", "slot")
 
@@ -33,9 +33,8 @@ class Returned:
 
 
 class ReturnLane:
-    """Orders the ready messages that came back. The slots hold them; the lane has their indexes.
-
-    Invariant: a message that is no longer ready, because an operator or a limit took it, is passed over.
+    """Order the returned ready messages. The slots hold them; the lane has their indexes. Invariant: messages that are
+    no longer ready, because an operator or a limit removed them, are skipped.
     """
 
     __slots__ = ("_entries",)
@@ -60,7 +59,7 @@ class ReturnLane:
         self._entries.appendleft(Returned(priority, slot, indexes))
 
     def front(self) -> Returned | None:
-        """Return where the next message is, None when no message is left."""
+        """Return the place of the next message, None if none is left."""
         entries = self._entries
         while entries:
             entry = entries[0]
@@ -74,7 +73,7 @@ class ReturnLane:
         return None
 
     def ready(self, limit: int) -> Sequence[int]:
-        """Return up to `limit` messages that come next and are in one slot; `front` has found one."""
+        """Return up to `limit` next messages of one slot; `front` has found one."""
         entry = self._entries[0]
         slot, indexes = entry.slot, entry.indexes
         found: list[int] = []
@@ -86,7 +85,7 @@ class ReturnLane:
         return dense(found) if found else found
 
     def remove(self, indexes: Sequence[int]) -> None:
-        """Remove messages that `ready` returned, because they are taken; one that returns again goes to the end."""
+        """Remove messages that `ready` returned, because they are taken; one that is returned again goes to the end."""
         entry = self._entries[0]
         entry.at = bisect_right(entry.indexes, indexes[-1], entry.at)
         if entry.at == len(entry.indexes):
@@ -99,7 +98,7 @@ def expired_first(
     expires_ms: Callable[[Message], int | None],
     now_ms: int,
 ) -> int:
-    """Return how many messages have expired before the first that has not."""
+    """Return the number of expired messages before the first that has not expired."""
     for count, index in enumerate(indexes):
         message = contents[index]
         at_ms = None if message is None else expires_ms(message)
@@ -135,10 +134,9 @@ def _nobody() -> None:
 
 
 class QueueHead:
-    """Finds the next message of a queue, and drops messages from there; one slot is read at a time.
-
-    Shapes: ``lane`` orders the messages that came back to a ``strict`` queue, and those that came due in any; it is
-        None while there are none. ``_early`` are those that were taken from it last.
+    """Find the next message of a queue, and drop messages from the head; one slot is read at a time. Shapes: ``lane``
+    orders the messages returned to a ``strict`` queue, and messages that became due in any queue; it is None while
+    there are none. ``_early`` are the last ones taken from it.
     """
 
     __slots__ = ("_early", "_laned", "_levels", "_ports", "_reading", "_strict", "_was_read", "lane")
@@ -156,29 +154,29 @@ class QueueHead:
         self.lane: ReturnLane | None = None
 
     def end(self, ended: Level) -> None:
-        """Look at an ended level from now on, and tell nobody."""
+        """Switch to an ended level, and notify nobody."""
         self._levels = (ended,)
         self.lane = None
         self._was_read = _nobody
 
     def take_levels(self, levels: Sequence[Level]) -> None:
-        """Look at these levels from now on."""
+        """Set the levels of the queue."""
         self._levels = levels
 
     def use_lane(self) -> None:
-        """Deliver from the lane first: some messages may come due."""
+        """Deliver from the lane first, because messages may become due."""
         self._laned = True
 
     # -- messages that came back --------------------------------------------------------------------------------------
 
     def put_last(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
-        """Deliver messages that came back after all others that did."""
+        """Queue returned messages after all others in the lane."""
         if self.lane is None:
             self.lane = ReturnLane()
         self.lane.append(priority, slot, indexes)
 
     def put_back(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
-        """Deliver those of some messages next that were taken from the lane, and not sent; nothing was taken since."""
+        """Put messages that were taken from the lane but not sent back to its front; nothing was taken since."""
         if not self._early:
             return
         again = [index for index in indexes if index in self._early]
@@ -188,7 +186,7 @@ class QueueHead:
             self.lane.put_back(priority, slot, again)
 
     def returned(self) -> tuple[Level, Slot] | None:
-        """Return where the next message lies that came back, None without one."""
+        """Return the place of the next returned message, None without one."""
         for level in self._levels:
             if level.returning:
                 level.catch_up()
@@ -205,7 +203,7 @@ class QueueHead:
         raise AssertionError(f"no level has the priority {entry.priority}")
 
     def take(self, level: Level, slot: Slot, limit: int) -> Sequence[int]:
-        """Hand out up to `limit` messages of a slot that is next."""
+        """Take up to `limit` messages of the next slot."""
         lane = self.lane
         entry = None if lane is None else lane.front()
         if lane is None or entry is None or entry.slot is not slot:
@@ -218,7 +216,7 @@ class QueueHead:
         return indexes
 
     def lease(self, owner: Owner) -> tuple[Level, Slot] | None:
-        """Lease the slot with the next message to a worker: of those that came back, then of the highest level."""
+        """Lease the slot with the next message to a worker: a returned message first, then one of the highest level."""
         found = self.returned() if self._laned else None
         if found is not None and found[0].manager.lease(found[1], owner):
             return found
@@ -253,10 +251,9 @@ class QueueHead:
         return slot.contents is None
 
     def drop(self, count: int, reason: str, *, read: bool, held: Level | None) -> int:
-        """Drop at most this many messages of the first slot, which must be there, and return how many.
-
-        Return 0 while the slot is on disk and is to be `read` first, as for dead letters. With `held` the messages are
-        the oldest of that holding level.
+        """Drop at most this many messages of the first slot, which must exist, and return their number. Return 0 while
+        the slot is on disk and must be `read` first, as for dead letters. With `held` the messages are the oldest of
+        that holding level.
         """
         level, slot = self.find() if held is None else (held, held.manager.front())
         assert slot is not None
@@ -268,10 +265,9 @@ class QueueHead:
         return len(indexes)
 
     def drop_expired(self, expires_ms: Callable[[Message], int | None], now_ms: int) -> int | None:
-        """Drop what has expired up to the first message that has not, and return when that one expires.
-
-        The lane has a head, and so has each level of a strict queue. Return the earliest moment, or `now_ms` when the
-        share of the turn is used up; None if no head expires, or they are read first.
+        """Drop expired messages up to the first that has not expired, and return when that one expires. The lane has a
+        head, as has each level of a strict queue: return the earliest moment. Return `now_ms` if the turn's share is
+        used up, None if no head expires or a slot must be read first.
         """
         if not self._laned:
             return self._drop_expired_at(WHOLE, expires_ms, now_ms)
@@ -283,7 +279,7 @@ class QueueHead:
         return found
 
     def _drop_expired_at(self, place: int, expires_ms: Callable[[Message], int | None], now_ms: int) -> int | None:
-        """Do what `drop_expired` does for one head."""
+        """Drop expired messages at one head, as `drop_expired` does."""
         while True:
             level, slot = self._at(place)
             indexes = () if slot is None else self._first(place, slot, 1)

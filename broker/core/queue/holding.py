@@ -1,8 +1,8 @@
 """A holding level: messages that wait for their time, and their release in the order of their moments.
 
-The level of an x-delayed-message exchange is that of a queue of its own; a queue whose messages wait for a retry, or
-for a time that they name, has one beside its other levels. The messages of a holding level are ready in its slots, so
-they are stored, paged out, counted and purged as all others.
+An x-delayed-message exchange has a holding queue with such a level; a queue whose messages wait for a retry, or until a
+time in a header, has one in addition to its other levels. The messages of a holding level are ready in its slots, so
+they are stored, paged out, counted and purged like all others.
 """
 
 from __future__ import annotations
@@ -25,21 +25,19 @@ from broker.slots.states import Tenure
 
 _log = get_logger()
 
-RELEASE_SHARE: Final = 4  # units of the turn's share that one due message takes
-LOOK_SHARE: Final = 16  # ... and a look into a slot
-FETCH_MESSAGES: Final = 256  # due messages that are read at once, about a turn's share; or
+RELEASE_SHARE: Final = 4  # units of the turn's share for one due message
+LOOK_SHARE: Final = 16  # ... and for a search of a slot
+FETCH_MESSAGES: Final = 256  # due messages read at once, about a turn's share; or
 FETCH_BYTES: Final = 4 << 20  # ... this size of them, and at least one message
 Place = tuple[Slot, int]  # a slot, and an index there
 _FOR_EVER: Final = 1 << 62  # later than every moment
 
 
 class Holding:
-    """Releases the messages of one holding level when they are due.
-
-    A slot on disk stays there. Its entries in the queue log show which of its messages come next. A message itself is
-    read when it is due, many with one read.
-    Shapes: ``_early`` is how many messages an operator has asked for before their time.
-    Units: ``_last_ms`` is the latest moment of all messages that were here since the level was empty.
+    """Release the messages of one holding level when they are due. Slots on disk stay there: their entries in the queue
+    log show which messages are due next, and many due messages are read at once. Shapes: ``_early`` is the number of
+    messages that an operator wants released early. Units: ``_last_ms`` is the latest moment of all messages held since
+    the level was last empty.
     Invariant: messages are released in the order of their moments. Nothing is released before the first moment of each
         slot that existed at the start is known.
     Cost: memory grows with the slots; in addition it holds at most FETCH_MESSAGES messages or FETCH_BYTES.
@@ -59,25 +57,25 @@ class Holding:
 
     @property
     def count(self) -> int:
-        """How many messages wait."""
+        """The number of held messages."""
         return self.level.manager.ready
 
     @property
     def next_ms(self) -> int | None:
-        """When the next message is due, None if none waits or its moment is not known yet."""
+        """When the next message is due, None if there is none or its moment is not known yet."""
         return self._moments.next_ms if self.count else None
 
     @property
     def last_ms(self) -> int | None:
-        """When the last message is due, None if none waits or its moment is not known yet."""
+        """When the last message is due, None if there is none or its moment is not known yet."""
         return self._last_ms or None if self.count else None
 
     @abstractmethod
     def send(self, held: Message, returns: ReturnRun | None) -> None:
-        """Pass a message that is due on. Shapes: `returns` tells how often it came back, if it did."""
+        """Pass on a due message. Shapes: `returns` has how often it was returned, if it was."""
 
     def keep(self, message: Message, due_ms: int, number: bytes = b"", returns: ReturnRun | None = None) -> Place:
-        """Hold a message until it is due, and return where it is.
+        """Hold a message until it is due, and return its place.
 
         Shapes: `number` is what a producer's sequence adds to the targets of its record; `returns` as for `send`.
         """
@@ -91,7 +89,7 @@ class Holding:
         return slot, index
 
     def gather(self) -> None:
-        """Read the moments of the messages that were held before the broker started."""
+        """Read the moments of the messages held before the broker started."""
         self._unread.extend(self.level.manager.slots.values())
         self._gather()
 
@@ -111,12 +109,12 @@ class Holding:
         self._moments.begin(slot, known)
 
     def close(self) -> None:
-        """Forget everything: the level was deleted."""
+        """Discard all state, because the level was deleted."""
         self._forget()
         self._ports.deadlines.cancel(self)
 
     def release_early(self, count: int) -> int:
-        """Release the messages that are due next before their time, and return how many; at most `count`."""
+        """Release the next messages, at most `count`, before they are due, and return their number."""
         self._forget_purged()
         count = min(count, self.count - self._early)
         self._early += count
@@ -132,7 +130,7 @@ class Holding:
             deadlines.set(self, next_ms, self.release)
 
     def release(self) -> None:
-        """Pass the due messages on, as far as the turn's share allows."""
+        """Pass on due messages within the turn's share."""
         self._forget_purged()
         deadlines = self._ports.deadlines
         while deadlines.left > 0 and not self._reading:
@@ -178,7 +176,7 @@ class Holding:
             self._gather()
 
     def _fetch(self, first: tuple[int, int, Slot], now_ms: int) -> None:
-        """Read due messages whose slots are on disk; the first is given."""
+        """Read due messages whose slots are on disk, starting with the given one."""
         batch = [first]
         limit = min(FETCH_MESSAGES, self._early or FETCH_MESSAGES)
         while len(batch) < limit and (taken := self._moments.take(now_ms)) is not None:
@@ -191,7 +189,7 @@ class Holding:
             self._were_fetched(batch, {})
 
     def _were_fetched(self, batch: Sequence[tuple[int, int, Slot]], found: Mapping[int, Message | None]) -> None:
-        """Take the messages that were read, up to the first that was not: the rest is read later."""
+        """Accept the messages that were read, up to the first that was not; the rest is read later."""
         self._reading = False
         if self.level.deleted:
             return
@@ -209,7 +207,7 @@ class Holding:
     # -- release ------------------------------------------------------------------------------------------------------
 
     def _release_fetched(self) -> None:
-        """Pass messages on that were read. Each is settled in one transaction with its record in its new queues."""
+        """Pass on the messages that were read. Each is settled in one transaction with its record in its new queues."""
         deadlines, level = self._ports.deadlines, self.level
         with self._ports.transaction():
             while self._fetched and deadlines.left > 0:

@@ -1,7 +1,6 @@
-"""The kinds of queues that a standalone broker makes, and its own ones: of delayed messages, overlays and taps.
-
-A tap listens; it is not bound. So clients see no difference, and an exchange that is deleted and declared again gets
-its taps back. A stream queue is the outlet of its exchange: a message is numbered, recorded and confirmed as elsewhere.
+"""The kinds of queues of a standalone broker, and its internal ones: of delayed messages, overlays and taps. A tap is
+not bound to its exchange. So clients see no difference, and an exchange that is deleted and declared again gets its
+taps back. A stream queue is the outlet of its exchange: a message is numbered, recorded and confirmed as elsewhere.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def is_holding_name(name: str) -> bool:
 
 
 class HoldingQueue(Queue):
-    """The queue in which the messages of one exchange wait. Their time to live begins when they leave it.
+    """The queue that holds the delayed messages of one exchange. Their time to live begins when they leave it.
 
     The queues that a message goes to are known only when it is due. One of them may persist everything that it accepts,
     so the holding queue of a durable exchange does too.
@@ -85,9 +84,8 @@ def _nobody(_queue: OverlayQueue) -> None:
 
 
 class OverlayQueue(Queue):
-    """The stream queue of one exchange. No client can use it, no policy holds for it, and nothing expires in it.
-
-    It numbers and records transient messages too, because other brokers rely on numbers that never come back.
+    """The stream queue of one exchange. No client can use it, no policy applies to it, and nothing expires in it. It
+    numbers and records transient messages too, because other brokers rely on numbers never being reused.
     """
 
     __slots__ = ("_grown",)
@@ -107,11 +105,11 @@ class OverlayQueue(Queue):
 
     @property
     def first_number(self) -> int:
-        """The number of its first message: a former stream of the same name had the numbers below."""
+        """The number of its first message; lower numbers belonged to a former stream of the same name."""
         return int(self.arguments.get(_FIRST_NUMBER, 1))
 
     def attend(self, grown: Callable[[OverlayQueue], None]) -> None:
-        """Call `grown` when messages were appended, once until `rest`."""
+        """Call `grown` when messages are appended, once until `rest`."""
         self._grown = grown
         self.consumers.attend()
 
@@ -123,7 +121,7 @@ class OverlayQueue(Queue):
         """Return None: nothing expires here."""
 
     def wake_worker(self) -> None:
-        """Wake the reader of the stream in place of the worker, which never delivers from here."""
+        """Wake the reader of the stream in place of the worker, which never delivers from this queue."""
         self.awake = True
         self._grown(self)
 
@@ -145,7 +143,7 @@ def tap_arguments(exchange: str, pattern: str, max_bytes: int, max_age_ms: int, 
 
 
 class TapQueue(Queue):
-    """The queue of one tap. No client can use it, no policy holds for it, and nothing expires in it."""
+    """The queue of one tap. No client can use it, no policy applies to it, and nothing expires in it."""
 
     __slots__ = ()
 
@@ -169,17 +167,17 @@ class TapQueue(Queue):
 
     @property
     def max_bytes(self) -> int:
-        """The total size that its slot files may have."""
+        """The maximum total size of its slot files."""
         return int(self.arguments[_TAP_MAX_BYTES])
 
     @property
     def max_age_ms(self) -> int:
-        """The age that its slot files may have."""
+        """The maximum age of its slot files."""
         return int(self.arguments[_TAP_MAX_AGE])
 
     @property
     def first_id(self) -> int:
-        """The id of its first message: a removed tap of the same name had the ids below."""
+        """The id of its first message; lower ids belonged to a removed tap of the same name."""
         return int(self.arguments.get(_TAP_FIRST_ID, 0))
 
     def is_same(self, exchange: str, pattern: str, max_bytes: int | None, max_age_ms: int | None) -> bool:
@@ -211,7 +209,7 @@ class RecoveredQueue(Queue):
 
 
 def kind_of(name: str, recovered: bool) -> type[Queue]:
-    """Return the class of a queue: its name tells what it is for, `recovered` that its declaration was lost."""
+    """Return the class of a queue by its name; `recovered` means that its declaration was lost."""
     if is_holding_name(name):
         return HoldingQueue
     if name.startswith(HISTORY_PREFIX):

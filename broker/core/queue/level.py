@@ -1,7 +1,7 @@
 """A level: dense message ids, a slot manager, and one number in the store.
 
-A queue without priorities has one level, others one per priority. What happens to a message that was handed
-out (settled, requeued, dead-lettered) happens here, and is noted for the log.
+A queue without priorities has one level, others one per priority. Delivered messages are settled, requeued and
+dead-lettered here, and these changes are collected for the log.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from broker.store.store import VhostStore
 
 _log = get_logger()
 
-HOLDING_PRIORITY: Final = 256  # of the level whose messages wait until they are due: above all that messages have
-POISON: Final = "delivery_limit"  # why a poisoned message is dead-lettered
+HOLDING_PRIORITY: Final = 256  # of the level whose messages wait until they are due: above every priority of a message
+POISON: Final = "delivery_limit"  # the reason for which a poisoned message is dead-lettered
 BATCH_MESSAGES: Final = 100  # messages dead-lettered or dropped before the turn's budget is checked again
-RETURN_UNITS: Final = 4  # what it costs of the turn's share to requeue the messages of one slot
-CATCH_UP_SLOTS: Final = 16  # slots whose messages come back before the next message is handed out, at most
+RETURN_UNITS: Final = 4  # cost of requeueing the messages of one slot, in units of the turn's share
+CATCH_UP_SLOTS: Final = 16  # at most this many slots are requeued before the next delivery
 RUN_MIN: Final = 64  # settled messages in a row that get a log record of their own
 
-_serials: Final = count()  # no two messages that come back to a slot are compared
+_serials: Final = count()  # a tie-breaker, so that returned messages are never compared
 
 
 class Level:
     """One level of a queue.
 
-    Shapes: ``before_next`` is called once, with the level, before the next message gets its id, and may append another
-        one. ``returning`` is a heap, by slot, of unacked messages that come back in this turn or the next ones, before
-        any message after them is handed out; each entry says whether their delivery failed.
+    Shapes: ``before_next`` is called once, with the level, before the next message gets its id, and may append a
+        message itself. ``returning`` is a heap, by slot, of unacked messages to requeue in this turn or later ones,
+        before any later message is delivered; each entry says whether the delivery failed.
     Invariant: ``number`` names its messages in the store and is never reused for another level. Every message of a
         level with ``persists_all`` has a record in the log, whatever its delivery mode.
     """
@@ -88,10 +88,10 @@ class Level:
         self.persists_all = persists_all and queue.durable
         self.deleted = False
         self.number = number
-        self.octets = number.to_bytes(8, "big")  # as the targets of a record have it
+        self.octets = number.to_bytes(8, "big")  # encoded as in a record's targets
         self.priority = priority
         self.returning: list[tuple[int, int, Slot, Sequence[int], bool]] = []
-        self._told_dropped = False  # that poisoned messages are dropped
+        self._told_dropped = False  # when a drop of poisoned messages was last logged
         self._pending: list[Sequence[int]] = []  # ids settled in this loop turn, to be logged as one record
         self._ports = ports
         self._recorder: Recorder = ports.store.recorder
@@ -102,7 +102,7 @@ class Level:
 
     @property
     def published(self) -> int:
-        """How many messages have entered the level since the broker started; it only grows."""
+        """The number of messages that have entered the level since the broker started; it only grows."""
         return self.manager.next_id - self._first_id
 
     def message_id(self, slot: Slot, index: int) -> int:
@@ -111,7 +111,7 @@ class Level:
 
     @property
     def store(self) -> VhostStore:
-        """Where its paged-out messages are stored."""
+        """The location of its paged-out messages."""
         return self._ports.store
 
     @property
@@ -139,17 +139,17 @@ class Level:
             self._count_sizes()
 
     def call_before_next(self, call: Callable[[Level], None] | None) -> None:
-        """Call a function once, right before the next message gets its id, or none any more."""
+        """Call a function once, before the next message gets its id or the level is deleted."""
         self.before_next = call
 
     def go_before(self) -> None:
-        """Call what waits for the next message."""
+        """Call the function registered by `call_before_next`."""
         call, self.before_next = self.before_next, None
         if call is not None:
             call(self)
 
     def note_returns(self, slot: Slot, index: int, returns: ReturnRun) -> None:
-        """Note how often a message came back while it was elsewhere."""
+        """Restore how often a message was returned before it was moved to this level."""
         slot.note_returns((returns._replace(first=index, end=index + 1),))
         logged = self._logged_of(slot, (index,)) if self.durable else ()
         if logged:
@@ -158,7 +158,7 @@ class Level:
     # -- append -------------------------------------------------------------------------------------------------------
 
     def append(self, messages: list[Message], charge_bytes: int = 0, *, recorded: bool = False) -> None:
-        """Put messages at the end; the first gets the id `manager.next_id`. HOT.
+        """Append messages; the first gets the id `manager.next_id`. HOT.
 
         Shapes: all of the messages are `recorded` in the log for this level, or none is. `charge_bytes` is the sum of
             their charges, where the caller has it.
@@ -184,7 +184,7 @@ class Level:
                 queue.wake_worker()
 
     def append_one(self, message: Message) -> None:
-        """Put a message without a record at the end, as `append` does. HOT."""
+        """Append one message that has no log record. HOT."""
         manager = self.manager
         slot = manager.open
         if self.before_next is not None or not manager.append_one(message, message.charge):
@@ -204,7 +204,7 @@ class Level:
                 queue.wake_worker()
 
     def _note_records(self, slot: Slot, at: int, *, recorded: bool) -> None:
-        """Note whether the messages appended from an index of a slot on have records."""
+        """Record whether the messages of a slot from an index on have log records."""
         next_id = self.manager.next_id
         while True:
             if not recorded:
@@ -220,7 +220,7 @@ class Level:
     # -- what was handed out ------------------------------------------------------------------------------------------
 
     def settle(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settle messages that were handed out: acked, dropped or delivered without acknowledgement.
+        """Settle delivered messages: acked, dropped, or delivered without acknowledgement.
 
         One log record at the end of the loop turn covers those that have a record.
         """
@@ -244,10 +244,10 @@ class Level:
         self.manager.settle_one(slot, index)
 
     def dead_letter(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
-        """Settle messages that were handed out, and dead-letter them if the queue has a dead letter exchange.
+        """Settle delivered messages, and dead-letter them if the queue has a dead letter exchange.
 
         Messages on disk stay unacked until they have been read. The dead letter's record is appended before the
-        settlement's: a crash between the two duplicates, and loses nothing.
+        settlement's: a crash between the two duplicates the message, but loses nothing.
         """
         if self.deleted or not indexes:
             return
@@ -263,7 +263,7 @@ class Level:
         self.settle(slot, indexes)
 
     def dead_letter_in_turn(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
-        """Dead-letter as `dead_letter` does, in each turn as much as its share allows; the rest stays unacked.
+        """Dead-letter messages over several turns, each within its share; the rest stays unacked meanwhile.
 
         Messages are dead-lettered even if the queue is deleted meanwhile.
         """
@@ -273,22 +273,22 @@ class Level:
             self._bury_batches(slot, indexes, [slot.contents[index] for index in indexes], reason)
 
     def _buries(self, reason: str) -> bool:
-        """Return whether messages removed for this reason are dead-lettered, or kept as poisoned."""
+        """Return whether messages removed for a reason are dead-lettered, or kept as poisoned."""
         return self.queue.rules.dead_letter_exchange is not None or (reason == POISON and self._keeps_poisoned)
 
     @property
     def _keeps_poisoned(self) -> bool:
-        """Whether messages that exceed the delivery limit go to the queue of poisoned ones."""
+        """Whether messages that exceed the delivery limit go to the queue of poisoned messages."""
         return self._wants_poisoned and can_keep_poisoned(self.queue.name)
 
     @property
     def _wants_poisoned(self) -> bool:
-        """Whether messages that exceed the delivery limit are to be kept."""
+        """Whether messages that exceed the delivery limit should be kept."""
         keep = self.queue.rules.keep_poisoned
         return self._ports.keep_poisoned if keep is None else keep
 
     def _bury_worn(self, slot: Slot, worn: Sequence[int]) -> None:
-        """Dead-letter messages whose deliveries failed too often, or keep them as poisoned ones."""
+        """Dead-letter messages that exceeded the delivery limit, or move them to the queue of poisoned messages."""
         if self.queue.rules.dead_letter_exchange is None and self._keeps_poisoned:
             self._ports.with_poisoned(poisoned_name(self.queue.name), partial(self._bury_poisoned, slot, worn))
         else:
@@ -322,9 +322,9 @@ class Level:
             self.dead_letter(slot, indexes, reason)
 
     def requeue(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
-        """Put messages back in their place, redelivered; those whose delivery `failed` too often are dead-lettered.
+        """Requeue messages in their place, marked redelivered; dead-letter those that exceed the delivery limit.
 
-        A message that can no longer be read is lost: its slot came back from the disk without it.
+        A message that is missing from its slot after the slot was read back from disk is lost.
         """
         if self.deleted:
             return
@@ -359,7 +359,7 @@ class Level:
         self.queue.returned()
 
     def _hold(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
-        """Hold messages that came back until their next delivery: each moves to the queue's holding level.
+        """Move returned messages to the queue's holding level until their next delivery is due.
 
         Messages on disk stay unacked until they have been read.
         """
@@ -383,7 +383,7 @@ class Level:
             self.log_settlements()
 
     def take_back(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
-        """Keep messages, which a consumer had, for `return_next`."""
+        """Collect a consumer's returned messages for `return_next`."""
         heappush(self.returning, (slot.first, next(_serials), slot, indexes, failed))
 
     def return_next(self) -> int:
@@ -399,10 +399,9 @@ class Level:
         return RETURN_UNITS + len(parts) // RETURN_UNITS
 
     def catch_up(self) -> None:
-        """Requeue the returned messages that precede the first ready message (in a strict queue, all that were
-        returned).
+        """Requeue the returned messages that precede the first ready message (in a strict queue, all returned ones).
 
-        Cost: one slot, if not all of its messages came back too often.
+        Cost: one slot, more only if all of its messages exceeded the delivery limit.
         """
         for _ in range(CATCH_UP_SLOTS):
             if not self.returning:
@@ -413,14 +412,14 @@ class Level:
             self._ports.deadlines.spend(self.return_next())
 
     def doubt(self, first: int) -> None:
-        """Note that the messages from an id on may have been delivered before, by a broker that has crashed."""
+        """Mark the messages from an id on as possibly delivered before a crash."""
         for slot in reversed(self.manager.slots.values()):
             slot.doubt(first)
             if slot.first <= first:
                 return
 
     def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settle ready messages anywhere in the queue: those that cannot be read any more, or that were released."""
+        """Settle ready messages anywhere in the queue, because they are unreadable or were released."""
         self.manager.lose(slot, indexes)
         if self.durable:
             self._note_settled(slot, indexes)
@@ -439,7 +438,7 @@ class Level:
                 self.lose(slot, indexes)
 
     def purge(self) -> Iterator[int]:
-        """Drop every message that is ready now, a slot in each step, and yield how many; the unacked ones stay."""
+        """Drop the ready messages one slot at a time, yielding the number dropped; unacked messages stay."""
         end = self.manager.next_id
         for slot in list(self.manager.slots.values()):
             if self.deleted:
@@ -454,7 +453,7 @@ class Level:
             yield len(indexes)
 
     def log_settlements(self) -> None:
-        """Append one record for all that was settled in this loop turn."""
+        """Append one log record for all messages settled in this loop turn."""
         pending, self._pending = self._pending, []
         if not pending or self.deleted:
             return
@@ -479,7 +478,7 @@ class Level:
         self._ports.store.forget_queue(self.number, at_once=not self.durable, recorded=self.durable)
 
     def _release_all(self) -> None:
-        """Delete all slots now; their messages leave the memory in this turn and the next ones."""
+        """Delete all slots now; the memory of their messages is freed in this turn and later ones."""
         self.returning.clear()
         contents = self.manager.clear()
         if contents:
@@ -501,7 +500,7 @@ class Level:
             self._ports.measure(self, slot)
 
     def _note_settled(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Note messages whose settlement, if they have a record, is logged at the end of the loop turn."""
+        """Collect messages whose settlement, if they have a record, is logged at the end of the loop turn."""
         logged = self._logged_of(slot, indexes)
         first = slot.first
         if not logged:
@@ -512,7 +511,7 @@ class Level:
             self._note_ids([first + index for index in logged])
 
     def _note_ids(self, ids: Sequence[int]) -> None:
-        """Note settled messages by their ids; ranges that meet become one."""
+        """Record settled message ids; adjacent ranges are merged."""
         pending = self._pending
         if not pending:
             self._ports.settled.append(self)
@@ -565,6 +564,6 @@ def missing_among(contents: Sequence[Message | None], indexes: Sequence[int]) ->
 
 
 def _release(contents: list[list[Message | None]]) -> Iterator[int]:
-    """Release messages, those of one slot in each step, and yield its cost in units of the turn's share."""
+    """Release messages one slot at a time, yielding each slot's cost in units of the turn's share."""
     while contents:
         yield 1 + len(contents.pop()) // MESSAGES_PER_UNIT

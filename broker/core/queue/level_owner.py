@@ -40,10 +40,10 @@ class LevelOwner(Destination[Exchange]):
     rules: QueueRules
     name: str
     prioritized: bool  # it has several levels, one for each priority
-    strict: bool  # it gets its levels as they are used, and delivers what came back before all of them
-    laned: bool  # some messages are delivered before all others: those that came back to a strict queue, or came due
+    strict: bool  # its levels are created as they are used, and returned messages are delivered first
+    laned: bool  # some messages are delivered before all others: those returned to a strict queue, or due ones
     is_holding: bool = False  # its own level is a holding level
-    is_tap: bool = False  # it only listens: a message that reached nothing else was unroutable
+    is_tap: bool = False  # it belongs to a tap: a message that reached nothing else was unroutable
 
     @property
     @abstractmethod
@@ -60,14 +60,14 @@ class LevelOwner(Destination[Exchange]):
 
     @abstractmethod
     def serve_first(self) -> int:
-        """Deliver before a method that would see the messages; return how many were delivered."""
+        """Deliver before a method that would see the messages; return the number delivered."""
 
     @abstractmethod
     def returned(self) -> None:
-        """Apply the rules after messages came back, and deliver them again."""
+        """Apply the rules to returned messages, and deliver them again."""
 
     def note_returned(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
-        """Note that messages of the level of a priority came back."""
+        """Record that messages of a priority's level were returned."""
 
     def keep_until(
         self, message: Message, due_ms: int, returns: ReturnRun | None = None, *, number: bytes = b""
@@ -75,7 +75,7 @@ class LevelOwner(Destination[Exchange]):
         """Hold a message until it is due. Shapes: `number` and `returns` as of `Holding.keep`."""
 
     def use_level(self, number: int) -> None:
-        """Make the level with a number, if it is one that the queue may have and has not."""
+        """Create the level with a number, if the queue may have it and does not have it yet."""
 
     @abstractmethod
     def enforce(self) -> None:
@@ -98,4 +98,4 @@ class QueueWorker(Generic[Q]):
 
     @abstractmethod
     def serve_first(self, queue: Q) -> int:
-        """Deliver from the queue before a method that would see its messages; return how many were delivered."""
+        """Deliver from the queue before a method that would see its messages; return the number delivered."""

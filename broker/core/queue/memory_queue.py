@@ -1,7 +1,6 @@
-"""The memories of exchanges: queues of the broker's own in which an exchange keeps what it has seen.
-
-They are stored, counted, listed and purged like all queues, and bounded by their rules: the oldest goes first. Those of
-MQTT are bounded by whoever fills them.
+"""The memories of exchanges: internal queues in which an exchange stores what it has seen. They are stored, counted,
+listed and purged like all queues, and bounded by their rules, which drop the oldest first. Those of MQTT are bounded by
+the code that fills them.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class HistoryQueue(Queue):
 
 
 class RetainedQueue(Queue):
-    """The last retained message of each topic. Whoever fills it knows when one expires or is replaced."""
+    """The last retained message of each topic. The code that fills it handles expiry and replacement."""
 
     __slots__ = ()
 
@@ -51,7 +50,7 @@ class RetainedQueue(Queue):
 
 
 class HandshakesQueue(RetainedQueue):
-    """The unfinished QoS 2 handshakes of MQTT. Whoever fills it knows when one expires."""
+    """The unfinished QoS 2 handshakes of MQTT. The code that fills it handles expiry."""
 
     __slots__ = ()
 
@@ -59,7 +58,7 @@ class HandshakesQueue(RetainedQueue):
 
 
 class WillsQueue(RetainedQueue):
-    """The delayed wills of MQTT clients. Whoever fills it knows when one is due."""
+    """The delayed wills of MQTT clients. The code that fills it handles their due times."""
 
     __slots__ = ()
 
@@ -79,15 +78,15 @@ class SeenQueue(Queue):
     holds = "what an exchange has seen"
 
     def stops(self, value: object) -> bool:
-        """Return whether the exchange has seen a value and still remembers it; then a message is counted as dropped."""
+        """Return whether the exchange remembers a value; if so, count a message as dropped."""
         return self._stops(value_digest(value))
 
     def repeats(self, message: Message) -> bool:
-        """Return True: messages do not enter, only what `noted` returns."""
+        """Return True: no message enters except those that `noted` returns."""
         return True
 
     def noted(self, message: Message) -> Message:
-        """Return the message to keep in place of one that the exchange lets through."""
+        """Return the message to store in place of one that the exchange lets through."""
         headers = HeaderFields(message.header).headers
         ttl_ms = cache_ttl_ms(headers)
         properties: dict[str, object] = {"delivery_mode": 2}
@@ -100,10 +99,10 @@ class SeenQueue(Queue):
         return Message(Envelope("", self.name), header, body, charge, facts, message.timestamp_ms)
 
     def digest(self, message: Message) -> bytes | None:
-        """Return the digest of the value that a message stands for."""
+        """Return the digest in a message."""
         return message.body
 
     def expires_ms(self, message: Message) -> int | None:
-        """Return when a value is forgotten; a time in its message counts in place of that of the exchange."""
+        """Return when a value is forgotten; a time in its message overrides that of the exchange."""
         own_ms = message.facts.expiration_ms
         return super().expires_ms(message) if own_ms is None else message.timestamp_ms + own_ms

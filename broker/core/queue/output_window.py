@@ -11,7 +11,7 @@ HIGH_WATER_BYTES: Final = 256 << 10
 
 
 class OutputWindow:
-    """Stops deliveries, but never answers, when too much of a connection's output is unsent.
+    """Stop deliveries, but never answers, while too much of a connection's output is unsent.
 
     Units: ``high_water_bytes`` may wait in the connection; the socket holds about as much before ``writable``
         is cleared.
@@ -41,7 +41,7 @@ class OutputWindow:
         self.writable = True
 
     def take_starved(self) -> bool:
-        """Return whether deliveries that were held back may be sent now, once for all of them."""
+        """Return, once, whether deliveries that were held back may be sent now."""
         if self.starved and self.writable:
             self.starved = False
             return True

@@ -25,21 +25,20 @@ def _call(_name: str, then: Callable[[], None]) -> None:
 
 
 def _unconnected(*_arguments: Any) -> Any:
-    """Stand for a port that the vhost connects."""
+    """Raise: the placeholder of a port that the vhost has not connected."""
     raise AssertionError("the vhost has not connected this port")
 
 
 @dataclass(slots=True, kw_only=True)
 class LevelPorts(Generic[S]):
-    """What a level needs from the store, the pager, the reader and the dead letters of its vhost.
-
-    ``kept`` is called with each slot that begins to hold messages in memory. ``read`` brings a paged-out slot back and
-    then calls. ``measure`` finds the body sizes of a paged-out slot. ``dead_letter`` publishes a dead letter.
-    ``accept`` gives a message to a level, with the moment at which it is due and what else the targets of its record
-    have, and returns its slot and index; what is accepted and settled in a ``transaction`` counts together or not at
-    all after a crash. ``settled`` collects the levels whose settlements are logged at the end of the loop turn.
-    ``credit`` holds publishers back. ``sliced`` runs work that takes several turns. ``keep_poisoned`` is the setting of
-    that name, and ``with_poisoned`` calls back once the queue for a queue's poisoned messages exists.
+    """The functions of the store, the pager, the reader and the dead letters of its vhost that a level needs. ``kept``
+    is called with each slot that begins to hold messages in memory. ``read`` loads a paged-out slot and then calls
+    back. ``measure`` finds the body sizes of a paged-out slot. ``dead_letter`` publishes a dead letter. ``accept`` adds
+    a message to a level, with the moment at which it is due and the other targets of its record, and returns its slot
+    and index; messages accepted and settled in a ``transaction`` survive a crash together or not at all. ``settled``
+    collects the levels whose settlements are logged at the end of the loop turn. ``credit`` holds publishers back.
+    ``sliced`` runs work that takes several turns. ``keep_poisoned`` is the setting of that name, and ``with_poisoned``
+    calls back once the queue for a queue's poisoned messages exists.
     """
 
     store: VhostStore
@@ -69,14 +68,13 @@ class LevelPorts(Generic[S]):
 
 @dataclass(slots=True, kw_only=True)
 class QueuePorts(LevelPorts[S], Generic[S, Q]):
-    """What a queue needs in addition; one object serves all queues of a vhost.
-
-    ``assign`` gives a new queue to a worker, ``retire`` takes a deleted one away. ``unused`` is called with a queue
-    that expired. ``moments`` tells when the messages of a paged-out slot are due. ``fetch`` reads some messages of
-    paged-out slots by their ids, the first ones first. ``kind_of`` returns the class of a new queue by its name, and by
-    whether its declaration was lost; ``level_of`` makes each level of a queue: its level, its number, and whether a
-    durable one persists all messages. ``holding_of`` makes the `Holding` of a queue and a level. ``ended`` is
-    the level of all deleted queues, None before there is one.
+    """The additional functions that a queue needs; one object serves all queues of a vhost. ``assign`` assigns a new
+    queue to a worker, ``retire`` removes a deleted one. ``unused`` is called with a queue that expired. ``moments``
+    returns when the messages of a paged-out slot are due. ``fetch`` reads some messages of paged-out slots by their
+    ids, the first ones first. ``kind_of`` returns the class of a new queue by its name, and by whether its declaration
+    was lost; ``level_of`` creates each level of a queue, given its priority, its number, and whether a durable one
+    persists all messages. ``holding_of`` creates the `Holding` of a queue and a level. ``ended`` is the level of all
+    deleted queues, None before there is one.
     """
 
     assign: Callable[[Q], QueueWorker[Q]]
@@ -95,11 +93,11 @@ class QueuePorts(LevelPorts[S], Generic[S, Q]):
         transaction: Callable[[], AbstractContextManager[None]],
         holding_of: Callable[[Q, S], Any],
     ) -> None:
-        """Take the ports that the vhost has, which is made after them."""
+        """Set the ports of the vhost, which is created after this object."""
         self.accept, self.transaction, self.holding_of = accept, transaction, holding_of
 
     def ended_level(self, level: S) -> S:
-        """Return the level of all deleted queues: that of the first one, which may be this one."""
+        """Return the level shared by all deleted queues: that of the first, which may be this one."""
         if self.ended is None:
             self.ended = level
         return self.ended

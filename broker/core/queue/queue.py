@@ -1,6 +1,5 @@
-"""A queue: its levels, its consumers, and the rules that hold for it.
-
-Its messages are in slots and nowhere else; only a slot manager hands them out.
+"""A queue: its levels, its consumers, and its rules. Its messages are in slots and nowhere else, and only a slot
+manager delivers them.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from broker.store.record import LEVEL_SHIFT
 
 _log = get_logger()
 
-SILENT_MS: Final = 60_000  # between two log lines about messages of one queue whose time cannot be read
+SILENT_MS: Final = 60_000  # between two log lines about messages of one queue with unreadable times
 DEFAULT_PRIORITY: Final = 4  # of a message without one in a strict queue. Source: RabbitMQ 4.3, rabbit_fifo
 PRIORITY_MAX: Final = 31
 
@@ -37,12 +36,11 @@ PRIORITY_MAX: Final = 31
 class Queue(LevelOwner):
     """One queue of a vhost.
 
-    Shapes: ``levels`` has one level per priority, the lowest first; ``level`` is the only one, or the lowest
-        of a ``prioritized`` queue. Their numbers are consecutive, and start with the queue's own. In a ``strict`` queue
-        ``level`` is that of DEFAULT_PRIORITY; the others are made at their first use. ``holding`` has the messages that
-        wait until they are due, in a level besides; it is None until the first one.
-    Invariant: ``plain`` says that a publish need not look at the queue's rules. ``serving`` is set while the worker
-        delivers from the queue.
+    Shapes: ``levels`` has one level per priority, the lowest first; ``level`` is the only one, or the lowest of a
+        ``prioritized`` queue. Their numbers are consecutive, and start with the queue's own. In a ``strict`` queue
+        ``level`` is that of DEFAULT_PRIORITY; the others are created at their first use. ``holding`` holds messages
+        until they are due, in a separate level; it is None until the first one. Invariant: ``plain`` means that a
+        publish need not check the queue's rules. ``serving`` is set while the worker delivers from the queue.
     """
 
     __slots__ = (
@@ -74,14 +72,14 @@ class Queue(LevelOwner):
     level: Level
     deleted: bool
     serving: bool
-    timed: bool  # some message may expire; once true it stays true, because a look costs little
+    timed: bool  # some message may expire; once true it stays true, because a check costs little
     plain: bool
 
-    kept: bool = False  # the broker keeps it for itself: no policy holds, and nothing is published to its name
+    kept: bool = False  # it is internal: no policy applies, and nothing is published to its name
     persists_all: bool = False  # a durable queue records its messages whatever their delivery mode
-    recovered: bool = False  # its declaration was lost: no policy holds, so that no message is dropped
+    recovered: bool = False  # its declaration was lost: no policy applies, so that no message is dropped
     holds: str = ""  # what the broker keeps in it
-    is_overlay: bool = False  # what it holds is for other brokers; a message that came from them does not enter it
+    is_overlay: bool = False  # its messages are for other brokers; messages from other brokers do not enter it
 
     def __init__(
         self, declaration: QueueDeclaration, ports: QueuePorts[Level, Queue], rules: QueueRules | None = None
@@ -107,7 +105,7 @@ class Queue(LevelOwner):
         self.timed = False
         self._ports = ports
         self._pressing = False  # set while its consumers are served because it is full
-        self._silent_until_ms = 0  # when it is logged again that the time of a message cannot be read
+        self._silent_until_ms = 0  # when an unreadable time of a message is logged again
         self.serving = False
         lowest = DEFAULT_PRIORITY if is_quorum else 0
         self.levels = tuple(
@@ -124,7 +122,7 @@ class Queue(LevelOwner):
         self.used()
 
     def move_to(self, worker: QueueWorker[Queue], *, failed: bool = False) -> None:
-        """Let another worker deliver the messages of the queue, perhaps because the last one failed with it."""
+        """Assign the queue to another worker, perhaps because the last one failed with it."""
         self.failures += failed
         self.awake = self.lags = False
         self.worker = worker
@@ -172,31 +170,31 @@ class Queue(LevelOwner):
         return self.levels if self.holding is None else (*self.levels, self.holding.level)
 
     def before(self, verb: str, session: object, *, exclusive: bool = False, room: int = 0) -> None:
-        """Have what a get, consume, declare, purge, delete or commit needs. Raises: Postponed while it is not here.
-
-        `exclusive` and `room` are what a new consumer says: whether it wants to be alone, and how much it can take.
+        """Check that the data needed by a get, consume, declare, purge, delete or commit is here. Raises: Postponed if
+        it is not. `exclusive` and `room` describe a new consumer: whether it is exclusive, and how many messages it can
+        take.
         """
 
     def note_made(self) -> None:
-        """Hear that a client of this broker has just made the queue, which other brokers share."""
+        """Handle the creation of the queue, which other brokers share, by a client of this broker."""
 
     def counts(self) -> tuple[int, int]:
-        """Return how many messages are ready and how many consumers there are, for an answer to a client."""
+        """Return the numbers of ready messages and of consumers, for an answer to a client."""
         return self.ready, len(self.consumers)
 
     def held(self) -> int:
-        """Return how many messages are unacked, for an answer to an operator."""
+        """Return the number of unacked messages, for an answer to an operator."""
         return self.unacked
 
     def note_ready(self, by_priority: dict[int, int]) -> None:
-        """Note how many messages each level has ready on all nodes of a cluster."""
+        """Record the number of ready messages of each level on all nodes of a cluster."""
 
     def ready_by_priority(self) -> dict[int, int]:
-        """Return how many messages each level has ready, for an answer to an operator."""
+        """Return the number of ready messages of each level, for an answer to an operator."""
         return {level.priority: ready for level in self.levels if (ready := level.manager.ready)}
 
     def remaining(self) -> int:
-        """Return how many messages are ready, for the answer to a basic.get."""
+        """Return the number of ready messages, for the answer to a basic.get."""
         return self.ready
 
     # -- rules --------------------------------------------------------------------------------------------------------
@@ -204,20 +202,19 @@ class Queue(LevelOwner):
     def fits(self, sizes: Sequence[int]) -> bool:
         """Return whether a queue that rejects publishes has room for messages with bodies of these sizes.
 
-        A queue whose consumers take messages now counts as having room.
+        A queue whose consumers can take messages now counts as having room.
         """
         if self.consumers.able():
             return True
         return not self.rules.exceeded(self.waiting + len(sizes), self.waiting_bytes + sum(sizes))
 
     def redeclare(self, declaration: QueueDeclaration) -> None:
-        """Take the arguments of a new declaration, whose rules are applied next."""
+        """Set the arguments of a new declaration, whose rules are applied next."""
         self.arguments = declaration.arguments
 
     def apply_rules(self, rules: QueueRules, policy: str | None = None, operator_policy: str | None = None) -> bool:
-        """Take the rules that policies give now, with their names; return whether the rules have changed.
-
-        If they have, `settle_in` is to follow.
+        """Set the rules from the current policies, with their names; return whether the rules have changed. If so,
+        `settle_in` must follow.
 
         Invariant: the levels, and whether one consumer is active at a time, stay those of the declaration.
         """
@@ -227,7 +224,7 @@ class Queue(LevelOwner):
         return changed
 
     def settle_in(self) -> None:
-        """Bring the queue within rules that are new to it."""
+        """Enforce changed rules."""
         if not self.deleted:
             self.used()
             self.look()
@@ -242,7 +239,7 @@ class Queue(LevelOwner):
             level.limit_bytes(limited=rules.max_bytes is not None)
 
     def used(self) -> None:
-        """Postpone the end of a queue that expires unused: a consumer, basic.get and a declare use it."""
+        """Postpone the expiry of an unused queue, because a consumer, basic.get or declare has used it."""
         deadlines = self._ports.deadlines
         expires_ms = self.rules.expires_ms
         if expires_ms is None or self.consumers or self.deleted:
@@ -264,7 +261,7 @@ class Queue(LevelOwner):
         return levels[min(max(priority, 0), len(levels) - 1)]
 
     def level_at(self, priority: int) -> Level:
-        """Return the level of a priority of a strict queue, made now or before.
+        """Return the level of a priority of a strict queue, creating it if necessary.
 
         Source: RabbitMQ 4.3, rabbit_fifo: a higher priority means the highest one.
         """
@@ -280,7 +277,7 @@ class Queue(LevelOwner):
         return made
 
     def level_numbered(self, number: int) -> Level | None:
-        """Return the level with a number that is the queue's own or that of one of its levels, made now or before."""
+        """Return the level with the queue's own number or one of its levels' numbers, creating it if necessary."""
         priority = (number >> LEVEL_SHIFT) - 1
         if priority < 0:
             return self.level
@@ -289,7 +286,7 @@ class Queue(LevelOwner):
         return self.level_at(priority) if self.strict and priority <= PRIORITY_MAX else None
 
     def use_level(self, number: int) -> None:
-        """Make the level with a number, if it is one that the queue may have and has not."""
+        """Create the level with a number, if the queue may have it and does not have it yet."""
         if not self.deleted:
             self.level_numbered(number)
 
@@ -301,7 +298,7 @@ class Queue(LevelOwner):
         return numbers_of(self.number)
 
     def hold(self) -> Holding:
-        """Return what holds the messages that wait until they are due, made now or before."""
+        """Return the holding of the queue's delayed messages, creating it if necessary."""
         holding = self.holding
         if holding is None:
             persists_all = self.persists_all or self.strict
@@ -314,9 +311,8 @@ class Queue(LevelOwner):
         return holding
 
     def due_ms_of(self, message: Message) -> int | None:
-        """Return when a message is due that is to wait for a time which it names, None for one that is due now.
-
-        A message whose time cannot be read is due now.
+        """Return when a message with a time in a due header is due, None if it is due now. A message with an unreadable
+        time is due now.
         """
         headers = self.rules.due_headers
         if not headers:
@@ -341,7 +337,7 @@ class Queue(LevelOwner):
             self.note_at(slot, index, waiting)
 
     def came_due(self, level: Level, slot: Slot, index: int, message: Message) -> None:
-        """Deliver a message that has waited for its time, and is in the queue again, before all others."""
+        """Deliver a message that has become due, and is in the queue again, before all others."""
         self._head.put_last(level.priority, slot, (index,))
         if self.duplicates is not None:
             self.note_at(slot, index, message)
@@ -349,7 +345,7 @@ class Queue(LevelOwner):
             self.accepted(message)
 
     def admits(self, message: Message, *, dead_letter: bool = True) -> bool:
-        """Return whether the queue takes a message: a full queue that rejects publishes does not.
+        """Return whether the queue accepts a message: a full queue that rejects publishes does not.
 
         With reject-publish-dlx and `dead_letter` the message is dead-lettered instead.
         """
@@ -368,16 +364,16 @@ class Queue(LevelOwner):
 
     @property
     def waiting(self) -> int:
-        """The messages that count for a limit of the queue: those that are ready, or wait until they are due."""
+        """The number of messages that count for a limit of the queue: ready ones, and those held until they are due."""
         return self.ready if self.holding is None else self.ready + self.holding.count
 
     @property
     def waiting_bytes(self) -> int:
-        """The size of the bodies of these messages; counted only while a limit needs it."""
+        """The total body size of these messages; counted only while a limit needs it."""
         return sum(level.manager.ready_bytes for level in self.all_levels)
 
     def repeats(self, message: Message) -> bool:
-        """Return whether a queue without duplicates has a message with the same header; then it drops this one."""
+        """Return whether a deduplicating queue has a message with the same header; if so, it drops this one."""
         digest = self.digest(message)
         if digest is None:
             return False
@@ -394,21 +390,21 @@ class Queue(LevelOwner):
         return True
 
     def note_taken(self, message: Message) -> None:
-        """Note the message that a queue without duplicates has just taken."""
+        """Record a message that a deduplicating queue has just accepted."""
         manager = self.level_for(message).manager
         message_id = manager.next_id - 1
         slot = next(slot for slot in reversed(manager.slots.values()) if slot.first <= message_id)
         self.note_at(slot, message_id - slot.first, message)
 
     def note_at(self, slot: Slot, index: int, message: Message) -> None:
-        """Note the place of a message in a queue without duplicates."""
+        """Record the place of a message in a deduplicating queue."""
         digest = self.digest(message)
         if digest is not None and self.duplicates is not None:
             expires_ms = None if isinstance(message, HeldMessage) else self.expires_ms(message)
             self.duplicates.note(digest, slot, index, expires_ms, self._ports.clock.now_ms)
 
     def digest(self, message: Message) -> bytes | None:
-        """Return what stands for the header that tells duplicates, None without it."""
+        """Return the digest of the deduplication header, None without it."""
         return digest_of(message)
 
     def accepted(self, message: Message) -> None:
@@ -427,12 +423,12 @@ class Queue(LevelOwner):
         self.enforce()
 
     def note_returned(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
-        """Deliver messages that came back before all others, in a strict queue."""
+        """Deliver returned messages of a strict queue before all others."""
         if self.strict:
             self._head.put_last(priority, slot, indexes)
 
     def find_returned(self) -> None:
-        """Deliver what came back before a restart first: that of the highest level, then by age."""
+        """Deliver messages returned before a restart first: by priority, then by age."""
         if self.laned:
             for level in reversed(self.levels):
                 for slot in level.manager.slots.values():
@@ -440,13 +436,13 @@ class Queue(LevelOwner):
                         self._head.put_last(level.priority, slot, indexes)
 
     def put_back(self, level: Level, slot: Slot, indexes: Sequence[int]) -> None:
-        """Take back messages that were taken and not sent: they are next again."""
+        """Put back messages that were taken but not sent, so that they are next again."""
         level.manager.put_back(slot, indexes)
         if self.laned:
             self._head.put_back(level.priority, slot, indexes)
 
     def returned(self) -> None:
-        """Apply the rules after messages came back, and deliver them again."""
+        """Apply the rules to returned messages, and deliver them again."""
         self._drop_over()
         if self.timed:
             self.look()
@@ -455,9 +451,8 @@ class Queue(LevelOwner):
     # -- limits -------------------------------------------------------------------------------------------------------
 
     def enforce(self) -> None:
-        """Drop messages from the head until the queue is within its limits, as far as the turn's share goes.
-
-        When the share is used up publishers wait for the next turn, so the queue cannot grow meanwhile.
+        """Drop messages from the head until the queue is within its limits or the turn's share is used up. In the
+        latter case publishers wait for the next turn, so the queue cannot grow meanwhile.
         """
         if not self._over():
             return
@@ -466,7 +461,7 @@ class Queue(LevelOwner):
             self.look()  # another message is at the head now
 
     def _drop_over(self) -> bool:
-        """Drop what exceeds the limits, and return whether anything was dropped."""
+        """Drop messages that exceed the limits, and return whether any was dropped."""
         rules, deadlines = self.rules, self._ports.deadlines
         dropped = 0
         while self._over() and not self.deleted:
@@ -506,10 +501,9 @@ class Queue(LevelOwner):
         return message.timestamp_ms + (own_ms if ttl_ms is None else min(own_ms, ttl_ms))
 
     def look(self) -> bool:
-        """Drop what has expired at the head, and look again when the next head is due.
-
-        Return False when that goes on in the next turn, because the share of this one is used up.
-        A message expires at the head only, as in RabbitMQ's classic queues. A slot that was read stays in memory.
+        """Drop expired messages at the head, and schedule the next check. Return False if this continues in the next
+        turn, because the share of this one is used up. A message expires at the head only, as in RabbitMQ's classic
+        queues. Slots read for this stay in memory.
         """
         deadlines, now_ms = self._ports.deadlines, self._ports.clock.now_ms
         at_ms = self._head.drop_expired(self.expires_ms, now_ms) if self.timed else None
@@ -520,14 +514,13 @@ class Queue(LevelOwner):
         return at_ms > now_ms
 
     def look_at(self, at_ms: int) -> None:
-        """Drop what has expired at the head at that moment: some message may expire."""
+        """Schedule a check of the head at a moment, because some message may expire."""
         self.timed = True
         self._ports.deadlines.set(self, at_ms, self.look)
 
     def drop_expired(self, level: Level, slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
-        """Return those of some taken messages that have not expired; drop the others.
-
-        A waiting consumer gets a message at once, whatever its time to live.
+        """Drop the expired ones among taken messages, and return the others. A waiting consumer gets a message at once,
+        whatever its time to live.
         """
         if self._pressing:
             return indexes
@@ -549,14 +542,14 @@ class Queue(LevelOwner):
     # -- consumers ----------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: RingMember) -> None:
-        """Add a consumer at the end of those of its priority."""
+        """Add a consumer after those of its priority."""
         self.consumers.add(consumer)
         self.had_consumers = True
         self.used()
         self.wake()
 
     def remove_consumer(self, consumer: RingMember) -> None:
-        """Remove a consumer; after the last one the leases go back to the slot manager."""
+        """Remove a consumer; after the last one, return the leases to the slot manager."""
         self.consumers.remove(consumer)
         if self.consumers:
             self.wake()  # another one may be the active one now
@@ -571,7 +564,7 @@ class Queue(LevelOwner):
         return self.consumers.paused
 
     def pause(self) -> None:
-        """Deliver nothing until `resume`; everything else goes on, and the leases go back to the slot manager."""
+        """Deliver nothing until `resume`, and return the leases to the slot manager; everything else continues."""
         self.consumers.pause()
         for level in self.levels:
             level.manager.give_back_all(self.worker.owner)
@@ -593,7 +586,7 @@ class Queue(LevelOwner):
         return None if slot is None else (level, slot)
 
     def take(self, level: Level, slot: Slot, limit: int) -> Sequence[int]:
-        """Hand out up to `limit` messages of the slot that `lease` returned."""
+        """Take up to `limit` messages of the slot that `lease` returned."""
         return self._head.take(level, slot, limit) if self.laned else level.manager.take(slot, limit)
 
     def wake(self) -> None:
@@ -602,19 +595,18 @@ class Queue(LevelOwner):
             self.wake_worker()
 
     def serve_first(self) -> int:
-        """Deliver before a method that would see the messages, and return how many were delivered."""
+        """Deliver before a method that would see the messages, and return the number delivered."""
         return self.worker.serve_first(self)
 
     def purge(self, done: Callable[[int], None]) -> None:
-        """Drop every message that is ready now, in this turn and the next ones, then tell how many; keep unacked ones.
-
-        What was dropped is logged then.
+        """Drop the ready messages, in this turn and later ones, and report their number; unacked messages stay. The
+        drops are logged by then.
         """
         dropped: list[int] = []
         self._ports.sliced.run(self._purge_slots(dropped), lambda: self._end_purge(dropped, done))
 
     def _purge_slots(self, dropped: list[int]) -> Iterator[int]:
-        """Purge slot by slot, note how many messages each had, and yield the cost in units of the turn's share."""
+        """Purge slot by slot, count the messages, and yield the cost in units of the turn's share."""
         for level in self.all_levels:
             for count in level.purge():
                 dropped.append(count)
@@ -627,7 +619,7 @@ class Queue(LevelOwner):
         done(sum(dropped))
 
     def delete(self) -> int:
-        """Cancel the consumers, drop everything and return how many messages were ready."""
+        """Cancel the consumers, drop everything and return the number of ready messages."""
         count = self.ready
         self.deleted = True
         self.exclusive_owner = None  # what still knows the queue, such as a cached route, does not keep its connection
@@ -646,9 +638,8 @@ class Queue(LevelOwner):
         return count
 
     def _let_go(self) -> None:
-        """Give up the references that lead back to the queue, which is freed when its last user lets go.
-
-        The first deleted queue of a vhost keeps its level, which is empty and takes no settlements, for all others.
+        """Clear the references that lead back to the queue, so that it is freed with its last reference. The first
+        deleted queue of a vhost keeps its level, which is empty and accepts no settlements, for all others.
         """
         ended = self._ports.ended_level(self.level)
         if ended is self.level:
@@ -659,7 +650,7 @@ class Queue(LevelOwner):
 
 
 def _number_at(queue_number: int, priority: int) -> int:
-    """Return the number of a level of a strict queue; that of the default one is the queue's own."""
+    """Return the number of a level of a strict queue; the default level has the queue's own number."""
     return queue_number if priority == DEFAULT_PRIORITY else (priority + 1) << LEVEL_SHIFT | queue_number
 
 

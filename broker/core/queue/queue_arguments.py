@@ -26,7 +26,7 @@ NO_TYPE: Final = "undefined"  # RabbitMQ's export for a vhost without one
 TYPES: Final = {CLASSIC: CLASSIC, QUORUM: QUORUM, "rabbit_classic_queue": CLASSIC, "rabbit_quorum_queue": QUORUM}
 
 Check = Callable[[Any, Mapping[str, Any]], str | None]
-"""Takes a value and all arguments; returns the reason why the value cannot be, as RabbitMQ prints it."""
+"""Takes a value and all arguments; returns the reason why the value is invalid, as RabbitMQ prints it."""
 
 
 def default_type(facts: Mapping[str, Any]) -> str | None:
@@ -44,7 +44,7 @@ def ignored_default_type(facts: Mapping[str, Any]) -> str | None:
 
 
 def check_default_type(name: str | None) -> str | None:
-    """Return the default type that an operator asked for. Raises: ValueError."""
+    """Return a valid default type. Raises: ValueError."""
     if name is None or name == NO_TYPE:
         return None
     if name not in TYPES:
@@ -67,7 +67,7 @@ def with_default_type(
 
 
 def _said(facts: Mapping[str, Any]) -> Any:
-    """Return the default type as the facts have it: RabbitMQ writes it next to the name and in the metadata."""
+    """Return the default type in a vhost's facts: RabbitMQ writes it next to the name and in the metadata."""
     metadata = facts.get("metadata")
     for found in (facts, metadata if isinstance(metadata, Mapping) else {}):
         said = found.get(DEFAULT_TYPE_FACT)
@@ -84,8 +84,8 @@ def _reason(said: Any) -> str:
 class QueueDeclaration:
     """The properties with which a queue is created.
 
-    ``number`` names its messages in the log, and no other queue ever had it. ``exclusive_owner`` is the connection of
-    an exclusive queue. ``recovered`` says that the client's declaration was lost.
+    ``number`` identifies its messages in the log, and is never reused. ``exclusive_owner`` is the connection of an
+    exclusive queue. ``recovered`` means that the client's declaration was lost.
     """
 
     name: str
@@ -158,7 +158,7 @@ _type = partial(_choice, "\"unsupported queue type '{}'\"", QUEUE_TYPES)
 _strategy = partial(_choice, "invalid_dlx_strategy", ("at-most-once", "at-least-once"))
 _locator = partial(_choice, "invalid_queue_locator_arg", ("client-local", "random", "least-leaders", "balanced"))
 
-# In the order in which RabbitMQ checks and compares them: the types of queues that have the argument, and its check.
+# In RabbitMQ's order of checks and comparisons: the queue types that have the argument, and its check.
 _ARGUMENTS: Final[dict[str, tuple[tuple[str, ...], Check]]] = {
     "x-expires": (SUPPORTED_TYPES, partial(_positive, _time)),
     "x-message-ttl": (SUPPORTED_TYPES, _time),

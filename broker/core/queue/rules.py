@@ -15,7 +15,7 @@ REJECT_PUBLISH_DLX: Final = "reject-publish-dlx"
 QUORUM: Final = "quorum"
 POISONED_SUFFIX: Final = ".poisoned"
 POISONED_ARGUMENTS: Final[dict[str, Any]] = {"x-queue-type": QUORUM, "x-delivery-limit": -1}
-"""Of the queue of another one's poisoned messages: it keeps transient messages too, and delivers without a limit."""
+"""The arguments of a queue for poisoned messages: it persists transient messages too, and has no delivery limit."""
 QUORUM_DELIVERY_LIMIT: Final = 20  # RabbitMQ 4's default for quorum queues
 RETRY_ALL: Final = "all"
 RETRY_FAILED: Final = "failed"
@@ -29,7 +29,7 @@ def poisoned_name(queue: str) -> str:
 
 
 def can_keep_poisoned(queue: str) -> bool:
-    """Return whether the name of a queue is short enough for another one with the suffix."""
+    """Return whether the name of a queue is short enough for the suffix."""
     return len(queue.encode()) + len(POISONED_SUFFIX) <= SHORT_STRING_MAX_BYTES
 
 
@@ -40,7 +40,7 @@ def is_poisoned_name(queue: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DelayedRetry:
-    """Which messages that come back wait before they are delivered again, and how long.
+    """The rule for holding returned messages before they are delivered again: which ones, and for how long.
 
     Shapes: ``type`` is one of RETRY_TYPES.
     Source: RabbitMQ 4.3, rabbit_fifo.
@@ -51,11 +51,11 @@ class DelayedRetry:
     max_ms: int
 
     def holds(self, *, failed: bool) -> bool:
-        """Return whether a message waits whose delivery `failed`, or was returned."""
+        """Return whether a message is held whose delivery `failed`, or else was returned."""
         return self.type == RETRY_ALL or (self.type == RETRY_FAILED) is failed
 
     def wait_ms(self, failures: int) -> int:
-        """Return how long a message waits after this number of failed deliveries."""
+        """Return the wait of a message after this number of failed deliveries."""
         return min(self.min_ms * max(1, failures), self.max_ms)
 
 
@@ -64,12 +64,12 @@ class QueueRules:
     """The rules of one queue. None means no limit.
 
     Units: ``ttl_ms`` is how long a message may wait, ``expires_ms`` how long the queue may go unused. ``max_length``
-        counts ready messages, ``max_bytes`` their bodies. A message is dead-lettered once it came back more than
-        ``delivery_limit`` times; without a dead letter exchange it is dropped then, unless the queue is to
-        ``keep_poisoned`` messages (None: the setting decides). ``max_priority`` 0 is a queue without priorities. A
-        consumer may hold a message for ``consumer_timeout_ms``. Messages that come back wait as ``retry`` says. A
-        message that names a time in one of the headers ``due_headers`` waits until then. A queue that ``deduplicates``
-        takes no message with a header that one of its messages has.
+        counts ready messages, ``max_bytes`` their bodies. A message returned more than ``delivery_limit`` times is
+        dead-lettered; without a dead letter exchange it is dropped, unless the queue shall ``keep_poisoned`` messages
+        (None: the setting decides). ``max_priority`` 0 is a queue without priorities. A consumer may hold a message for
+        ``consumer_timeout_ms``. Returned messages wait as ``retry`` specifies. A message with a time in one of the
+        headers ``due_headers`` waits until then. A queue that ``deduplicates`` accepts no message with the same
+        deduplication header as one of its messages.
     """
 
     ttl_ms: int | None = None
@@ -91,7 +91,7 @@ class QueueRules:
 
     @property
     def limited(self) -> bool:
-        """Whether the queue may be full."""
+        """Whether the queue has a length limit."""
         return self.max_length is not None or self.max_bytes is not None
 
     def exceeded(self, messages: int, size_bytes: int) -> bool:
@@ -102,7 +102,7 @@ class QueueRules:
 
 
 PLAIN: Final = QueueRules()
-NUMBER_MAX: Final = 1 << 62  # never reached; with a time or a count added it still fits into 64 bits
+NUMBER_MAX: Final = 1 << 62  # never reached; the sum with a time or a count still fits into 64 bits
 _KEYS_OF_RETRY: Final = frozenset({"x-delayed-retry-type", "delayed-retry-type"})
 _NOTHING: Final[Mapping[str, Any]] = {}
 
@@ -110,8 +110,8 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 def merged_definitions(policy: Mapping[str, Any], operator: Mapping[str, Any]) -> dict[str, Any]:
     """Return the definitions of a policy and an operator policy as one, as they apply together.
 
-    Source: RabbitMQ, rabbit_policy: the lesser of two numbers applies, else the operator's value. -1 means no limit. Of
-        two least waits before a retry, the greater one applies.
+    Source: RabbitMQ, rabbit_policy: the smaller of two numbers applies, else the operator's value. -1 means no limit.
+        Of two minimum waits before a retry, the larger applies.
     """
     merged = {**policy, **operator}
     for name in policy.keys() & operator.keys():
@@ -128,7 +128,7 @@ def queue_rules(
 
     The arguments were checked when the queue was declared, the definitions when the policies were set. Numbers are
     capped at NUMBER_MAX: clients and operators may give any 63-bit number, as in RabbitMQ.
-    Source: RabbitMQ, rabbit_queue_type and rabbit_policy: the least of several numbers applies; of texts the
+    Source: RabbitMQ, rabbit_queue_type and rabbit_policy: the smallest of several numbers applies; for texts, the
         operator's, else the client's, else the policy's.
     """
     if not arguments and not policy and not operator:
@@ -166,8 +166,8 @@ def queue_rules(
 def _retry(arguments: Mapping[str, Any], policy: Mapping[str, Any], operator: Mapping[str, Any]) -> DelayedRetry | None:
     """Return the delayed retry of a queue.
 
-    Source: RabbitMQ 4.3, rabbit_quorum_queue: the policy's type wins over the client's, and the lesser of two numbers
-        applies. Nobody checks the arguments when they are declared: an invalid one says nothing.
+    Source: RabbitMQ 4.3, rabbit_quorum_queue: the policy's type wins over the client's, and the smaller of two numbers
+        applies. The arguments are not checked at the declaration; invalid ones are ignored.
     """
     merged = merged_definitions(policy, operator)
     kind = merged.get("delayed-retry-type", arguments.get("x-delayed-retry-type"))
@@ -179,7 +179,7 @@ def _retry(arguments: Mapping[str, Any], policy: Mapping[str, Any], operator: Ma
 
 
 def _positive(*values: Any) -> int | None:
-    """Return the least of the values that are positive numbers."""
+    """Return the smallest positive number among the values."""
     numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
     return min(*numbers, NUMBER_MAX) if numbers else None
 

@@ -1,4 +1,4 @@
-"""The delivery tags of one channel and the messages that they name."""
+"""The delivery tags of one channel and their messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EMPTY_MAX: Final = 32  # empty runs to keep before compacting, or as many as the
 
 LATE_MAX: Final = 256  # ranges of tags that may be acknowledged late; older ranges are forgotten
 
-_looks: Final = count(1)  # numbers the searches for slots that occur twice
+_looks: Final = count(1)  # the number of the current search for repeated slots
 
 
 @mypyc_attr(acyclic=True)  # compiled, it is nothing to the garbage collector: a channel lets go of it when it closes
@@ -119,7 +119,7 @@ class Run(SlotDelivery):
                 self.gone[tag - first] = 0
 
     def waiting(self, tag: int) -> Sequence[int]:
-        """Return the indexes of the messages that wait under the tags up to one."""
+        """Return the indexes of the waiting messages with tags up to one."""
         indexes, gone = self.indexes, self.gone
         start = self.low - self.first
         stop = tag - self.first + 1
@@ -128,7 +128,7 @@ class Run(SlotDelivery):
         return indexes if stop - start == len(indexes) else dense(indexes[start:stop])
 
     def tags(self, upto: int) -> Sequence[int]:
-        """Return the tags that wait, up to one."""
+        """Return the waiting tags up to one."""
         first, gone = self.first, self.gone
         tags = range(self.low, min(self.last, upto) + 1)
         if gone is None or not tags:
@@ -138,7 +138,7 @@ class Run(SlotDelivery):
 
 
 class Unacked:
-    """Numbers the deliveries of a channel and keeps those that wait for an acknowledgement, as runs.
+    """Number the deliveries of a channel and keep those that wait for an acknowledgement, as runs.
 
     Cost: a mark per message that is acknowledged before older ones; a tag out of order costs a search among the runs.
     Invariant: tags ascend over ``runs``. ``_empty`` counts the runs without a message, which include all before
@@ -158,11 +158,11 @@ class Unacked:
         self.aside: list[tuple[Sequence[int], SlotDelivery]] | None = None  # acknowledged in a transaction, with tags
 
     def __len__(self) -> int:
-        """Return how many messages wait."""
+        """Return the number of waiting messages."""
         return self._count
 
     def handed_out(self, level: Level, slot: Slot, indexes: Sequence[int], consumer: RingMember | None) -> None:
-        """Note messages that are sent under the tags that follow the last one and need an acknowledgement.
+        """Record messages sent with the next tags that need an acknowledgement.
 
         Shapes: ``indexes`` ascend; they are kept, and must not be changed.
         """
@@ -175,7 +175,7 @@ class Unacked:
         self._add(level, slot, indexes, start, count, consumer)
 
     def handed_out_one(self, level: Level, slot: Slot, index: int, consumer: RingMember | None) -> None:
-        """Note one message as `handed_out` does."""
+        """Record one message as `handed_out` does."""
         indexes = ONES[index] if index < len(ONES) else range(index, index + 1)
         runs = self.runs
         if runs and runs[-1].slot is slot:
@@ -218,7 +218,7 @@ class Unacked:
         return self.last_tag
 
     def add(self, level: Level, slot: Slot, index: int) -> int:
-        """Give the next delivery tag to a message that was fetched and needs an acknowledgement."""
+        """Assign the next delivery tag to a fetched message that needs an acknowledgement."""
         self.handed_out_one(level, slot, index, None)
         return self.last_tag
 
@@ -226,7 +226,7 @@ class Unacked:
         """Remove and return the deliveries that an acknowledgement names, in the order of their tags.
 
         Shapes: tag 0 with multiple names all of them.
-        Raises: ChannelError 406 for a tag that is not waiting, unless its message was taken back.
+        Raises: ChannelError 406 for an unknown tag, unless its message was taken back.
         """
         if self.late and any(tag in tags for tags in self.late):
             before = self._tags(tag) if multiple else []
@@ -257,14 +257,14 @@ class Unacked:
         return [SlotDelivery(run.level, run.slot, single(index), index, 1, run.consumer)]
 
     def take_all(self) -> list[SlotDelivery]:
-        """Remove and return all deliveries that wait."""
+        """Remove and return all waiting deliveries."""
         taken = [run.remove_up_to(run.last) for run in self.runs if run.left]
         self._count = 0
         self._drop_empty()
         return taken
 
     def take_back(self, consumer: RingMember, upto: int) -> list[SlotDelivery]:
-        """Remove and return what one consumer holds under the tags up to one, which may still be acknowledged."""
+        """Remove and return one consumer's messages with tags up to one; they may still be acknowledged."""
         taken = []
         for run in self.runs:
             if run.first > upto:
@@ -288,26 +288,26 @@ class Unacked:
             del late[:-LATE_MAX]
 
     def oldest_of(self, consumer: RingMember) -> int:
-        """Return the tag of the message that a consumer has held longest, one after the last when it holds none."""
+        """Return the tag of the message that a consumer has held longest, or one past the last tag if it holds none."""
         return next((run.low for run in self.runs if run.left and run.consumer is consumer), self.last_tag + 1)
 
     @property
     def oldest(self) -> int | None:
-        """The tag that has waited longest, None when none waits."""
+        """The tag that has waited longest, None if none waits."""
         return self.runs[self._front].low if self._count else None
 
     def indexes_of(self, slot: Slot) -> list[int]:
-        """List the messages of one slot that wait. Cost: O(runs + messages listed)."""
+        """List the waiting messages of one slot. Cost: O(runs + messages listed)."""
         waiting = [run.waiting(run.last) for run in self.runs if run.slot is slot and run.left]
         waiting += [delivery.indexes for _, delivery in self.aside or () if delivery.slot is slot]
         return list(chain.from_iterable(waiting))
 
     def levels(self) -> Iterable[Level]:
-        """Return the levels of the messages that wait, each once. Cost: O(runs)."""
+        """Return the levels of the waiting messages, each once. Cost: O(runs)."""
         return dict.fromkeys([run.level for run in self.runs if run.left])
 
     def _run_of(self, tag: int) -> Run:
-        """Return the run in which a tag waits. Raises: ChannelError 406 when it does not."""
+        """Return the run of a waiting tag. Raises: ChannelError 406 if it is not waiting."""
         if self._count:
             run = self.runs[self._front]
             if tag > run.last:
@@ -375,13 +375,13 @@ class Unacked:
 
     @property
     def aside_count(self) -> int:
-        """How many messages are set aside."""
+        """The number of messages set aside."""
         return sum([delivery.count for _, delivery in self.aside or ()])
 
     def set_aside(self, tag: int, *, multiple: bool) -> list[SlotDelivery]:
         """Set the deliveries that an acknowledgement names aside, and return them.
 
-        Raises: ChannelError 406 for a tag that is not waiting, which one set aside is not.
+        Raises: ChannelError 406 for a tag that is not waiting, or already set aside.
         """
         tags: list[Sequence[int]] = self._tags(tag or self.last_tag) if multiple else [range(tag, tag + 1)]
         taken = self.take(tag, multiple=multiple)
@@ -392,11 +392,11 @@ class Unacked:
         return taken
 
     def drop_aside(self) -> None:
-        """Forget all deliveries that were set aside, because their transaction is committed."""
+        """Discard all deliveries set aside, because their transaction is committed."""
         self.aside = None
 
     def put_back(self) -> None:
-        """Put all deliveries that were set aside back in their places. Cost: O(deliveries set aside, and runs)."""
+        """Put all deliveries set aside back in their places. Cost: O(deliveries set aside, and runs)."""
         if not self.aside:
             return
         aside, self.aside = sorted(self.aside, key=lambda one: one[0][0]), None
@@ -418,7 +418,7 @@ class Unacked:
         self._drop_empty()
 
     def _tags(self, upto: int) -> list[Sequence[int]]:
-        """List the tags that wait, up to one, by run. Cost: O(runs listed)."""
+        """List the waiting tags up to one, by run. Cost: O(runs listed)."""
         found: list[Sequence[int]] = []
         for place in range(self._front, len(self.runs)):
             run = self.runs[place]
@@ -441,7 +441,7 @@ def _runs(tags: Sequence[int], delivery: SlotDelivery) -> Iterable[Run]:
 
 
 def differ(deliveries: list[SlotDelivery]) -> bool:
-    """Return whether all deliveries are of different slots: then `by_slot` would change nothing, at a higher cost."""
+    """Return whether all deliveries are of different slots, so that `by_slot` would change nothing."""
     number = next(_looks)
     for delivery in deliveries:
         slot = delivery.slot

@@ -1,1 +1,1 @@
-"""Sessions: what the methods of each AMQP class do, one file per class."""
+"""Sessions: the methods of each AMQP class, one file per class."""

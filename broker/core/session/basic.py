@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 __all__ = ["BasicSession"]
 
-# Celery raises the prefetch of a running consumer for each task that waits for its time, and lowers it again. kombu
-# does so with global=true where the broker calls itself RabbitMQ 3.3 to 3.13, and with global=false elsewhere: there it
-# expects AMQP's own reading (0-9-1, basic.qos: of the channel, whenever its consumers started).
+# Celery raises the prefetch of a running consumer for each task with a countdown, and lowers it again. kombu does so
+# with global=true where the broker calls itself RabbitMQ 3.3 to 3.13, and with global=false elsewhere: there it expects
+# AMQP's own reading (0-9-1, basic.qos: of the channel, whenever its consumers started).
 QOS_OF_RUNNING_CONSUMERS: Final = "py-amqp"
 RABBITMQ: Final = "RabbitMQ"
 MARKS_MAX: Final = 4096
-DELIVERIES_AT_ONCE: Final = 16  # runs of messages, of one slot each, that are acknowledged or requeued in one step
+DELIVERIES_AT_ONCE: Final = 16  # runs of messages, of one slot each, acknowledged or requeued in one step
 
 
 class BasicSession(ChannelConsumers):
-    """Consumes, fetches and settles for one channel."""
+    """Consume, fetch and settle for one channel."""
 
     __slots__ = ("_channel", "_fetches", "_marks", "_session", "_vhost", "closed", "consumers_max")
 
@@ -48,7 +48,7 @@ class BasicSession(ChannelConsumers):
         self._session = session
         self._vhost = vhost
         self.closed = False
-        self._fetches = False  # whether basic.get has delivered anything that is to be acknowledged
+        self._fetches = False  # whether basic.get has delivered anything that needs an ack
         self.consumers_max = self.connection.limits.consumers_max
         self._marks: list[tuple[int, int]] = []  # (last delivery tag, when it was seen), for the consumer timeout
 
@@ -71,9 +71,8 @@ class BasicSession(ChannelConsumers):
         self._channel.send(commands.Basic.QosOk())
 
     def _qos_is_of_running_consumers(self) -> bool:
-        """Return whether the client changes the prefetch of its consumers by a qos of this kind.
-
-        kombu does so unless the broker is called RabbitMQ.
+        """Return whether a qos of this kind applies to running consumers. kombu expects this unless the broker is
+        called RabbitMQ.
         """
         connection = self.connection
         return (
@@ -146,12 +145,12 @@ class BasicSession(ChannelConsumers):
         )
 
     def room_of_next(self, *, no_ack: bool) -> int:
-        """Return how many messages a consumer that starts now can take."""
+        """Return the number of messages that a consumer starting now can take."""
         room = UNLIMITED if no_ack or not self.prefetch_consumer else self.prefetch_consumer
         return max(0, min(room, self.room()))
 
     def cancel(self, method: commands.Basic.Cancel) -> None:
-        """End a consumer; what it has unacked stays with the channel. An unknown tag gets the same answer."""
+        """End a consumer; its unacked messages stay with the channel. An unknown tag gets the same answer."""
         tag = method.consumer_tag or ""
         consumer = self.consumers.pop(tag, None)
         if not method.nowait:
@@ -160,23 +159,20 @@ class BasicSession(ChannelConsumers):
             self._leave(consumer)
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
-        """Drop a consumer whose queue was deleted and tell a client that understands it."""
+        """Drop a consumer whose queue was deleted, and notify the client if it supports that."""
         self.consumers.pop(consumer.tag, None)
         if self.connection.has_capability("consumer_cancel_notify"):
             self._channel.send(commands.Basic.Cancel(consumer.tag, True))
 
     def expel(self, consumer: Consumer) -> None:
-        """End a consumer on the broker's own account, and tell a client that understands it."""
+        """Cancel a consumer on the broker's initiative, and notify the client if it supports that."""
         self.consumer_cancelled(consumer)
         self._leave(consumer)
 
     # -- get ----------------------------------------------------------------------------------------------------------
 
     def get(self, queue: Queue, *, no_ack: bool) -> None:
-        """Fetch one message through a slot manager.
-
-        When it is on disk, the connection is held and the answer follows as soon as the message was read.
-        """
+        """Fetch one message through a slot manager. If it is on disk, hold the connection and answer once read."""
         queue.used()
         if queue.timed and not queue.look():
             self.connection.hold()
@@ -218,13 +214,13 @@ class BasicSession(ChannelConsumers):
         self._channel.send_content(method, header, message.body)
 
     def _get_again(self, queue: Queue, level: Level, slot: Slot, *, no_ack: bool) -> None:
-        """Continue a basic.get whose slot was read, with that slot unless a lower message is ready by now."""
+        """Continue a basic.get whose slot was read, with that slot unless an earlier one is ready."""
         self._get_later(queue, no_ack=no_ack)
         if not queue.deleted and not queue.consumers and slot.owner is not None:
             level.manager.give_back(slot)
 
     def _get_later(self, queue: Queue, *, no_ack: bool) -> None:
-        """Continue a basic.get that had to wait for the disk or for expired messages to be dropped."""
+        """Continue a basic.get that waited for the disk or for expired messages to be dropped."""
         self.connection.release()
         if self.closed:
             return
@@ -269,7 +265,7 @@ class BasicSession(ChannelConsumers):
     def close(self) -> None:
         """End the consumers and requeue everything unacked, because the channel is closed.
 
-        What the channel, or its connection, is answered after that is withheld until everything is requeued.
+        Later answers to the channel or its connection are withheld until everything is requeued.
         """
         self.closed = True
         consumers = list(self.consumers.values())
@@ -291,7 +287,7 @@ class BasicSession(ChannelConsumers):
     # -- many at a time -----------------------------------------------------------------------------------------------
 
     def _run(self, steps: Iterator[int], then: Callable[[], None] | None = None) -> None:
-        """Take steps in slices, then call `then`. The connection is held until then, so that its order stays."""
+        """Run steps in slices, then call `then`. The connection is held meanwhile, to keep the order of its methods."""
         self.connection.hold()
         self._vhost.ports.sliced.run(steps, partial(self._go_on, then))
 
@@ -301,7 +297,7 @@ class BasicSession(ChannelConsumers):
             then()
 
     def _returns(self, deliveries: list[SlotDelivery], *, failed: bool) -> Iterator[int]:
-        """Requeue deliveries, those of one slot in each step, and yield its cost in units of the turn's share."""
+        """Requeue deliveries, one slot per step, and yield its cost in units of the turn's share."""
         for delivery in deliveries:
             delivery.level.take_back(delivery.slot, delivery.indexes, failed=failed)
         self._credit(deliveries)
@@ -310,7 +306,7 @@ class BasicSession(ChannelConsumers):
                 yield level.return_next()
 
     def _dead_letter(self, deliveries: list[SlotDelivery]) -> None:
-        """Reject deliveries, in each turn as many as its share allows where they are dead-lettered."""
+        """Reject deliveries; dead-lettered ones over several turns, within the share of each."""
         groups = by_slot(deliveries)
         self._credit(deliveries)
         for level, slot, indexes in groups:
@@ -375,8 +371,8 @@ class BasicSession(ChannelConsumers):
         """Return whether some delivery has waited for its ack longer than the consumer timeout; with 0 none has.
 
         Called periodically. A delivery since the last call counts from this call, so the timeout is late by at most one
-        interval, and no delivery needs a timestamp. There are at most MARKS_MAX marks: of more, every second one goes,
-        and its deliveries count from the next.
+        interval, and no delivery needs a timestamp. There are at most MARKS_MAX marks: beyond that, every second one is
+        removed, and its deliveries count from the next.
         """
         oldest = self.unacked.oldest
         marks = self._marks
@@ -403,7 +399,7 @@ class BasicSession(ChannelConsumers):
         return found
 
     def fetched_too_long(self, now_ms: int) -> int:
-        """Return the timeout of a queue from which a message was fetched by basic.get and held for too long, else 0."""
+        """Return the timeout of a queue whose message was fetched by basic.get and held for too long, else 0."""
         for run in self.unacked.runs if self._fetches else ():
             timeout_ms = run.level.queue.rules.consumer_timeout_ms
             if run.left and run.consumer is None and timeout_ms:
@@ -413,7 +409,7 @@ class BasicSession(ChannelConsumers):
         return 0
 
     def time_out(self, consumer: Consumer, upto: int) -> int:
-        """Cancel a consumer, and requeue what it holds under the tags up to one; return how many messages that are.
+        """Cancel a consumer, requeue its messages with tags up to one, and return their number.
 
         Source: RabbitMQ 4.3: these deliveries have not failed, and may be acknowledged late, without an effect.
         """
@@ -423,13 +419,13 @@ class BasicSession(ChannelConsumers):
         return sum([delivery.count for delivery in deliveries])
 
     def held_since_ms(self, tag: int) -> int | None:
-        """Return when `overdue` first saw a delivery that waits, None if it has not seen it yet."""
+        """Return when `overdue` first saw a waiting delivery, None if it has not seen it yet."""
         place = bisect_left(self._marks, tag, key=itemgetter(0))
         return self._marks[place][1] if place < len(self._marks) else None
 
 
 def by_parts(deliveries: list[SlotDelivery], act: Callable[[list[SlotDelivery]], None]) -> Iterator[int]:
-    """Act on some deliveries in each step, and yield its cost in units of the turn's share."""
+    """Process some deliveries per step, and yield its cost in units of the turn's share."""
     for start in range(0, len(deliveries), DELIVERIES_AT_ONCE):
         part = deliveries[start : start + DELIVERIES_AT_ONCE]
         act(part)

@@ -31,17 +31,18 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionOfChannel"]
 
-AHEAD_MAX: Final = 100  # methods that are postponed together with the one before them
+AHEAD_MAX: Final = 100  # methods postponed together with the one before them
 DELIVERIES_PER_UNIT: Final = 10  # messages delivered in ten microseconds, the unit of the method budget
 
 
 class SessionOfChannel:
-    """The session of a channel: one object per AMQP class, and further ones for what few channels use, once they do.
+    """The session of a channel: one object per AMQP class, and further ones for rarely used features, created on first
+    use.
 
-    Invariant: `transactions` is set on a transactional channel, `replies` and `link` on one that consumed replies or
-        a link of the overlay. `publish` and `publish_run` are the publisher's own methods, so a publish costs no second
-        call; on a transactional channel they are those of `transactions`, and so are the acknowledgements that
-        `settling` takes. `rewired` is notified of the change.
+    Invariant: `transactions` is set on a transactional channel, `replies` and `link` on one that consumed replies or a
+        link of the overlay. `publish` and `publish_run` are the publisher's own methods, so a publish costs no second
+        call; on a transactional channel they are those of `transactions`, as are the acknowledgements of `settling`.
+        `rewired` is called after the change.
     """
 
     __slots__ = (
@@ -71,7 +72,7 @@ class SessionOfChannel:
         basic: Callable[[Channel, SessionClient, Vhost], BasicSession] = BasicSession,
         confirms: MakeConfirms = ChannelConfirms,
     ) -> None:
-        """Take what makes the deliveries and the confirms of the channel."""
+        """Create the deliveries and the confirms of the channel by `basic` and `confirms`."""
         self.channel = channel
         self.session = session
         self.vhost = vhost
@@ -89,7 +90,7 @@ class SessionOfChannel:
         self.rewired: Callable[[SessionOfChannel], None] | None = None
 
     def method(self, method: Any) -> None:
-        """Carry out any method except basic.publish and those that open and close.
+        """Run any method except basic.publish and those that open and close.
 
         Raises: the errors of its class; 503 for a method that only a server may send.
         """
@@ -102,7 +103,7 @@ class SessionOfChannel:
             self._postpone(method, postponed)
 
     def _postpone(self, method: Any, postponed: Postponed) -> None:
-        """Hold the connection, and run a method that has had no effect again when its answer has arrived."""
+        """Hold the connection, and run a method, which has had no effect, again when its answer has arrived."""
         if is_plain_addition(method):
             self._look_ahead(postponed)
         self.session.connection.hold()
@@ -110,14 +111,13 @@ class SessionOfChannel:
         postponed.begin(partial(self._run_again, method))
 
     def _look_ahead(self, postponed: Postponed) -> None:
-        """Postpone the methods that come next together with this one, as far as they are declares and binds.
-
-        Each of them is carried out in its order later, and answered then; it asks again if this was in vain.
+        """Postpone the declares and binds that directly follow this method together with it. Each of them runs in its
+        order later, and is answered then; it asks again if this was in vain.
         """
         for channel, method in self.session.connection.upcoming(AHEAD_MAX):
             if not is_plain_addition(method):
                 break
-            method.nowait = True  # pamqp's object: one that has nothing to wait for must not be answered here
+            method.nowait = True  # pamqp's object: a method that need not wait must not be answered here
             try:
                 METHODS[type(method)](cast("SessionOfChannel", channel.session), method)
             except Postponed as following:
@@ -152,7 +152,7 @@ class SessionOfChannel:
         self._deliver_first([*self.basic.queues(), *unacked])
 
     def close(self) -> None:
-        """End the channel's consumers and requeue what they had not settled."""
+        """End the channel's consumers and requeue their unsettled messages."""
         self.closed = True
         self.session.channel_closed(len(self.basic.unacked) + self.basic.unacked.aside_count)
         self.publisher.confirms.close()
@@ -179,7 +179,7 @@ class SessionOfChannel:
         self.channel.send(commands.Channel.FlowOk(active=True))
 
     def declare_queue(self, method: commands.Queue.Declare) -> None:
-        """Declare a queue; for a name of direct replies, only tell whether its consumer exists."""
+        """Declare a queue; for a direct reply name, only answer whether its consumer exists."""
         if method.queue.startswith(DIRECT_REPLY_TO):
             self._reply_session().declare(method)
         else:
@@ -202,7 +202,7 @@ class SessionOfChannel:
         self.basic.qos(method)
 
     def consume(self, method: commands.Basic.Consume) -> None:
-        """Start a consumer on the named queue, the one of direct replies, or a link of the overlay."""
+        """Start a consumer on the named queue, the direct reply consumer, or an overlay link."""
         if method.queue == DIRECT_REPLY_TO:
             self._reply_session().consume(method)
         elif method.queue == LINK_QUEUE:
@@ -262,7 +262,7 @@ class SessionOfChannel:
             link.end()
 
     def _reply_session(self) -> ReplySession:
-        """Return the session of direct replies, which the first use makes."""
+        """Return the session of direct replies, which the first use creates."""
         if self.replies is None:
             self.replies = ReplySession(self.channel, self.vhost, self.basic, self.publisher.detailed)
         return self.replies
@@ -295,11 +295,11 @@ class SessionOfChannel:
         self.channel.send(commands.Tx.SelectOk())
 
     def commit(self, _method: commands.Tx.Commit) -> None:
-        """Carry out what was kept. Raises: as TxSession.commit()."""
+        """Commit the kept publishes and acknowledgements. Raises: as TxSession.commit()."""
         self._selected_transactions().commit()
 
     def roll_back(self, _method: commands.Tx.Rollback) -> None:
-        """Drop what was kept. Raises: ChannelError 406 when the channel is not transactional."""
+        """Drop the kept publishes and acknowledgements. Raises: ChannelError 406 on a non-transactional channel."""
         self._selected_transactions().rollback()
 
     def _selected_transactions(self) -> TxSession:
@@ -323,7 +323,7 @@ class SessionOfChannel:
     # -- what comes first ---------------------------------------------------------------------------------------------
 
     def _deliver_first(self, queues: Iterable[LevelOwner]) -> None:
-        """Deliver from queues before a method that depends on it, as far as consumers have room.
+        """Deliver from queues, within their consumers' room, before a method that depends on it.
 
         Otherwise the messages would wait for the turn. Cost: nothing if nothing was published since the last turn.
         """
@@ -338,7 +338,7 @@ class SessionOfChannel:
             self.session.method_budget.spend(handed_out // DELIVERIES_PER_UNIT)
 
     def _named(self, name: str) -> list[Queue]:
-        """Return the queue that a client names, if it exists, with what was published to it so far."""
+        """Return the queue that a client names, if it exists, with messages published to it so far."""
         queue = self.queues.known(name)
         if queue is None:
             return []
@@ -347,7 +347,7 @@ class SessionOfChannel:
 
 
 def is_plain_addition(method: Any) -> bool:
-    """Return whether a method only adds an exchange, a queue or a binding whose names it tells."""
+    """Return whether a method only adds an exchange, a queue or a binding with explicit names."""
     match method:
         case commands.Queue.Declare():
             return not method.passive and bool(method.queue) and not method.queue.startswith(RESERVED)

@@ -1,4 +1,4 @@
-"""The confirms of one channel: which publishes wait for one, and the acks and nacks that answer them."""
+"""The confirms of one channel: the publishes that wait for one, and the acks and nacks that answer them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 ACK: Final = 80
 NACK: Final = 120
-DROPPED: Final = 81  # an ack of a message that was dropped because its number was used before
+DROPPED: Final = 81  # an ack of a message that was dropped because its number was already used
 _CONFIRM: Final = Struct(">BHIHHQBB")  # basic.ack, basic.nack: type, channel, size, class, method, tag, bits, frame end
-# The bit that RabbitMQ sets in every nack, where it means nothing to a publisher. In an ack it says that the broker had
-# the message already; clients look at the first bit alone, and only one that announced the capability gets it.
+# The bit that RabbitMQ sets in every nack, where it has no meaning for a publisher. In an ack it means that the broker
+# already had the message; clients read only the first bit, and only one that announced the capability gets it.
 _MARKED: Final = 2
 _TELLS_DROPPED: Final = "slotmq.dropped_publishes"
 
 
 class OtherAnswers:
-    """The publishes of a channel that get another answer than a plain ack: a nack, or an ack of a dropped message.
+    """The publishes of a channel whose answer is not a plain ack: a nack, or an ack of a dropped message.
 
     Shapes: both lists of numbers ascend.
     """
@@ -46,7 +46,7 @@ class OtherAnswers:
             insort(refused, number)
 
     def drop(self, number: int) -> None:
-        """Answer the last publish as one whose number was used before."""
+        """Answer the last publish as a duplicate, whose number was already used."""
         self._dropped.append(number)
 
     def take_due(self, upto: int) -> dict[int, int]:
@@ -65,7 +65,7 @@ def due_numbers(numbers: list[int], upto: int) -> list[int]:
 
 
 class ChannelConfirms:
-    """Numbers the publishes of one channel, and confirms those that are safe.
+    """Number the publishes of one channel, and confirm those that are on disk.
 
     Units: ``published``, ``confirmed`` and ``logged`` are publish sequence numbers, which start at 1 with
         confirm.select; ``logged`` is the last one whose confirm has to wait for the disk.
@@ -99,8 +99,8 @@ class ChannelConfirms:
         self._wide = vhost.wide
         self._tally = tally
         self._tells_dropped = connection.has_capability(_TELLS_DROPPED)
-        self._entering = 0  # the first publish that has yet to enter some of its queues, 0 for none
-        self._others: OtherAnswers | None = None  # made by the first, because most channels have none
+        self._entering = 0  # the first publish that has not entered all of its queues, 0 for none
+        self._others: OtherAnswers | None = None  # created by the first, because most channels have none
         self.closed = False
         self.silent = False
         self.confirming = False
@@ -110,17 +110,17 @@ class ChannelConfirms:
         self.logged = 0
 
     def start(self) -> None:
-        """Confirm each publish from now on; the confirms follow the answers that the channel has given so far."""
+        """Start to confirm publishes; the confirms follow earlier answers of the channel."""
         if not self.confirming:
             self.confirming = self.silent = True
             self._connection.when_sent(self._number, self._speak)
 
     def close(self) -> None:
-        """Send no more confirms: the channel is gone, and they have no receiver."""
+        """Stop sending confirms, because the channel is closed."""
         self.closed = self.silent = True
 
     def _speak(self) -> None:
-        """Send confirms from now on, and those that are due."""
+        """Start to send confirms, beginning with those that are due."""
         self.silent = self.closed
         if self.published > self.confirmed:
             self._ask()
@@ -140,7 +140,8 @@ class ChannelConfirms:
         """Count the publishes of a run from one place up to another, and expect their confirms. HOT.
 
         Shapes: headers and bodies as in a PublishRun. ``targets[n]`` is the PublishEntry of the messages up to place
-            ``stops[n]``; messages that no entry took went nowhere. `logged` of the publishes have to wait for the disk.
+            ``stops[n]``; messages without an entry were not routed. `logged` of the publishes have to wait for the
+            disk.
         Cost: one step for each entry, not for each message.
         """
         if start == stop:
@@ -180,7 +181,7 @@ class ChannelConfirms:
         self.logged = self.published
 
     def wait_for_queues(self) -> None:
-        """Confirm the last publish, which goes to very many queues, when all of them have it."""
+        """Confirm the last publish, which goes to very many queues, once all of them have it."""
         if self.confirming:
             self._entering = self._entering or self.published
             self._wide.when_entered(self._entered)
@@ -190,12 +191,12 @@ class ChannelConfirms:
         self.refuse(self.published)
 
     def drop_last(self) -> None:
-        """Confirm the last publish as one whose number was used before, if the client wants to know."""
+        """Confirm the last publish as a duplicate, if the client supports that."""
         if self.confirming and self._tells_dropped:
             self._other_answers().drop(self.published)
 
     def refuse(self, number: int) -> None:
-        """Answer an unconfirmed publish with a nack: a full queue did not take it."""
+        """Answer an unconfirmed publish with a nack, because a full queue refused it."""
         self._other_answers().refuse(number)
 
     def _other_answers(self) -> OtherAnswers:
@@ -209,7 +210,7 @@ class ChannelConfirms:
         self._ask()
 
     def _ask(self) -> None:
-        """Ask the committer to confirm what was published."""
+        """Ask the committer to confirm the publishes."""
         if not self.waiting:
             self.waiting = True
             self._committer.wait(self)

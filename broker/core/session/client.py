@@ -24,10 +24,9 @@ BUDGET_UNITS: Final = 200  # of about ten microseconds: two milliseconds of one 
 
 
 class MethodBudget:
-    """Holds a connection until the next turn of the loop, each time its methods have used up the budget.
-
-    The bytes that are read in a turn bound the cost of publishes. A method of fifty bytes may cost as much as many
-    publishes, and one read brings thousands of them: this bounds their cost.
+    """Hold a connection until the next turn of the loop each time its methods have used up the budget. The bytes read
+    in a turn bound the cost of publishes. But a method of fifty bytes may cost as much as many publishes, and one read
+    returns thousands of them: the budget bounds their cost.
     Units: about ten microseconds.
     """
 
@@ -55,12 +54,11 @@ class SessionClient:
     """The client of one connection, and the owner of its exclusive queues.
 
     Invariant: ``user`` is set once authenticated, ``method_budget`` and ``publish_share`` once a vhost was opened; no
-        channel is opened before. ``publishing`` is set by the first publish. While ``drains`` are under way the
-        client finishes what it holds; ``unsettled`` is what channels held that were closed meanwhile. ``patient``
-        is set for a part of this process and for a link of the overlay: an alarm blocks it as long as it stands,
-        whatever the vhost's limit is. ``postponed`` has the postponements of the running method, in order: a
-        connection postpones one method at a time. ``client_key`` is the id of a client of MQTT as it stands in
-        routing keys, otherwise empty.
+        channel is opened before. ``publishing`` is set by the first publish. While ``drains`` are under way the client
+        finishes its messages; ``unsettled`` counts those of channels closed meanwhile. ``patient`` is set for a part of
+        this process and for an overlay link: an alarm blocks it for as long as it lasts, whatever the vhost's limit is.
+        ``postponed`` has the postponements of the running method, in order: a connection postpones one method at a
+        time. ``client_key`` is an MQTT client's id as encoded in routing keys, otherwise empty.
     """
 
     __slots__ = (
@@ -81,7 +79,7 @@ class SessionClient:
     )
 
     def __init__(self, connection: Connection, name: str, permissions: Permissions, usage: Usage) -> None:
-        """Take the connection's name, as RabbitMQ prints it."""
+        """`name` is the connection's name, as RabbitMQ prints it."""
         self.connection = connection
         self.name = name
         self.output_window = OutputWindow(connection)
@@ -98,19 +96,19 @@ class SessionClient:
         self.publish_share: CreditShare
 
     def user_changed(self, user: User) -> None:
-        """Take the user with changed tags."""
+        """Replace the user by one with changed tags."""
         self.user = user
 
     def identify(self, client_key: str) -> None:
-        """Take the id of a client of MQTT, as it stands in routing keys."""
+        """Set the id of an MQTT client, as encoded in routing keys."""
         self.client_key = client_key
 
     def publishes(self) -> None:
-        """Note the first publish: an alarm blocks the connection from now on."""
+        """Handle the first publish: from now on an alarm blocks the connection."""
         self.publishing = True
 
     def be_patient(self) -> None:
-        """Let an alarm block the connection as long as it stands."""
+        """Let an alarm block the connection for as long as it lasts."""
         self.patient = True
 
     def check(self, resource: Resource, kind: Kind) -> None:
@@ -149,7 +147,7 @@ class SessionClient:
         return self.client_key != "" and self.permissions.differs_by_client(self.user, exchange)
 
     def channel_closed(self, unacked: int) -> None:
-        """Subtract one channel from the user's count; what it has not settled counts during a drain."""
+        """Subtract one channel from the user's count; its unsettled messages count during a drain."""
         assert self.user is not None
         if self.drains:
             self.unsettled += unacked

@@ -1,4 +1,4 @@
-"""The broker's side of one connection: its user, its vhost, and what ends with it."""
+"""The broker's side of one connection: its user, its vhost, and the objects that end with it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class SessionOfConnection(SessionClient):
     # -- what the connection machine calls ----------------------------------------------------------------------------
 
     def authenticate(self, mechanism: str, response: bytes) -> None:
-        """Check the client's login, and admit or refuse it when the decision is there."""
+        """Check the client's login, and admit or refuse it once decided."""
         self.connection.hold()
         self.mechanism = sys.intern(mechanism)  # shared by all connections
         connection = self.connection
@@ -74,11 +74,11 @@ class SessionOfConnection(SessionClient):
 
     @property
     def login_protocol(self) -> str:
-        """The protocol as which logins of the client are counted."""
+        """The protocol under which the client's logins are counted."""
         return AMQP
 
     def _decided(self, mechanism: str, verdict: Verdict) -> None:
-        """Take the decision on the login, perhaps after the client has gone."""
+        """Handle the decision on the login, perhaps after the client has disconnected."""
         if self.connection.finished:
             return
         if isinstance(verdict, Refused):
@@ -90,7 +90,7 @@ class SessionOfConnection(SessionClient):
 
     @property
     def unwritten_bytes(self) -> int:
-        """How many bytes of the vhost's records no commit has taken; those that a read adds are this client's."""
+        """Bytes of the vhost's records that are not committed; the bytes added during a read are this client's."""
         return 0 if self.vhost is None else self.vhost.store.unwritten_bytes
 
     def open(self, vhost: str) -> None:
@@ -136,7 +136,9 @@ class SessionOfConnection(SessionClient):
         """Accept a new secret and ignore it, as RabbitMQ does: a password does not expire."""
 
     def close(self) -> None:
-        """End what belonged to the connection, and delete its exclusive queues; the client's close is answered then."""
+        """End everything that belongs to the connection, and delete its exclusive queues; then answer the client's
+        close.
+        """
         if self.vhost is not None:
             assert self.user is not None
             self.vhost.closed()
@@ -155,12 +157,12 @@ class SessionOfConnection(SessionClient):
         _log.error("connection.crashed", **self.facts, exc_info=error)
 
     def _tell(self, event: str) -> None:
-        """Log an event; one of a client within the process is for debugging alone: it may live for one HTTP request."""
+        """Log an event, at debug level for a client within the process, which may exist for a single HTTP request."""
         (_log.debug if self.peer.inside else _log.info)(event, **self.facts)
 
     @property
     def facts(self) -> dict[str, str]:
-        """The fields of the connection in each log line, as far as they are known."""
+        """The known fields of the connection for log lines."""
         facts = {"conn": self.name}
         if self.user is not None:
             facts["user"] = self.user.name
@@ -172,7 +174,7 @@ class SessionOfConnection(SessionClient):
         return facts
 
     def wake_consumers(self) -> None:
-        """Serve the queues of its consumers, because the client reads again; the channel served last comes last."""
+        """Serve the queues of its consumers, because the client is reading again; the channel served last is last."""
         numbers = list(self.connection.channels)
         last = self.output_window.last_served
         turn = numbers.index(last) + 1 if last in numbers else 0
@@ -183,19 +185,21 @@ class SessionOfConnection(SessionClient):
 
     @property
     def blocked_max_s(self) -> int | None:
-        """How many seconds an alarm may block the connection, None for any number."""
+        """The most seconds for which an alarm may block the connection, None for no limit."""
         return None if self.vhost is None or self.patient else self.vhost.limits.blocked_max_s
 
     def tell_blocked(self, reason: str) -> None:
-        """Log that an alarm blocks the connection, which publishes."""
+        """Log that an alarm blocks the publishing connection."""
         _log.warning("connection.blocked", **self.facts, reason=reason)
 
     def tell_blocked_too_long(self, blocked_s: int) -> None:
-        """Log that the broker closes the connection, because an alarm has blocked it as long as its vhost allows."""
+        """Log that the broker closes the connection, because an alarm has blocked it for the time that its vhost
+        allows.
+        """
         _log.warning("connection.blocked_too_long", **self.facts, blocked_s=blocked_s)
 
     def tell_unread(self, unread_s: int, unsent_bytes: int) -> None:
-        """Log that the client has not read what the broker sends for a while, with the first of its consumers."""
+        """Log that the client has not read the broker's output for some time, with the first of its consumers."""
         consumers = [
             consumer
             for channel in self.connection.channels.values()
@@ -218,7 +222,7 @@ class SessionOfConnection(SessionClient):
 
     @property
     def unacked(self) -> int:
-        """How many messages wait for this client's acknowledgements."""
+        """The number of messages that wait for this client's acknowledgements."""
         found = [cast("SessionOfChannel", channel.session).basic for channel in self.connection.channels.values()]
         return sum([len(basic.unacked) + basic.unacked.aside_count for basic in found])
 
@@ -227,28 +231,30 @@ class SessionOfConnection(SessionClient):
         return [consumer for basic in found for consumer in basic.consumers.values()]
 
     def drain(self) -> None:
-        """Deliver nothing more to the client, except answers that it waits for, until as many calls of `end_drain`."""
+        """Stop deliveries to the client, except for answers that it waits for, until the same number of calls of
+        `end_drain`.
+        """
         self.drains += 1
         for consumer in self._consumers():
             if not consumer.takes_replies:
                 consumer.shut()
 
     def end_drain(self) -> None:
-        """Deliver again, unless another drain is under way."""
+        """Resume deliveries, unless another drain is under way."""
         self.drains -= 1
         for consumer in self._consumers():
             if not consumer.takes_replies:
                 consumer.open()
 
     def cancel_consumers(self) -> int:
-        """Cancel all consumers, tell the client, and return how many there were."""
+        """Cancel all consumers, notify the client, and return their number."""
         consumers = self._consumers()
         for consumer in consumers:
             consumer.session.expel(consumer)
         return len(consumers)
 
     def cancel_unreadable(self) -> None:
-        """Cancel the consumers whose queue the user may not read any more, and tell the client."""
+        """Cancel the consumers whose queue the user may no longer read, and notify the client."""
         assert self.user is not None and self.vhost is not None
         for channel in list(self.connection.channels.values()):
             basic = cast("SessionOfChannel", channel.session).basic
@@ -266,7 +272,7 @@ class SessionOfConnection(SessionClient):
     def close_overdue(self, now_ms: int, timeout_ms: int) -> None:
         """Close the channels on which a delivery has waited for its ack longer than the consumer timeout, 0 for none.
 
-        A consumer with a timeout of its own, or of its queue, is cancelled instead if its client understands that.
+        A consumer with a timeout of its own, or of its queue, is cancelled instead if its client supports that.
         Source: RabbitMQ, consumer_timeout; of a consumer and of a queue, RabbitMQ 4.3.
         """
         for channel in list(self.connection.channels.values()):

@@ -39,7 +39,7 @@ pack_target: Final = TARGET.pack
 
 
 class DetailedPublisher:
-    """Publishes the messages of one channel that its publisher does not take in a run.
+    """Publish the messages of one channel that its publisher cannot include in a run.
 
     Units: ``replies`` is the channel's consumer of direct replies.
     """
@@ -84,16 +84,16 @@ class DetailedPublisher:
         self.replies: ReplyConsumer | None = None
 
     def take_replies(self, consumer: ReplyConsumer | None) -> None:
-        """Take the channel's reply consumer, or forget it."""
+        """Set or clear the channel's reply consumer."""
         self.replies = consumer
 
     def knows(self, mark: ProducerMark | None) -> bool:
-        """Return whether a publish has no producer, or that of the last one, which this broker has."""
+        """Return whether a publish has no producer, or that of the last publish, which this broker has."""
         producer = self._producer
         return mark is None or (producer is not None and not producer.forgotten and producer.name == mark.producer)
 
     def lacks(self, publish: Callable[[], None]) -> bool:
-        """Return whether the present publish has to wait for its producer; then `publish` is called later."""
+        """Return whether the current publish has to wait for its producer; if so, `publish` is called later."""
         return publish_later(self._session, self._channel.number, self._producers, self._channel.facts.mark, publish)
 
     def publish(self, entry: PublishEntry, header: bytes, body: bytes) -> None:
@@ -137,7 +137,7 @@ class DetailedPublisher:
             self._confirms.wait_for_disk()
 
     def _use_number(self, mark: ProducerMark, header: bytes) -> bytes:
-        """Return the record targets that the number of a publish adds, none when it was used before. HOT.
+        """Return the record targets that the number of a publish adds, none if it was already used. HOT.
 
         A duplicate is confirmed after the original: with the next sync, if records wait for one.
         Raises: ChannelError 403, 406.
@@ -172,11 +172,11 @@ class DetailedPublisher:
         return self._look_closely(entry, header, body)
 
     def send(self, publication: Publication, *, admitted: bool = False) -> None:
-        """Delay, return, answer or post a publication, and count it as refused when a queue is full.
+        """Delay, return, answer or post a publication, and count it as refused if a queue is full.
 
         With `admitted` full queues are not checked. A mandatory message without a queue is returned before its confirm,
-        as in RabbitMQ. A numbered message is accepted by all its queues or by none, so that it can be sent again; one
-        that was accepted before is skipped.
+        as in RabbitMQ. A numbered message is accepted by all its queues or by none, so that it can be sent again; if it
+        was accepted before, it is skipped.
         """
         if publication.used:
             assert publication.producer is not None
@@ -220,9 +220,8 @@ class DetailedPublisher:
             self._confirms.wait_for_disk()
 
     def _look_at_retained(self, publication: Publication, asked: Any) -> None:
-        """Check whether a message can be retained, if its header asks for it. Raises: ChannelError 406.
-
-        A header of an MQTT client that is not true is a user property, which is only text.
+        """Check whether a message can be retained, if its header asks for it. Raises: ChannelError 406. In a message of
+        an MQTT client, any other value of the header is a user property, which is only text.
         """
         if asked is not True and self._session.connection.protocol != AMQP:
             return

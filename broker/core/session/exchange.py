@@ -21,7 +21,7 @@ UNITS: Final = 3  # the cost of each of these methods, in a connection's method 
 
 
 class ExchangeSession:
-    """Declares, deletes and binds exchanges for one channel."""
+    """Declare, delete and bind exchanges for one channel."""
 
     __slots__ = ("_channel", "_session", "_vhost")
 
@@ -63,7 +63,7 @@ class ExchangeSession:
     def delete(self, method: commands.Exchange.Delete) -> None:
         """Delete an exchange and its bindings.
 
-        Raises: 403, 406 when it is in use and must not be.
+        Raises: 403, 406 if it is in use and `if_unused` is set.
         """
         self._session.method_budget.spend(UNITS)
         name = strip_name(method.exchange)

@@ -1,7 +1,5 @@
-"""A publish after the detailed check: routed, with its remaining work.
-
-It serves messages whose properties require work of the broker, and routes with queues that have rules. A
-transaction keeps publications until it is committed.
+"""A publish after the detailed check: routed, with its remaining work. It serves messages whose properties require work
+by the broker, and routes to queues with rules. A transaction keeps publications until it is committed.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ def publish_later(
 def republish(
     session: SessionClient, channel: int, publish: Callable[[], None], postponed: Postponed | None = None
 ) -> None:
-    """Publish what waited while the connection was held; no frame is being processed."""
+    """Publish a message that waited while the connection was held; no frame is being processed."""
     connection = session.connection
     connection.release()
     try:
@@ -66,9 +64,9 @@ def republish(
 class Publication:
     """One checked and routed publish.
 
-    Units: ``delay_ms`` is None unless its exchange keeps it for a while.
-    Shapes: ``producer`` numbered it ``sequence``, if it has a number; ``original`` is its header with the number, which
-        the publisher gets back when the message is unroutable.
+    Units: ``delay_ms`` is None unless its exchange delays it. Shapes: ``producer`` numbered it ``sequence``, if it has
+        a number; ``original`` is its header with the number, which is returned to the publisher if the message is
+        unroutable.
     """
 
     __slots__ = (
@@ -108,30 +106,30 @@ class Publication:
         self.delay_ms = delay_ms
         self.producer: Producer | None = None
         self.sequence = 0
-        self.retainer: Retainer | None = None  # keeps the message, if it is retained
+        self.retainer: Retainer | None = None  # retains the message, if it is to be retained
 
     @property
     def used(self) -> bool:
-        """Whether its number was used by a publish before it."""
+        """Whether its number was used by an earlier publish."""
         return self.producer is not None and self.sequence in self.producer.sequences
 
     def take_number(self, producer: Producer, sequence: int, original: bytes) -> None:
-        """Take the number that a producer gave the publish, and the header that has it."""
+        """Set the number that a producer gave the publish, and the header with it."""
         self.producer, self.sequence, self.original = producer, sequence, original
 
     def retain_with(self, retainer: Retainer) -> None:
-        """Take what keeps the message besides the queues."""
+        """Set the store that retains the message, in addition to the queues."""
         self.retainer = retainer
 
     def renew(self, producers: Producers) -> None:
-        """Take its producer again, if this broker gave it up meanwhile. Raises: Postponed."""
+        """Claim its producer again, if this broker has released it meanwhile. Raises: Postponed."""
         producer = self.producer
         if producer is not None and producer.forgotten:
             producers.require(producer.name, producer.owner)
             self.producer = producers.of(producer.name, producer.owner)
 
     def use_number(self, now_ms: int) -> bytes:
-        """Mark its number, if it has one, as used, and return what that adds to the targets of the record."""
+        """Mark its number, if any, as used, and return the targets that this adds to the record."""
         if self.producer is None or self.producer.forgotten:
             return b""
         self.producer.sequences.add(self.sequence, now_ms)
@@ -147,7 +145,7 @@ def look_closely(
     body: bytes,
     replies: ReplyConsumer | None,
 ) -> Publication:
-    """Check the properties of a publish, and return it with the header that consumers will see.
+    """Check the properties of a publish, and return it with the header that consumers will get.
 
     `replies` is the reply consumer of the publishing channel.
     Raises: ChannelError 403, 406. The order of the checks is RabbitMQ's.
@@ -210,7 +208,7 @@ def look_at_numbered(
 
 
 def _as_delivered(facts: HeaderFacts, header: bytes, replies: ReplyConsumer | None) -> bytes:
-    """Return the header as consumers see it: with a reply name that can be answered, and without BCC."""
+    """Return the header for consumers: with a usable reply name, and without BCC."""
     if replies is not None and facts.reply_to == DIRECT_REPLY_TO:
         header = edit_header(header, set_properties={"reply_to": replies.name})
     if facts.bcc is not MISSING:
@@ -219,7 +217,7 @@ def _as_delivered(facts: HeaderFacts, header: bytes, replies: ReplyConsumer | No
 
 
 def check_user_id(user: User, claimed: str | None) -> None:
-    """Refuse to publish in another user's name. Raises: ChannelError 406."""
+    """Check that a publish does not claim another user's name. Raises: ChannelError 406."""
     if claimed is not None and claimed != user.name and IMPERSONATOR not in user.tags:
         raise ChannelError(406, f"user_id property set to '{claimed}' but authenticated user was '{user.name}'")
 

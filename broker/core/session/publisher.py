@@ -34,7 +34,7 @@ QUEUES_PER_UNIT: Final = 8  # queues that a message enters in ten microseconds, 
 
 
 class Resolver:
-    """Looks up rights, exchange and route of a publish, and caches them for the user, or for a client of MQTT.
+    """Look up rights, exchange and route of a publish, and cache them for the user, or for an MQTT client.
 
     Shapes: ``entries`` maps payloads to their entries; empty before the channel's first publish, and after `forget`.
     """
@@ -94,7 +94,7 @@ class Resolver:
         self.entries = {}
 
     def _choose_cache(self, payload: bytes) -> None:
-        """Take a cache of the client's own, if other clients of its user have other rights to the exchange."""
+        """Use a separate cache for the client, if other clients of its user have other rights to the exchange."""
         session, caches = self._session, self._vhost.publish_caches
         assert session.user is not None
         exchange = self._vhost.exchange_resource(payload[7 : 7 + payload[6]].decode())
@@ -102,7 +102,7 @@ class Resolver:
             self._cache = caches.own()
 
     def _find(self, payload: bytes, target: PublishTarget, key: str) -> PublishEntry:
-        """Return the route of a publish that the user may make; one that leads nowhere costs little."""
+        """Return the route of a permitted publish; a route without queues costs little."""
         exchange = target.exchange
         mandatory = payload[-1] & _MANDATORY == _MANDATORY
         dynamic = False
@@ -144,7 +144,7 @@ class Resolver:
 
 
 class Publisher:
-    """Publishes for one channel: runs of messages here, all others with a detailed check."""
+    """Publish for one channel: runs of messages here, all others with a detailed check."""
 
     __slots__ = (
         "_channel",
@@ -250,7 +250,7 @@ class Publisher:
                         logged = place + 1 - start
                 elif entry.nowhere and (numbers is None or not messages):
                     entry.tally.count(1, 0)
-                else:  # one without a queue ends a run whose messages need consecutive numbers
+                else:  # a message without a queue ends a run whose messages need consecutive numbers
                     detailed = entry
                     break
                 place += 1
@@ -283,7 +283,7 @@ class Publisher:
     def _publish_detailed(
         self, entry: PublishEntry, payload: bytes, header: bytes, body: bytes, *, resolved: bool
     ) -> None:
-        """Publish one message, whose entry was `resolved` just now; one for very many queues may have to wait."""
+        """Publish one message, whose entry was `resolved` just now; a message for very many queues may have to wait."""
         if resolved:
             self._pay(entry)
             if entry is self._vhost.publish_caches.nothing:
@@ -326,7 +326,7 @@ class Publisher:
         self._resolver.forget()
 
     def leads_nowhere(self, payload: bytes) -> bool:
-        """Return whether no queue gets the messages of a publish that was made just now."""
+        """Return whether the messages of the last publish reach no queue."""
         return (self._resolver.entries.get(payload) or self._resolver.resolve(payload)).nowhere
 
     def examine(self, payload: bytes, header: bytes, body: bytes) -> Publication:

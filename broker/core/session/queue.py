@@ -24,18 +24,16 @@ from broker.core.vhost import Vhost
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
 
-UNITS: Final = 3  # what each of these methods costs of a connection's method budget
-UNITS_OF_QUEUE: Final = 8  # and to make or delete a queue
+UNITS: Final = 3  # the cost of each of these methods, in a connection's method budget
+UNITS_OF_QUEUE: Final = 8  # and of creating or deleting a queue
 PREFIX: Final = "amq.gen-"
 PREFIX_ARGUMENT: Final = "x-name-prefix"
 PREFIX_MAX_BYTES: Final = 64
 
 
 class QueueSession:
-    """Declares, binds, empties and deletes queues for one channel.
-
-    Invariant: `last_declared` is the queue that an empty name means (AMQP 0-9-1, queue.bind.queue), even when it was
-        deleted.
+    """Declare, bind, purge and delete queues for one channel. Invariant: an empty queue name means `last_declared`
+    (AMQP 0-9-1, queue.bind.queue), even if that queue was deleted.
     """
 
     __slots__ = ("_channel", "_counted", "_generated", "_session", "_vhost", "last_declared")
@@ -46,12 +44,12 @@ class QueueSession:
         self._vhost = vhost
         self.last_declared = ""
         self._generated = ""  # the name of a queue whose declaration is postponed
-        self._counted: int | None = None  # what the answer to a postponed deletion says
+        self._counted: int | None = None  # the message count in the answer to a postponed deletion
 
     def name(self, name: str) -> str:
         """Return the name of a queue: an empty one means the queue that this channel declared last.
 
-        Raises: 404 when it declared none.
+        Raises: 404 if it has declared none.
         """
         if not name and not self.last_declared:
             raise ChannelError(404, "no previously declared queue")
@@ -71,7 +69,7 @@ class QueueSession:
         return self._vhost.queues.find(name, self._session)
 
     def declare(self, method: commands.Queue.Declare) -> None:
-        """Create a queue, or find that it exists, and answer with its name and counts.
+        """Create a queue unless it exists, and answer with its name and counts.
 
         Raises: 403, 404 when passive, 405, 406.
         """
@@ -191,7 +189,7 @@ class QueueSession:
             count = 0
             if queue is not None:
                 self._counted = count = queue.counts()[0]
-                queues.decide_drop(queue)  # when this is postponed, the next run only answers
+                queues.decide_drop(queue)  # if this is postponed, the next run only answers
         self._counted = None
         answer = None if method.nowait else answers.promise(self._channel, commands.Queue.DeleteOk(count))
         try:
@@ -203,9 +201,8 @@ class QueueSession:
 
 
 def name_prefix(arguments: Mapping[str, Any]) -> str:
-    """Return what the name of a server-named queue is to begin with.
-
-    Raises: ChannelError 406 for what is not a short text, 403 for a reserved name.
+    """Return the prefix for the name of a server-named queue. Raises: ChannelError 406 for a value that is not a short
+    string, 403 for a reserved name.
     Source: RabbitMQ 4.4, rabbit_channel.
     """
     prefix = arguments.get(PREFIX_ARGUMENT, PREFIX)

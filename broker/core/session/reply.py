@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ReplySession:
-    """Manages the only reply consumer of a channel, which its publisher names in its messages."""
+    """Manage the single reply consumer of a channel, whose name its publisher puts into messages."""
 
     __slots__ = ("_basic", "_channel", "_publisher", "_vhost")
 
@@ -63,7 +63,7 @@ class ReplySession:
         return True
 
     def declare(self, method: commands.Queue.Declare) -> None:
-        """Return whether a reply consumer has this name, whatever the declare asks for.
+        """Return whether a reply consumer has this name, regardless of the declare's other fields.
 
         Raises: ChannelError 404.
         """
@@ -74,7 +74,7 @@ class ReplySession:
             self._channel.send(QueueDeclareOk(name, 0, 1))
 
     def close(self) -> None:
-        """End the reply consumer: the channel is closed, or the client cancelled it."""
+        """End the reply consumer, because the channel is closed or the client cancelled it."""
         consumer = self._publisher.replies
         if consumer is not None:
             self._publisher.take_replies(None)

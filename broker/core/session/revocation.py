@@ -13,7 +13,7 @@ __all__ = ["Revocation"]
 
 
 class Revocation:
-    """Closes connections and cancels consumers whose user or right was removed.
+    """Close connections and cancel consumers whose user or right was removed.
 
     `sessions` returns the sessions of all connections. A new password leaves open connections alone, as in RabbitMQ.
     Invariant: each change drops the publish cache of the user in the vhost, also without open connections.

@@ -1,7 +1,7 @@
 """The Tx class on one channel: tx.select, commit and rollback.
 
 Publishes are checked and routed when they arrive, as in RabbitMQ, and take effect at commit with the acknowledgements,
-in one record of the log: after a crash the transaction is there as a whole or not at all.
+in one log record: after a crash the transaction exists as a whole or not at all.
 Source: AMQP 0-9-1, class tx; rabbit_channel.
 """
 
@@ -28,14 +28,14 @@ from broker.slots.slot import Slot
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
 
-OVERHEAD_BYTES: Final = 512  # of a kept publish in addition to its bytes, or of a kept acknowledgement
+OVERHEAD_BYTES: Final = 512  # memory of a kept publish in addition to its bytes, or of a kept acknowledgement
 COMMIT: Final = (90, 20)  # tx.commit
 PARTIAL: Final = "partial tx completion"
 Acknowledge = Callable[["list[SlotDelivery]"], None]
 
 
 class TxSession:
-    """Keeps the publishes and acknowledgements of a transactional channel until commit or rollback.
+    """Keep the publishes and acknowledgements of a transactional channel until commit or rollback.
 
     It is a Confirmable of the committer, like a publisher: a commit is one numbered piece of work, answered when it is
     durable. Until then the connection is held, so that nothing overtakes the answer.
@@ -91,7 +91,7 @@ class TxSession:
         self._publications.append(publication)
 
     def publish_run(self, _payloads: list[bytes], _headers: list[bytes], _bodies: list[bytes], start: int) -> int:
-        """Accept no run: `publish` keeps each message."""
+        """Accept no run, because `publish` keeps each message."""
         return start
 
     def ack(self, tag: int, *, multiple: bool) -> None:
@@ -118,21 +118,21 @@ class TxSession:
 
     @property
     def kept_publishes(self) -> int:
-        """How many publishes wait for the commit."""
+        """The number of publishes kept for the commit."""
         return len(self._publications)
 
     @property
     def kept_acknowledgements(self) -> int:
-        """How many acknowledgements wait for the commit."""
+        """The number of acknowledgements kept for the commit."""
         return len(self._acknowledgements)
 
     # -- the methods --------------------------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Carry out everything that was kept; commit-ok follows when it is on disk.
+        """Perform the kept publishes and acknowledgements; commit-ok follows once they are on disk.
 
-        Raises: ChannelError 406 when an alarm refuses publishes, or a queue that rejects them has no room; then nothing
-            was done, whereas RabbitMQ does the rest. Postponed while a queue must be asked.
+        Raises: ChannelError 406 when an alarm refuses publishes, or a queue that rejects them has no room; the
+            transaction then has no effect, whereas RabbitMQ performs the rest. Postponed while a queue must be asked.
         """
         if self._publications and self._vhost.refusal:
             raise ChannelError(406, self._vhost.refusal)
@@ -179,7 +179,7 @@ class TxSession:
             self._vhost.committer.wait(self)
 
     def rollback(self) -> None:
-        """Drop what was kept: nothing is published, and what was acknowledged is unacked again."""
+        """Discard the kept publishes, and make the acknowledged messages unacked again."""
         self._forget()
         self._channel.send(commands.Tx.RollbackOk())
 
@@ -189,11 +189,11 @@ class TxSession:
         self._forget()
 
     def refuse(self, number: int) -> None:
-        """Note that a full queue refused a message of a commit, so that nothing of it was done."""
+        """Record that a full queue refused a message of a commit, so that it had no effect."""
         self._is_refused = number > self.confirmed
 
     def confirm(self, upto: int) -> None:
-        """Answer a commit that is on disk; a channel that was closed meanwhile must not keep the connection held."""
+        """Answer a commit that is on disk; if the channel was closed meanwhile, still release the connection."""
         if upto <= self.confirmed:
             return
         self.confirmed = upto
@@ -229,7 +229,7 @@ class TxSession:
         self._session.connection.fail(error, self._channel.number)
 
     def _on_disk(self) -> tuple[Level, Slot] | None:
-        """Return a slot that must be read first, because a message of it is to be dead-lettered."""
+        """Return a slot that must be read first, because one of its messages will be dead-lettered."""
         for acknowledge, deliveries in self._acknowledgements:
             if acknowledge == self._basic.settle:
                 continue
@@ -240,7 +240,7 @@ class TxSession:
         return None
 
     def _fits(self) -> bool:
-        """Return whether every queue that rejects publishes has room for its messages."""
+        """Return whether every queue that rejects publishes has room for its part of the messages."""
         wanted: dict[Queue, list[int]] = {}
         for publication in self._publications:
             for queue in () if publication.used else publication.queues:

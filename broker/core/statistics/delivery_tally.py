@@ -7,10 +7,10 @@ from mypy_extensions import mypyc_attr
 
 @mypyc_attr(acyclic=True)  # compiled, it is nothing to the garbage collector: each queue has one
 class DeliveryTally:
-    """Counts what was delivered and acknowledged, under RabbitMQ's names.
+    """Count deliveries and acknowledgements under RabbitMQ's names.
 
-    Units: messages, except `get_empty`, which counts basic.gets without a message. `redeliver` counts those of the
-        others that had been delivered before.
+    Units: messages, except `get_empty`, which counts basic.gets without a message. `redeliver` counts those that had
+        been delivered before, which the other counts include.
     Invariant: the numbers only grow.
     """
 
@@ -50,7 +50,7 @@ class DeliveryTally:
 
 @mypyc_attr(acyclic=True)
 class ChannelDeliveries(DeliveryTally):
-    """Counts for one channel, and at the same time for its vhost and for the level that a message comes from.
+    """Count for one channel, and at the same time for its vhost and for the level of a message.
 
     Cost: one call for each batch of deliveries and each acknowledged slot, whatever the number of messages.
     """

@@ -9,7 +9,7 @@ from broker.routing.exchange import ExchangeTally
 # RabbitMQ's bounds of rabbitmq_message_size_bytes.
 SIZE_BOUNDS: Final = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
 SMALL_BYTES: Final = 100
-"""The first bound; most messages are below it, and one comparison is cheaper than a walk through the bounds."""
+"""The first bound; most messages are below it, and one comparison is cheaper than a search of the bounds."""
 
 
 class SizeTally:
@@ -55,7 +55,7 @@ class SizeTally:
     def count_each(self, bodies: list[bytes]) -> None:
         """Count messages of different sizes. HOT.
 
-        Cost: a length for each, and a step only where they lie on both sides of a bound.
+        Cost: a length for each, and one step more where they fall on both sides of a bound.
         """
         sizes = [len(body) for body in bodies]
         least = place_of(min(sizes))
@@ -70,7 +70,7 @@ class SizeTally:
 def place_of(size_bytes: int) -> int:
     """Return the place of the first bound that counts a size, the number of bounds for a larger one.
 
-    Most messages are small, and compiled code compares sooner than it calls bisect.
+    Most messages are small, and in compiled code comparisons are faster than a call of bisect.
     """
     place = 0
     for bound in SIZE_BOUNDS:
@@ -81,7 +81,7 @@ def place_of(size_bytes: int) -> int:
 
 
 class PublishTally:
-    """Counts what was published, under RabbitMQ's names.
+    """Count publishes under RabbitMQ's names.
 
     Units: messages. `publish_confirm` counts those published on a channel with confirms, `confirm` those acknowledged
         to the publisher, `routed` each message once for each queue that it went to, `lost` those that a limit refused
@@ -106,7 +106,7 @@ class PublishTally:
         self.publish_confirm += confirming
 
     def count_reached(self, queues: int, dropped: bool) -> None:
-        """Count to how many queues one message went, and whether it was dropped."""
+        """Count the queues that one message reached, and whether it was dropped."""
         self.routed += queues
         self.drop_unroutable += dropped
 
@@ -115,7 +115,7 @@ class PublishTally:
         self.return_unroutable += 1
 
     def count_lost(self) -> None:
-        """Count a message that a limit refused, of which its publisher does not hear."""
+        """Count a message that a limit refused without notice to its publisher."""
         self.lost += 1
 
     def add(self, other: PublishTally) -> None:
@@ -152,7 +152,7 @@ class ChannelPublishes(PublishTally):
         routed: int,
         confirming: bool,
     ) -> None:
-        """Count the publishes of a run from one place up to another, and where they went. HOT.
+        """Count the publishes of a run from one place up to another, and the queues that they reached. HOT.
 
         Shapes: headers and bodies as in a PublishRun. `reached` of the publishes went to some queue; `routed` counts
             each once for each of its queues.
@@ -176,13 +176,13 @@ class ChannelPublishes(PublishTally):
             self.sizes.count_each(bodies[start:stop])
 
     def published(self, body: bytes, confirming: bool) -> None:
-        """Count one publish that is not part of a run; `reached` tells later where it went."""
+        """Count one publish that is not part of a run; `reached` later counts its queues."""
         for tally in (self, self._vhost):
             tally.count_publish(confirming)
         self.sizes.count(len(body), 1)
 
     def reached(self, exchange: ExchangeTally, queues: int, *, dropped: bool = False) -> None:
-        """Count to how many queues the message of one publish went, and whether it was dropped as unroutable."""
+        """Count the queues that the message of one publish reached, and whether it was dropped as unroutable."""
         exchange.count(1, queues)
         for tally in (self, self._vhost):
             tally.count_reached(queues, dropped)
@@ -193,7 +193,7 @@ class ChannelPublishes(PublishTally):
             tally.count_returned()
 
     def lose(self) -> None:
-        """Count a message that a limit refused, of which its publisher does not hear."""
+        """Count a message that a limit refused without notice to its publisher."""
         for tally in (self, self._vhost):
             tally.count_lost()
 

@@ -64,7 +64,7 @@ NO_MESSAGES = MessageCounts()
 
 
 class LostPublishes:
-    """Counts lost messages by connection, also after it has ended; knows the last PUBLISHERS_MAX that lost any."""
+    """Count lost messages by connection, even after it has ended; remember the last PUBLISHERS_MAX that lost any."""
 
     def __init__(self) -> None:
         self._by_publisher: dict[tuple[str, str], tuple[int, str | None]] = {}
@@ -79,7 +79,7 @@ class LostPublishes:
         return known is None
 
     def of(self, connection: str, user: str) -> int:
-        """Return how many messages a connection has lost."""
+        """Return the number of messages that a connection has lost."""
         return self._by_publisher.get((connection, user), (0, None))[0]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -99,15 +99,13 @@ class ProtocolTally:
 
 
 class VhostTally:
-    """Counts what happens in one vhost.
-
-    `publishes` and `deliveries` count AMQP's clients, `others` those of each other protocol.
+    """Count the events of one vhost. `publishes` and `deliveries` count AMQP's clients, `others` those of each other
+    protocol.
 
     Shapes: ``dead_lettered`` counts dead letters by their reason: rejected, expired, maxlen or delivery_limit; ``lost``
         has the publishers that lost messages.
     Units: ``queues_declared`` counts declares that were answered with a queue, ``queues_created`` the queues that they
-        made.
-    Invariant: the numbers only grow; what ends in the vhost (a channel, a queue) stays counted.
+        created. Invariant: the numbers only grow; ended channels and queues stay counted.
     """
 
     def __init__(self) -> None:
@@ -122,11 +120,11 @@ class VhostTally:
         self.queues_deleted = 0
 
     def publishes_of(self, protocol: str) -> PublishTally:
-        """Return what counts the publishes of a protocol."""
+        """Return the tally of a protocol's publishes."""
         return self.publishes if protocol == AMQP else self._other(protocol).publishes
 
     def deliveries_of(self, protocol: str) -> DeliveryTally:
-        """Return what counts the deliveries of a protocol."""
+        """Return the tally of a protocol's deliveries."""
         return self.deliveries if protocol == AMQP else self._other(protocol).deliveries
 
     def _other(self, protocol: str) -> ProtocolTally:
@@ -134,11 +132,11 @@ class VhostTally:
 
     @property
     def publishes_lost(self) -> int:
-        """How many messages a limit refused to publishers that do not hear of it."""
+        """The number of messages that a limit refused without notice to their publishers."""
         return self.publishes.lost + sum([other.publishes.lost for other in self.others.values()])
 
     def declared(self) -> None:
-        """Count a declare of a client, of a queue that may have existed before."""
+        """Count a client's declare of a queue, which may already have existed."""
         self.queues_declared += 1
 
     def created(self) -> None:

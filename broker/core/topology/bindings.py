@@ -1,4 +1,4 @@
-"""Binding and unbinding by name, with every rule about it.
+"""Binding and unbinding by name, with all their rules.
 
 Codes and texts are those of RabbitMQ 4.3.
 """
@@ -26,7 +26,7 @@ Arguments = Mapping[str, Any] | None
 
 
 class Bindings:
-    """Binds queues and exchanges of a vhost to its exchanges.
+    """Bind queues and exchanges of a vhost to its exchanges.
 
     Invariant: `journal` decides each change of a binding once, in order, before the answer. ``live`` holds the
         bindings.
@@ -58,7 +58,7 @@ class Bindings:
     def bind(self, queue: str, exchange: str, key: str, arguments: Arguments = None, owner: object = None) -> None:
         """Bind a queue to an exchange; a binding that exists already stays as it is.
 
-        Raises: 403 for the default exchange, 404, 405, 406 for a binding key or an x-match that cannot be.
+        Raises: 403 for the default exchange, 404, 405, 406 for an invalid binding key or x-match.
         """
         refuse_default(self._exchange(exchange))
         source = self._exchanges.find(exchange)
@@ -67,7 +67,7 @@ class Bindings:
     def bind_exchange(self, destination: str, source: str, key: str, arguments: Arguments = None) -> None:
         """Bind an exchange to another; a binding that exists already stays as it is.
 
-        Raises: 403 for the default exchange, 404, 406 for a binding key or an x-match that cannot be.
+        Raises: 403 for the default exchange, 404, 406 for an invalid binding key or x-match.
         """
         refuse_default(self._exchange(destination))
         refuse_default(self._exchange(source))
@@ -86,7 +86,7 @@ class Bindings:
         self._before(source)
         try:
             made = self.live.add(source, destination, key, arguments, self._pattern_limits)
-        except ValueError as error:  # a binding key or arguments that the exchange cannot take
+        except ValueError as error:  # a binding key or arguments that the exchange does not accept
             raise ChannelError(406, str(error)) from error
         if made:
             try:
@@ -97,7 +97,7 @@ class Bindings:
             self._after(source, destination)
 
     def unbind(self, queue: str, exchange: str, key: str, arguments: Arguments = None, owner: object = None) -> None:
-        """Remove a binding of a queue; a missing binding, or one of a missing queue or exchange, is removed already.
+        """Remove a binding of a queue; do nothing if the binding, the queue or the exchange does not exist.
 
         Raises: 403 for the default exchange, 405 for a binding of another connection's exclusive queue.
         Source: RabbitMQ, rabbit_binding:remove/3.
@@ -108,7 +108,7 @@ class Bindings:
             self._unbind(source, self._queues.find(queue, owner), key, arguments or {})
 
     def unbind_exchange(self, destination: str, source: str, key: str, arguments: Arguments = None) -> None:
-        """Remove a binding between exchanges; a missing binding, or one of a missing exchange, is removed already.
+        """Remove a binding between exchanges; do nothing if the binding or an exchange does not exist.
 
         Raises: 403 for the default exchange.
         """

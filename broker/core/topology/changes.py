@@ -1,7 +1,6 @@
-"""The journal of a vhost's durable topology, and its changes as JSON, the way the log and the checkpoints keep them.
-
-A change is a plain dictionary with the key `change`. Changes that are applied in order make the same exchanges, queues
-and bindings. Applying a change twice has no further effect: a checkpoint and the log after it may overlap.
+"""The journal of a vhost's durable topology, and its changes as the JSON that the log and the checkpoints contain. A
+change is a plain dictionary with the key `change`. Changes applied in order result in the same exchanges, queues and
+bindings. Applying a change twice has no further effect: a checkpoint and the log after it may overlap.
 """
 
 from __future__ import annotations
@@ -24,22 +23,20 @@ class Journal(Protocol):
     """Decides changes."""
 
     def decide(self, change: Change, *, durable: bool = True, owner: object | None = None) -> None:
-        """Decide a change, which the caller makes in memory at once when this returns.
+        """Decide a change, which the caller applies in memory as soon as this returns.
 
         Shapes: `owner` is the connection to which an exclusive queue belongs, for a change of that queue.
-        Raises: Postponed while others have to decide it; then the caller has changed nothing, and runs again.
+        Raises: Postponed while others have to decide it; the caller has then changed nothing, and runs again.
         """
 
     def retire(self, change: Change, *, durable: bool) -> bool:
-        """Decide to delete a queue that nobody uses any more, for which no method waits.
-
-        Return whether the caller deletes it at once. In a cluster all nodes delete it later, unless it is used
-        elsewhere.
+        """Decide to delete an unused queue, for which no method waits. Return whether the caller deletes it at once. In
+        a cluster all nodes delete it later, unless it is used elsewhere.
         """
 
 
 class LocalJournal:
-    """The journal of a standalone broker: it records durable changes, and nobody else has to agree."""
+    """The journal of a standalone broker, which records durable changes and needs no agreement."""
 
     def __init__(self, record: Callable[[Change], None]) -> None:
         self._record = record
@@ -50,13 +47,13 @@ class LocalJournal:
             self._record(change)
 
     def retire(self, change: Change, *, durable: bool) -> bool:
-        """Record a durable change, and let the queue go at once."""
+        """Record a durable change, and return True: the queue is deleted at once."""
         self.decide(change, durable=durable)
         return True
 
 
 def exchange_declared(exchange: Exchange) -> Change:
-    """Return the change that makes an exchange."""
+    """Return the change that creates an exchange."""
     return {
         "change": "exchange_declared",
         "name": exchange.name,
@@ -73,14 +70,13 @@ def exchange_deleted(exchange: Exchange) -> Change:
 
 
 def queue_declared(queue: Queue) -> Change:
-    """Return the change that makes a queue."""
+    """Return the change that creates a queue."""
     return new_queue(queue.declaration)
 
 
 def new_queue(declaration: QueueDeclaration) -> Change:
-    """Return the change that makes a queue under its number, which names its messages in the log.
-
-    One for a queue that exists under this number gives it other arguments.
+    """Return the change that creates a queue under its number, which identifies its messages in the log. For an
+    existing queue with this number, it changes the arguments.
     """
     change = {
         "change": "queue_declared",
@@ -142,7 +138,7 @@ def arguments_to_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arguments_from_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the argument table that `arguments_to_json` was given."""
+    """Return the argument table that `arguments_to_json` encoded."""
     return {key: from_json(value) for key, value in arguments.items()}
 
 
@@ -162,7 +158,7 @@ def _binding(
 
 
 def deleted_numbers(changes: Iterable[Change]) -> set[int]:
-    """Return the numbers of all levels of the queues that some changes delete."""
+    """Return the numbers of all levels of the queues that these changes delete."""
     levels: dict[int, int] = {}
     deleted: set[int] = set()
     for change in changes:

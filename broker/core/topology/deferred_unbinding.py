@@ -1,7 +1,6 @@
-"""Deferred unbinding: the bindings of deleted queues and exchanges leave the indexes a chunk per turn of the loop.
-
-A queue may have a hundred thousand bindings, and removing one from an index takes time in proportion to its key. So a
-deletion ends the routes at once, and the keys leave the indexes a chunk per loop turn.
+"""Deferred unbinding: the bindings of deleted queues and exchanges are removed from the indexes a chunk per turn of the
+loop. A queue may have a hundred thousand bindings, and removing one from an index takes time in proportion to its key.
+So a deletion ends the routes at once, and the keys are removed later.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ CHUNK_BINDINGS: Final = 200  # each takes about ten microseconds
 
 
 class DeferredUnbinding:
-    """Removes the bindings of deleted queues and exchanges from the indexes.
+    """Remove the bindings of deleted queues and exchanges from the indexes.
 
-    Invariant: a binding in here leads nowhere and is neither counted nor listed. Its deletion is already in the
+    Invariant: a binding in here routes nothing and is neither counted nor listed. Its deletion is already in the
         journal, so the broker may end before the removal is complete.
     Units: ``begun`` counts bundles taken over, ``_ended`` bundles removed, ``shed`` bindings removed.
     Cost: each binding takes one unit of the turn's share, and at most a chunk of them is removed in one turn.
@@ -36,7 +35,7 @@ class DeferredUnbinding:
         self.shed = 0
 
     def __len__(self) -> int:
-        """Return how many bindings are left. Cost: O(pairs of an exchange and a destination)."""
+        """Return the number of bindings left. Cost: O(pairs of an exchange and a destination)."""
         return sum(map(len, self._bundles))
 
     @property
@@ -47,7 +46,7 @@ class DeferredUnbinding:
     def part(self, bundle: Bundle[Exchange]) -> None:
         """End the routes of a bundle, because its destination is being deleted.
 
-        A bundle that fits in the rest of the turn's share is removed at once: then only the routes that its keys match
+        A bundle that fits into the rest of the turn's share is removed at once; then only routes that its keys match
         end.
         """
         count = len(bundle)

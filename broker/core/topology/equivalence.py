@@ -1,4 +1,4 @@
-"""Compares a second declare with what exists already. Texts and compared arguments: RabbitMQ 4.3."""
+"""Compare a second declare with the existing object. Texts and compared arguments: RabbitMQ 4.3."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_same_exchange(
     internal: bool,
     arguments: Mapping[str, Any],
 ) -> None:
-    """Accept a declare that describes the exchange as it is.
+    """Check that a declare describes the existing exchange.
 
     Raises: 406, for the first difference.
     """
@@ -40,7 +40,7 @@ def check_same_exchange(
 def check_same_queue(
     resource: Resource, queue: Queue, *, durable: bool, auto_delete: bool, arguments: Mapping[str, Any]
 ) -> None:
-    """Accept a declare that describes the queue as it is.
+    """Check that a declare describes the existing queue.
 
     Raises: 406, for the first difference.
     """
@@ -62,7 +62,7 @@ def _check_arguments(
             old, new = current[name], received[name]
             if type_class(old) != type_class(new) or old != new:
                 raise _inequivalent(resource, name, f"'{text(old)}'", f"'{text(new)}'")
-        elif name == "x-queue-type":  # a queue is classic when its declare names no type
+        elif name == "x-queue-type":  # a queue is classic if its declare names no type
             _check_field(resource, name, queue_type(current), queue_type(received))
         elif name in current or name in received:
             raise _inequivalent(resource, name, _whole(current, name), _whole(received, name))

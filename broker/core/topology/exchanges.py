@@ -1,4 +1,4 @@
-"""The exchanges of a vhost, and every rule about declaring and deleting them.
+"""The exchanges of a vhost, and all rules for declaring and deleting them.
 
 Codes and texts are those of RabbitMQ 4.3.
 """
@@ -40,7 +40,7 @@ from broker.routing.index import AUTO
 from broker.routing.pattern import BindingKeyError, PatternLimits
 from broker.routing.router import Router
 
-# Limits hold for a new binding: a binding that is stored already comes back after they were lowered.
+# Limits hold for a new binding: stored bindings are restored even after the limits were lowered.
 UNLIMITED: Final = PatternLimits(hashes=sys.maxsize, words=sys.maxsize)
 
 
@@ -53,7 +53,7 @@ class ExchangeHooks:
 
 
 class Exchanges(dict[str, Exchange]):
-    """Holds the exchanges by name, the predeclared ones among them, and the router that leads through them.
+    """Hold the exchanges by name, including the predeclared ones, and the router over them.
 
     Invariant: `journal` decides each change of an exchange once, in order, before it is made. ``taps`` has the queues
         of taps by name.
@@ -84,11 +84,11 @@ class Exchanges(dict[str, Exchange]):
         self._topic_index = topic_index
         self.router = Router(self.get, cache_limits=cache_limits)
         self.taps: dict[str, TapQueue] = {}
-        self._own = 0  # exchanges that no client made, but for the default one
+        self._own = 0  # exchanges that no client created, except for the default one
         self.default: DefaultExchange
 
     def predeclare(self, reachable: Callable[[str], Queue | None]) -> None:
-        """Make the exchanges that every vhost has; `reachable` finds the queue that the default exchange leads to."""
+        """Create the exchanges of every vhost; `reachable` finds the queue that the default exchange routes to."""
         self.default = self[""] = DefaultExchange(reachable, cache_limits=self._cache_limits)
         for name, type_ in PREDECLARED:
             self.add(name, type_, durable=True, internal=name == TRACE)
@@ -118,10 +118,9 @@ class Exchanges(dict[str, Exchange]):
         internal: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> Exchange:
-        """Return the exchange of that name, made now or found equivalent.
-
-        Raises: 403 for a reserved name; 406 when it differs from the one that exists, for arguments that its type
-            cannot have, for an unknown type, and at the limit.
+        """Return the exchange with a name, creating it unless an equivalent one exists. Raises: 403 for a reserved
+        name; 406 if it differs from the existing one, for arguments that its type does not support, for an unknown
+        type, and at the limit.
         """
         arguments = arguments or {}
         resource = self._resource(name)
@@ -156,7 +155,7 @@ class Exchanges(dict[str, Exchange]):
         return exchange
 
     def add(self, name: str, type: str, **properties: Any) -> Exchange:
-        """Return a new exchange; do not journal it."""
+        """Create an exchange without journaling it."""
         return self._enter(self._make(name, type, **properties))
 
     def _make(self, name: str, type: str, **properties: Any) -> Exchange:
@@ -182,7 +181,7 @@ class Exchanges(dict[str, Exchange]):
         return exchange
 
     def tap(self, queue: TapQueue) -> None:
-        """Let the queue of a tap hear its exchange now, if there is one, and whenever it is declared again."""
+        """Connect the queue of a tap to its exchange now, if it exists, and whenever it is declared again."""
         self.taps[queue.name] = queue
         self._listen(queue)
 
@@ -200,9 +199,8 @@ class Exchanges(dict[str, Exchange]):
                 exchange.listen(queue, queue.pattern, UNLIMITED)
 
     def delete(self, name: str, *, if_unused: bool = False) -> None:
-        """Delete an exchange and its bindings; one that does not exist is deleted already.
-
-        Raises: 403 for a predeclared one, 406 when something is bound to it and must not be.
+        """Delete an exchange and its bindings; do nothing if it does not exist. Raises: 403 for a predeclared one, 406
+        if something is bound to it and `if_unused` is set.
         """
         resource = self._resource(name)
         refuse_default(resource)
@@ -215,9 +213,8 @@ class Exchanges(dict[str, Exchange]):
         self.drop_unbound(self._drop(exchange))
 
     def drop_unbound(self, exchanges: Iterable[Exchange]) -> None:
-        """Delete the auto-delete exchanges among those that have just lost a binding and have none left.
-
-        That takes bindings away from the exchanges which led to them, so these are looked at too.
+        """Delete the auto-delete exchanges among those that have just lost their last binding. This removes bindings of
+        the exchanges bound to them, so these are checked too.
         Source: RabbitMQ, rabbit_exchange:maybe_auto_delete: bindings count where the exchange is their source.
         """
         pending = list(exchanges)
@@ -226,7 +223,7 @@ class Exchanges(dict[str, Exchange]):
                 pending.extend(self._drop(exchange))
 
     def _drop(self, exchange: Exchange) -> list[Exchange]:
-        """Delete an exchange and return those that led to it."""
+        """Delete an exchange and return those that were bound to it."""
         self._journal.decide(changes.exchange_deleted(exchange), durable=exchange.durable)
         del self[exchange.name]
         sources = self._live.end_of_exchange(exchange)
@@ -238,7 +235,7 @@ class Exchanges(dict[str, Exchange]):
 
     @property
     def declared_count(self) -> int:
-        """How many exchanges clients have declared; the limit of the vhost holds for them."""
+        """The number of exchanges that clients have declared, to which the limit of the vhost applies."""
         return len(self) - 1 - self._own
 
     def declared(self) -> list[Exchange]:

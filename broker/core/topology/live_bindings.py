@@ -1,4 +1,4 @@
-"""The bindings that lead somewhere: made, removed, ended with their queue or exchange, and counted."""
+"""The live bindings: added, removed, ended with their queue or exchange, and counted."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from broker.routing.pattern import PatternLimits
 
 
 class TopologyWatch(Protocol):
-    """Is notified right after each change, and of ended bindings before their keys leave the index."""
+    """Notified right after each change, and of ended bindings before their keys leave the index."""
 
     def declared(self, exchange: Exchange) -> None:
-        """Note a new exchange."""
+        """Handle a new exchange."""
 
     def deleted(self, exchange: Exchange) -> None:
-        """Note a deleted exchange, after `ended` for its bindings."""
+        """Handle a deleted exchange, after `ended` for its bindings."""
 
     def bound(self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]) -> None:
-        """Note a new binding."""
+        """Handle a new binding."""
 
     def unbound(self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]) -> None:
-        """Note a removed binding."""
+        """Handle a removed binding."""
 
     def ended(self, bundle: Bundle[Exchange]) -> None:
-        """Note bindings that ended with their exchange or their destination; the bundle changes after the call."""
+        """Handle bindings that ended with their exchange or their destination; the bundle changes after the call."""
 
 
 class LiveBindings:
-    """Makes and ends the bindings of a vhost.
+    """Add and end the bindings of a vhost.
 
     Invariant: ``count`` is the number of bindings, without those of deleted queues and exchanges: these are in
         ``deferred``. ``watches`` are notified of each change.
@@ -56,7 +56,7 @@ class LiveBindings:
         arguments: Mapping[str, Any],
         limits: PatternLimits | None = None,
     ) -> bool:
-        """Make a binding and return whether it is new; do not journal it.
+        """Add a binding without journaling it, and return whether it is new.
 
         Raises: ValueError, with nothing changed.
         """
@@ -70,7 +70,7 @@ class LiveBindings:
     def remove(
         self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]
     ) -> Mapping[str, Any] | None:
-        """Remove a binding and return the arguments that it was made with; None when there is no such binding."""
+        """Remove a binding and return its arguments; None if there is no such binding."""
         made_with = source.unbind(destination, key, arguments)
         if made_with is not None:
             self.count -= 1

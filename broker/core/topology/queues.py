@@ -1,4 +1,4 @@
-"""The queues of a vhost, and every rule about declaring and deleting them.
+"""The queues of a vhost, and all rules for declaring and deleting them.
 
 Codes and texts are those of RabbitMQ 4.3.
 """
@@ -33,11 +33,9 @@ __all__ = ["Queues"]
 
 
 class Queues(dict[str, Queue]):
-    """Holds the queues by name.
-
-    Invariant: `journal` decides each change of a queue once, in order, before it is made.
-        ``next_number`` is higher than every number that a queue's levels ever had. ``taps`` has the queues of taps by
-        name. ``paused`` has the names of the queues that operators paused; there may be no such queue.
+    """Hold the queues by name. Invariant: `journal` decides each change of a queue once, in order, before it is made.
+    ``next_number`` is higher than every number that a queue's levels ever had. ``taps`` has the queues of taps by
+    name. ``paused`` has the names of queues that operators paused; such a queue need not exist.
     """
 
     def __init__(
@@ -63,7 +61,7 @@ class Queues(dict[str, Queue]):
         self._limits = limits
         self._tally = tally
         self._owned: dict[object, dict[str, Queue]] = {}
-        self._kept = 0  # queues that the broker keeps for itself; no client made them
+        self._kept = 0  # internal queues, which no client created
         self.taps = exchanges.taps
         self.next_number = 1
         self.paused: set[str] = set()
@@ -71,7 +69,7 @@ class Queues(dict[str, Queue]):
     def find(self, name: str, owner: object) -> Queue:
         """Return a queue that this connection may use.
 
-        Raises: 404; 405 when it is exclusive to another connection; 403 when the broker keeps it for an exchange.
+        Raises: 404; 405 when it is exclusive to another connection; 403 if it is the memory of an exchange.
         """
         queue = self.seen(name, owner)
         if queue.kept:
@@ -97,13 +95,13 @@ class Queues(dict[str, Queue]):
         return queue
 
     def reachable(self, name: str) -> Queue | None:
-        """Return the queue to which a message for the default exchange goes, if there is one."""
+        """Return the queue to which the default exchange routes a name, if there is one."""
         queue = self.get(name)
         return None if queue is None or queue.kept else queue
 
     @property
     def declared_count(self) -> int:
-        """How many queues clients have declared; the limit of the vhost holds for them."""
+        """The number of queues that clients have declared, to which the limit of the vhost applies."""
         return len(self) - self._kept
 
     @property
@@ -125,10 +123,9 @@ class Queues(dict[str, Queue]):
         arguments: Mapping[str, Any] | None = None,
         owner: object = None,
     ) -> Queue:
-        """Return the queue of that name, made now or found equivalent.
-
-        An exclusive queue is not durable, whatever the declare asks for: it cannot outlive its connection.
-        Raises: 405 when it is another connection's; 406 when it differs, for a bad argument, and at the limit.
+        """Return the queue with a name, creating it unless an equivalent one exists. An exclusive queue is never
+        durable, because it cannot outlive its connection. Raises: 405 if it belongs to another connection; 406 when it
+        differs, for a bad argument, and at the limit.
         """
         arguments = arguments or {}
         durable = durable and not exclusive
@@ -161,7 +158,7 @@ class Queues(dict[str, Queue]):
         return self.add(declaration)
 
     def add(self, declaration: QueueDeclaration) -> Queue:
-        """Return a new queue under a number that no other ever had; do not journal it."""
+        """Create a queue with a number that is never reused, without journaling it."""
         name, exclusive_owner = declaration.name, declaration.exclusive_owner
         queue = self._ports.kind_of(name, declaration.recovered)(declaration, self._ports)
         self.reserve_numbers(queue.number + len(queue.levels))
@@ -178,20 +175,20 @@ class Queues(dict[str, Queue]):
         return queue
 
     def add_holding(self, exchange: str, *, durable: bool) -> Queue:
-        """Return the holding queue of an x-delayed-message exchange, made and journalled now or found."""
+        """Return the holding queue of an x-delayed-message exchange, creating and journaling it if necessary."""
         name = holding_name(exchange)
         queue = self.get(name)
         return self._add_own(QueueDeclaration(name, self.next_number, durable=durable)) if queue is None else queue
 
     def add_memory(self, name: str, arguments: dict[str, Any], *, durable: bool) -> Queue:
-        """Return the memory of an exchange, made and journalled now or found."""
+        """Return the memory of an exchange, creating and journaling it if necessary."""
         queue = self.get(name)
         if queue is None:
             queue = self._add_own(QueueDeclaration(name, self.next_number, durable=durable, arguments=arguments))
         return queue
 
     def add_level(self, exchange: str, first_number: int = 1) -> OverlayQueue:
-        """Return the stream queue of an exchange of the overlay, made and journalled now or found."""
+        """Return the stream queue of an overlay exchange, creating and journaling it if necessary."""
         name = overlay_queue_name(exchange)
         queue = self.get(name)
         if queue is None:
@@ -201,26 +198,26 @@ class Queues(dict[str, Queue]):
         return queue
 
     def add_recovered(self, number: int, new_name: Callable[[str], str]) -> Queue:
-        """Return a new durable queue under the number of one whose declaration was lost, and journal it."""
+        """Create and journal a durable queue with the number of a queue whose declaration was lost."""
         name = f"recovered.{number}"
         while name in self:
             name = new_name(f"recovered.{number}.")
         return self._add_own(QueueDeclaration(name, number, recovered=True))
 
     def change_expiry(self, queue: Queue, expires_ms: int) -> None:
-        """Let a queue expire after another time without use. The change is journalled."""
+        """Change the time after which an unused queue expires. The change is journaled."""
         if queue.arguments.get("x-expires") != expires_ms:
             declaration = replace(queue.declaration, arguments={**queue.arguments, "x-expires": expires_ms})
             self._journal.decide(changes.new_queue(declaration), durable=queue.durable)
             self.redeclare(queue, declaration)
 
     def redeclare(self, queue: Queue, declaration: QueueDeclaration) -> None:
-        """Give a queue the arguments of a new declaration, which is journalled."""
+        """Set the arguments of a new declaration of a queue, and journal it."""
         queue.redeclare(declaration)
         self._policies.apply_to_queue(queue)
 
     def add_tap(self, name: str, number: int, arguments: dict[str, Any]) -> None:
-        """Make the queue of a tap and journal it; its first message gets the id that the arguments say."""
+        """Create and journal the queue of a tap; its first message gets the id in the arguments."""
         queue = self._add_own(QueueDeclaration(name, number, arguments=arguments))
         queue.level.lose_sealed(self.taps[name].first_id)
 
@@ -229,7 +226,7 @@ class Queues(dict[str, Queue]):
         return self.add(declaration)
 
     def set_paused(self, name: str, *, paused: bool) -> None:
-        """Pause or resume the queue of that name, also one that is declared later."""
+        """Pause or resume the queue with a name, even if it is declared later."""
         queue = self.get(name)
         if paused:
             self.paused.add(name)
@@ -243,13 +240,12 @@ class Queues(dict[str, Queue]):
             queue.resume()
 
     def reserve_numbers(self, below: int) -> None:
-        """Give no new queue a number below this one, which may be that of a level."""
+        """Reserve all numbers below this one, which may belong to levels."""
         self.next_number = max(self.next_number, ((below - 1) & QUEUE_NUMBERS) + 1)
 
     def deletable(self, name: str, owner: object, *, if_unused: bool, if_empty: bool) -> Queue | None:
-        """Return a queue that this connection may delete, for `drop`; None when there is no such queue.
-
-        Raises: 405, and 406 when it is in use or not empty and must not be.
+        """Return a queue that this connection may delete, for `drop`; None if there is no such queue. Raises: 405, and
+        406 if it is in use or not empty and the caller forbids that.
         """
         if name not in self:
             return None
@@ -263,7 +259,7 @@ class Queues(dict[str, Queue]):
         return queue
 
     def delete(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        """Delete a queue and return how many messages were ready; a queue that does not exist had none.
+        """Delete a queue and return the number of ready messages, 0 if it does not exist.
 
         Raises: 405, 406.
         """
@@ -271,7 +267,7 @@ class Queues(dict[str, Queue]):
         return 0 if queue is None else self.drop(queue)
 
     def unused(self, queue: Queue) -> None:
-        """Delete a queue that nobody uses any more, unless it is deleted already; no client waits for that."""
+        """Delete an unused queue, unless it is deleted already; no client waits for this."""
         change = changes.queue_deleted(queue)
         if self.get(queue.name) is queue and self._journal.retire(change, durable=queue.durable):
             self.drop_decided(queue)
@@ -289,7 +285,7 @@ class Queues(dict[str, Queue]):
         self.drop_all(self.owned_by(owner), done)
 
     def drop_all(self, queues: Sequence[Queue], done: Callable[[], None]) -> None:
-        """Delete queues, whatever their owner, and call `done` when all are deleted; no client waits for that."""
+        """Delete queues, whatever their owner, and call `done` when all are deleted; no client waits for this."""
         left = len(queues)
 
         def dropped() -> None:
@@ -304,17 +300,18 @@ class Queues(dict[str, Queue]):
             done()
 
     def drop(self, queue: Queue) -> int:
-        """Delete a queue of this vhost, whatever its owner, and return how many messages were ready."""
+        """Delete a queue of this vhost, whatever its owner, and return the number of ready messages."""
         self.decide_drop(queue)
         return self.drop_decided(queue)
 
     def decide_drop(self, queue: Queue) -> None:
-        """Decide to delete a queue, before the answer is written; `drop_decided` is to follow."""
+        """Decide to delete a queue, before the answer is written; `drop_decided` must follow."""
         self._journal.decide(changes.queue_deleted(queue), durable=queue.durable, owner=queue.exclusive_owner)
 
     def drop_decided(self, queue: Queue) -> int:
-        """Delete a queue whose deletion is decided, and return how many messages were ready."""
-        # Out of the tables first: what the deletion wakes (cancelled consumers) must not find the queue again.
+        """Delete a queue whose deletion is decided, and return the number of ready messages."""
+        # Remove it from the tables first: code that the deletion calls (cancelled consumers) must not find the queue
+        # again.
         del self[queue.name]
         self._kept -= queue.kept
         if not queue.kept:

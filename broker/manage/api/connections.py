@@ -58,12 +58,12 @@ async def list_channels(call: Call) -> Response:
 
 
 def _names_of(session: SessionOfConnection) -> tuple[str, ...]:
-    """Return the names by which a connection is found: its own, that of the client, and the user."""
+    """Return the names by which a connection is found: its own, the client's, and the user's."""
     return session.name, connection_name(session) or "", user_name(session)
 
 
 class ConnectionRows:
-    """Makes the rows of connections, for one request."""
+    """Build the rows of connections, for one request."""
 
     __slots__ = ("_blocked", "_broker")
 
@@ -85,7 +85,7 @@ class ConnectionRows:
 
 
 def _tls_fields(tls: TlsFacts | None) -> dict[str, Any]:
-    """Return what a TLS handshake agreed on, and the client's certificate."""
+    """Return the results of a TLS handshake, and the client's certificate."""
     certificate: Mapping[str, Any] = {} if tls is None else tls.certificate
     validity = f"{certificate['notBefore']} - {certificate['notAfter']}" if "notAfter" in certificate else None
     return {
@@ -114,7 +114,7 @@ def _octets_of(session: SessionOfConnection) -> Sequence[int] | None:
 async def close(call: Call) -> None:
     """Close a connection, or all of a user, who may have none; the header X-Reason says why.
 
-    They are those of the caller, or any for an administrator. Raises: HttpRefused, having closed none.
+    A caller may close the caller's own, an administrator any. Raises: HttpRefused, having closed none.
     """
     words, sessions = call.words, call.broker.listener.sessions()
     if "user" in words:

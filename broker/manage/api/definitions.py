@@ -35,7 +35,7 @@ async def export(call: Call) -> Response:
 async def take(call: Call) -> Response:
     """Import definitions: all of them, or nothing.
 
-    The body is the document, or a form with a file. Answer 204, or with `outcome=true` what was made and skipped.
+    The body is the document, or a form with a file. Answer 204, or with `outcome=true` the created and skipped entries.
     """
     vhost, body = _of_vhost(call), await call.body()
     if call.request.headers.get("content-type", "").startswith(FORM):

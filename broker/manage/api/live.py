@@ -38,7 +38,7 @@ Value = dict[str, Any]
 Topic = Callable[[], Awaitable["Value | None"]]
 
 LOOK_S: Final = 1.0
-QUIET_MAX: Final = 15  # looks without anything to tell, before a comment shows that the stream lives
+QUIET_MAX: Final = 15  # polls without news before a comment shows that the stream is alive
 TOPICS_MAX: Final = 8
 RATED: Final = len(MESSAGE_STATS)
 OWN_NUMBERS: Final = (*MESSAGE_STATS, *LENGTHS, "queues", "consumers")
@@ -83,7 +83,7 @@ async def _events(call: Call, topics: dict[str, Topic]) -> AsyncGenerator[bytes,
 
 
 def topic_of(name: str, call: Call) -> Topic:
-    """Return what reads the value of a topic. Raises: HttpRefused (400) for what names none."""
+    """Return the reader of a topic's value. Raises: HttpRefused (400) for an unknown topic."""
     if name == OVERVIEW:
         return LiveOverview(call).read
     words = [unquote(word) for word in name.split("/")]
@@ -93,7 +93,7 @@ def topic_of(name: str, call: Call) -> Topic:
 
 
 class LiveOverview:
-    """Reads the totals for one stream: those of the broker, or of the vhosts that the caller sees."""
+    """Read the totals for one stream: those of the broker, or of the vhosts visible to the caller."""
 
     __slots__ = ("_before", "_before_ms", "_began_ms", "_call")
 
@@ -107,7 +107,7 @@ class LiveOverview:
         """Return the totals of the newest sample, None if they were told. Cost for other users: O(their queues)."""
         call, samples = self._call, self._call.broker.samples
         if not len(samples.totals):
-            samples.tick()  # the broker has just started; the next look finds a sample
+            samples.tick()  # the broker has just started; the next poll finds a sample
             return None
         at_ms, numbers = samples.totals.last(1)[-1]
         if at_ms == self._before_ms:
@@ -206,7 +206,7 @@ async def of_broker(call: Call) -> Response:
 
 
 async def of_queue(call: Call) -> Response:
-    """Answer with what is remembered of a queue; its history begins when somebody asks for it."""
+    """Answer with the history of a queue, which begins with the first request for it."""
     return history_answer(call.broker.samples.watch(sampled_queue(*queue_of(call))))
 
 

@@ -1,4 +1,4 @@
-"""GET /api/nodes: this broker's process and machine, and in a cluster what the other nodes report about themselves."""
+"""GET /api/nodes: this broker's process and machine, and in a cluster the other nodes' reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GET /api/overview: the broker at a glance, and what names and versions it goes by."""
+"""GET /api/overview: totals of the broker, and its names and versions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_DISK: Final = (0,) * len(DISK_STATS)
 
 
 async def overview(call: Call) -> Response:
-    """Answer with totals: of the broker for a user who looks after it, else of the user's own vhosts."""
+    """Answer with totals: of the broker for a monitoring user, else of the user's own vhosts."""
     broker = call.broker
     row: Row = {
         "cluster_name": cluster_name_of(call),
@@ -94,7 +94,7 @@ async def _totals(call: Call) -> dict[str, Any]:
 
 
 def cluster_name_of(call: Call) -> str:
-    """Return the name of the cluster, which an operator may have set; else that of the node."""
+    """Return the name of the cluster if an operator has set it, else that of the node."""
     named = call.broker.administration.global_parameters.get("cluster_name")
     return named if isinstance(named, str) else call.broker.node_name
 
@@ -105,7 +105,7 @@ async def cluster_name(call: Call) -> Response:
 
 
 def always(value: Any) -> Callable[[Call], Awaitable[Response]]:
-    """Return what answers with a value that never changes."""
+    """Return a route that answers with a constant."""
 
     async def respond(_call: Call) -> Response:
         return json_answer(value)

@@ -45,7 +45,7 @@ async def remove_tap(call: Call) -> Response:
 
 
 async def seal(call: Call) -> Response:
-    """Write what a tap holds into a slot file now, and answer with the last seal."""
+    """Write a tap's waiting messages into a slot file now, and answer with the last seal."""
     _row(call)
     vhost, tap = call.words["vhost"], call.words["tap"]
     return json_answer(await call.operate("seal", vhost=vhost, tap=tap))
@@ -62,7 +62,7 @@ async def set_cursor(call: Call) -> None:
 
 
 async def remove_cursor(call: Call) -> None:
-    """Remove a reader's position; nothing is kept for it any more."""
+    """Remove a reader's position, for which no more files are kept."""
     row, named = _row(call), _cursor(call)
     request = call.allowed("cursor_remove", **named)
     if named["name"] not in [cursor["name"] for cursor in row["cursors"]]:

@@ -42,7 +42,7 @@ async def policy(call: Call, *, operator: bool) -> Response:
 
 
 async def put(call: Call, *, operator: bool) -> Response:
-    """Set a policy: 201 for a new one, 204 for one that existed. Answered when it is applied to all queues."""
+    """Set a policy: 201 for a new one, 204 for one that existed. Answered once it is applied to all queues."""
     vhost, fields = call.vhost(), await call.fields(required=("pattern", "definition"))
     definition = fields.table("definition")
     check_depth("definition", definition)
@@ -57,7 +57,7 @@ async def put(call: Call, *, operator: bool) -> Response:
 
 
 async def delete(call: Call, *, operator: bool) -> None:
-    """Delete a policy. Answered when it is applied to no queue any more."""
+    """Delete a policy. Answered once it applies to no queue."""
     row = _policy(call, operator=operator)
     await call.operate("delete_policy", vhost=row["vhost"], name=row["name"], operator=operator)
 

@@ -1,4 +1,4 @@
-"""The messages of a queue: taken, looked at, dropped and moved."""
+"""The messages of a queue: get, peek, purge and move."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ async def _operate(
     arguments: Mapping[str, Any],
     tag: Needs = Needs.ADMINISTRATOR,
 ) -> Any:
-    """Carry out an operation on a queue. One that is exclusive belongs to a connection: others need a tag as well.
+    """Run an operation on a queue. An exclusive queue belongs to a connection; other users also need a tag.
 
     Raises: ChannelError, HttpRefused, OperationRefused.
     """

@@ -73,7 +73,7 @@ _log = get_logger()
 
 
 class QueueRows:
-    """Makes the rows of queues."""
+    """Build the rows of queues."""
 
     __slots__ = ("_broker", "_node")
 
@@ -90,7 +90,7 @@ class QueueRows:
         return queue_row(self._node, *listed) | queue_lengths(listed[1])
 
     def whole(self, listed: ListedQueue, counted: QueueBytes | None = None) -> Row:
-        """Return the row of a queue with all that is known. Cost: O(slots), and bounded in the messages.
+        """Return the complete row of a queue. Cost: O(slots), and bounded in the messages.
 
         `counted` are its bytes; without them those of its first messages are counted.
         """
@@ -131,7 +131,7 @@ class QueueRows:
         return row
 
     def add_samples(self, row: Row, vhost: Vhost, queue: Queue, query: Mapping[str, str]) -> None:
-        """Add to the row of a queue the samples that a query asks for; its history begins when somebody asks."""
+        """Add the requested samples to the row of a queue; its history begins with the first request."""
         samples, sampled = self._broker.samples, sampled_queue(vhost, queue)
         row["message_stats"] = dict(row["message_stats"])
         sampled.add_to(row, "lengths", LENGTHS, query, samples)
@@ -305,7 +305,7 @@ async def delete(call: Call) -> None:
 
 
 async def act(call: Call) -> None:
-    """Accept what RabbitMQ does to mirrored queues: there is nothing to do."""
+    """Accept RabbitMQ's actions on mirrored queues, and do nothing."""
     queue_of(call)
     action = (await call.fields()).text("action")
     if action not in ACTIONS:

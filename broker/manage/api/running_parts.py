@@ -46,7 +46,7 @@ async def cluster(call: Call) -> Response:
 
 
 async def count_out(call: Call) -> None:
-    """Let the others take over at once what a dead node held."""
+    """Declare a node dead, so that the others take over its messages at once."""
     if call.broker.cluster is None:
         raise not_found(NOT_A_NODE)
     await call.operate("cluster_leave", node=call.words["node"])
@@ -71,7 +71,7 @@ async def explain(call: Call) -> Response:
 
 
 async def forget(call: Call) -> None:
-    """Keep nothing any more for a leaf that is away for good."""
+    """Stop keeping messages for a leaf that will not return."""
     _view(call)
     await call.operate("overlay_forget", leaf=call.words["leaf"])
 

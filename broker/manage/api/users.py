@@ -50,7 +50,7 @@ async def user(call: Call) -> Response:
 
 
 async def put(call: Call) -> Response:
-    """Add a user (201), or replace tags and password of one (204); without a password nobody logs in with one."""
+    """Add a user (201), or replace a user's tags and password (204); without a password, logins by one are refused."""
     fields = await call.fields()
     if fields.value("tags", MISSING) is MISSING:
         raise bad_request("missing: tags")
@@ -86,7 +86,7 @@ def _found(call: Call, *, topics: bool) -> list[dict[str, str]]:
 
 
 async def list_permissions(call: Call, *, topics: bool) -> Response:
-    """List all permissions, or those of the user or in the vhost that the path names."""
+    """List all permissions, or those of the path's user or vhost."""
     order = ("vhost", "user") if "user" in call.words else ("user", "vhost")
     named = {"user": _user(call).name} if "user" in call.words else {}
     if "vhost" in call.words:
@@ -116,7 +116,7 @@ async def set_permissions(call: Call, *, topics: bool) -> Response:
 
 
 async def clear_permissions(call: Call, *, topics: bool) -> None:
-    """Remove the permissions of a user in a vhost; those to routing keys at the exchange of the path, or at all."""
+    """Remove the permissions of a user in a vhost; for routing keys, those at the path's exchange, or all."""
     named = {name: call.words[name] for name in ("user", "vhost", "exchange") if name in call.words}
     if not any(named.get("exchange") in (None, row.get("exchange")) for row in _found(call, topics=topics)):
         raise not_found()

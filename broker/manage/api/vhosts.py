@@ -23,7 +23,7 @@ COUNTERS: Final = len(MESSAGE_STATS)
 
 
 async def list_vhosts(call: Call) -> Response:
-    """Answer with the vhosts that the caller sees, those that are down as well."""
+    """Answer with the vhosts visible to the caller, including offline ones."""
     names = [name for name in call.broker.administration.vhost_names if call.sees_vhost(name)]
     rows = await VhostRows.of(call, names)
     return await listed(call.query, Listing(names, names=lambda name: (name,), whole=rows.whole, order=str))
@@ -41,7 +41,7 @@ async def show_vhost(call: Call) -> Response:
 
 
 class VhostRows:
-    """Makes the rows of vhosts, from the lengths of all their queues at one moment."""
+    """Build the rows of vhosts from the queue lengths of one moment."""
 
     __slots__ = ("_broker", "_lengths", "_octets")
 
@@ -64,7 +64,7 @@ class VhostRows:
         return cls(call, lengths, octets)
 
     def whole(self, name: str) -> Row:
-        """Return the row of a vhost; one that is down has no numbers."""
+        """Return the row of a vhost; an offline one has no numbers."""
         administration, node = self._broker.administration, self._broker.node_name
         facts = administration.vhost_fields(name)
         description, tags = facts.get("description", ""), _tags_of(facts)
@@ -137,7 +137,7 @@ async def protect(call: Call, *, on: bool) -> None:
 
 
 async def start(call: Call) -> None:
-    """Accept the start of a running vhost. One that is down starts with the broker, once its files are repaired."""
+    """Accept the start of a running vhost. An offline vhost starts with the broker, once its files are repaired."""
     name = call.words["vhost"]
     if call.broker.administration.vhosts.is_down(name):
         raise bad_request(f"vhost '{name}' is down: {call.broker.administration.vhosts.offline[name].reason}")

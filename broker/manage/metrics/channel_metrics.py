@@ -105,7 +105,7 @@ CONNECTION_FAMILIES: Final[tuple[Family[Reading[SessionOfConnection]], ...]] = (
 
 
 def login_readings(logins: Logins) -> Iterator[Reading[LoginCount]]:
-    """Yield the logins over each protocol by which somebody has tried."""
+    """Yield the logins over each protocol with any attempts."""
     for protocol, count in sorted(logins.counts.by_protocol.items()):
         yield Reading(count, ("protocol", protocol))
 

@@ -1,4 +1,4 @@
-"""The metrics of the node: what comes and goes, the process, the disk, the alarms."""
+"""The metrics of the node: opened and closed objects, the process, the disk, the alarms."""
 
 from __future__ import annotations
 

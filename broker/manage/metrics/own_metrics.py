@@ -44,7 +44,7 @@ def commit_lines(commits: CommitTally) -> Iterator[str]:
 
 
 def vhost_lines(engines: list[Engine]) -> Iterator[str]:
-    """Yield what the stores of the vhosts say."""
+    """Yield the metrics of the vhosts' stores."""
     names = [engine.vhost.name for engine in engines]
 
     def each(name: str, kind: str, about: str, values: Iterable[float]) -> str:
@@ -102,7 +102,7 @@ def tap_lines(taps: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def cluster_lines(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the node knows of its cluster. Units: the facts have milliseconds."""
+    """Yield the node's metrics of its cluster. Units: the facts are in milliseconds."""
     round_trip_ms, beat_ms = facts["database_ms"], facts["beat_age_ms"]
     about = "1 while the database answers, and does what it is asked, else 0"
     yield gauge_line("slotmq_cluster_database_up", about, int(not facts["database_trouble"]))

@@ -54,7 +54,7 @@ class QueueReading:
 
     @property
     def resident(self) -> tuple[int, int]:
-        """How many messages are in memory, and their bytes there. Cost: O(slots), once."""
+        """The number of messages in memory, and their bytes there. Cost: O(slots), once."""
         if self._resident is None:
             messages = size_bytes = 0
             for stream in self.queue.all_levels:
@@ -67,12 +67,12 @@ class QueueReading:
 
     @property
     def slots(self) -> int:
-        """How many slots the queue has."""
+        """The number of slots of the queue."""
         return slot_count(self.queue)
 
     @property
     def head_age_s(self) -> float | None:
-        """How long the oldest message at the head of a level has been there: 0 without one, None if it is on disk."""
+        """The age of the oldest message at the head of a level: 0 without one, None if it is on disk."""
         oldest_ms = self._now_ms
         for stream in self.queue.levels:
             slot = stream.manager.front()

@@ -122,9 +122,8 @@ class Scrape:
             yield piece
 
     async def detailed(self, families: Collection[str], vhosts: Collection[str] | None) -> Pieces:
-        """Yield the families that are asked for: of queues and exchanges those of some vhosts, of all for None.
-
-        Families that are not known yield nothing, as in RabbitMQ.
+        """Yield the requested families: for queues and exchanges, of some vhosts, or all for None. Unknown families
+        yield nothing, as in RabbitMQ.
         """
         yield "".join(identity_lines(self._broker, "detailed"))
         chosen = [vhost for vhost in self._vhosts if vhosts is None or vhost.name in vhosts]
@@ -137,7 +136,7 @@ class Scrape:
             yield piece
 
     def _of_broker(self, endpoint: str) -> Iterator[str]:
-        """Yield what has no object: who the broker is, its counters, and what only this broker has."""
+        """Yield the metrics without an object: the broker's identity and counters, and SlotMQ's own metrics."""
         statistics = self._broker.statistics
         yield from identity_lines(self._broker, endpoint)
         yield from global_lines(self._broker.statistics.by_protocol())
@@ -208,19 +207,19 @@ class Sums(Generic[R]):
 
 
 def only(families: Iterable[Family[R]], names: Collection[str] | None) -> list[Family[R]]:
-    """Return the families with these names, all for None; a family that is a part of another one goes without it."""
+    """Return the families with these names, all for None; a family that is a part of another is included without it."""
     found = [family for family in families if names is None or family.name in names]
     whole = any(family.name == QUEUE_METRICS for family in found)
     return [family for family in found if not (whole and family.name == QUEUE_CONSUMERS)]
 
 
 def slots_cost(reading: QueueReading) -> int:
-    """Return how many objects a queue counts for, because of its slots."""
+    """Return the cost of a queue in objects, because of its slots."""
     return 1 + reading.slots // SLOTS_PER_READING
 
 
 def one(_reading: Labelled) -> int:
-    """Return that an object counts for one."""
+    """Return 1, the cost of an object."""
     return 1
 
 

@@ -48,7 +48,7 @@ class SharedScrapes:
     """
 
     def __init__(self, kept_max_bytes: int = KEPT_MAX_BYTES) -> None:
-        """Keep at most `kept_max_bytes` of texts that are still being read, and the newest one."""
+        """`kept_max_bytes` limits the texts that are still being read, besides the newest one."""
         self._kept_max_bytes = kept_max_bytes
         self._newest: dict[Hashable, ScrapeText] = {}
         self._kept: dict[ScrapeText, None] = {}  # the newest ones, and those that are read; oldest first
@@ -59,7 +59,7 @@ class SharedScrapes:
     async def pieces(
         self, key: Hashable, client: ApiClient, make: Make, shared_s: float
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the text of the scrape with that key: one that is not older than `shared_s`, or that `make` makes."""
+        """Yield the text of the scrape with a key: one not older than `shared_s`, or a new one from `make`."""
         text = await self._text(key, client.peer.network, make, shared_s)
         while not text.pieces:  # it was forgotten while this client waited
             text = await self._text(key, client.peer.network, make, shared_s)
@@ -127,7 +127,7 @@ class SharedScrapes:
         return text
 
     def _make_room(self, size_bytes: int) -> None:
-        """Forget the oldest texts until one of that size has room."""
+        """Drop the oldest texts until there is room for one of this size."""
         left_bytes = self._kept_max_bytes - size_bytes - sum([text.size_bytes for text in self._kept])
         for text in list(self._kept):
             if left_bytes >= 0:
@@ -146,7 +146,7 @@ class SharedScrapes:
         self._let_go(text)
 
     def _let_go(self, text: ScrapeText) -> None:
-        """Forget a text that nobody reads and no request can share."""
+        """Drop a text that has no readers and that no request can share."""
         if not text.readers and text not in self._newest.values():
             self._kept.pop(text, None)
 

@@ -39,11 +39,11 @@ class SimulatedBinding:
     got: set[int] = field(default_factory=set, repr=False)
 
     def begin(self, event: int) -> None:
-        """Note the event that makes the binding."""
+        """Record the event that adds the binding."""
         self.made = event
 
     def start(self, virtual_time: int) -> None:
-        """Note the start point."""
+        """Record the start point."""
         self.start_point = virtual_time
 
     def matches(self, space: Space, keys: Iterable[str]) -> bool:

@@ -143,7 +143,7 @@ class MqttSender(Sender):
 
     @property
     def packets(self) -> PacketScanner:
-        """What counts the broker's packets."""
+        """The scanner of the broker's packets."""
         assert isinstance(self._scanner, PacketScanner)
         return self._scanner
 

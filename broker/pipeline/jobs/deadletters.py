@@ -66,7 +66,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterOptions:
-    """Which dead letters to process, and how.
+    """The dead letters to process, and the options.
 
     Shapes: one of `path`, `url` and `selection` is set; with `path` or `url`, the current contents of `queues` are
         read. `unroutable` is the folder for messages that the broker refuses.

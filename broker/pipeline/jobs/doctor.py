@@ -1,4 +1,4 @@
-"""`slotmq pipeline doctor`: reports what the pipeline finds on this machine, and runs a small job through all of it."""
+"""`slotmq pipeline doctor`: report the findings on this machine, and run a small job through the whole pipeline."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _available_bytes() -> int | None:
 
 
 def _cgroup_left_bytes() -> int | None:
-    """Return how much memory a container may still take, None without a limit."""
+    """Return the memory that a container may still take, None without a limit."""
     folder = Path("/sys/fs/cgroup")
     with suppress(OSError, ValueError):  # "max" is not a number
         return int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text())
@@ -104,7 +104,7 @@ def _cgroup_left_bytes() -> int | None:
 
 
 def memory_bytes(meminfo: str, left_bytes: int | None) -> int | None:
-    """Return how much memory new programs may take, by the kernel's figures."""
+    """Return the memory available to new programs, by the kernel's figures."""
     for line in meminfo.splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable":
@@ -115,7 +115,7 @@ def memory_bytes(meminfo: str, left_bytes: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """How to make the session of the small job; it runs only if there is a supported Java."""
+    """The options of the small job's session; the job runs only with a supported Java."""
 
     spark: Callable[[], SparkSession] | None = None
     rows: int = ROWS

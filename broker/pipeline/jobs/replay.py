@@ -45,9 +45,8 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """What to publish, where to and how.
-
-    Shapes: `producer` "" derives the name from the source and the target, "none" publishes without numbers.
+    """The messages to publish, their destination and pace. Shapes: `producer` "" derives the name from the source and
+    the target, "none" publishes without numbers.
     Units: `rate` is messages per second; `speed` 2.0 replays an hour in half an hour.
     """
 

@@ -52,9 +52,8 @@ LOOK_EVERY_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
-    """What to simulate, and where the results go.
-
-    Shapes: `output` ends in one of FORMATS; `plot` is an SVG file.
+    """The plan of a simulation, and the destination of its results. Shapes: `output` ends in one of FORMATS; `plot` is
+    an SVG file.
     """
 
     spark: Callable[[], SparkSession]

@@ -236,7 +236,7 @@ class ArchiveRun:
             raise SlotGap(f"{self._told(gaps)}; --allow-gap continues without them")
 
     def _told(self, gaps: Sequence[Gap]) -> str:
-        """Return how much is missing, and the first of the missing slots."""
+        """Describe the missing messages, with the first of the missing slots."""
         slots = [gap for gap in gaps if gap.reason != "released"]
         least = "at least " if len(slots) < len(gaps) or len(self._catalog.view().gaps) >= GAPS_MAX else ""
         known = f"{least}{many(len(slots), 'slot')} with {many(sum(gap.count for gap in slots), 'message')}"

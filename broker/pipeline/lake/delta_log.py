@@ -59,7 +59,9 @@ class DeltaLog:
                 return
 
     def written_ms(self, version: int) -> float | None:
-        """Return when an entry was written, as the package sees it; None in a bucket or if a checkpoint replaced it."""
+        """Return the time at which an entry was written, as the package sees it; None in a bucket or if a checkpoint
+        replaced it.
+        """
         path = self._folder / f"{version:020}.json"
         return path.stat().st_mtime * 1000 if self._local and path.exists() else None
 

@@ -51,8 +51,8 @@ def reach(rows: Sequence[Values], topology: Topology) -> dict[str, Any]:
 def redundant_bindings(topology: Topology) -> list[tuple[RoutedBinding, RoutedBinding]]:
     """Return each redundant binding with one that makes it redundant and is not redundant itself.
 
-    A fanout exchange ignores keys, so that its second binding to the same destination is redundant. Headers exchanges
-    and hash exchanges are left out.
+    A fanout exchange ignores keys, so a second binding to the same destination is redundant. Headers exchanges and hash
+    exchanges are left out.
     Cost: for each pattern of one exchange, a search among its patterns to the same destination.
     """
     types = {(entry.vhost, entry.name): entry for entry in topology.exchanges}

@@ -71,7 +71,7 @@ def filled(counts: Mapping[int, int], first_ms: int, last_ms: int, size_ms: int)
 
 
 def begins(first_ms: int, last_ms: int, size_ms: int) -> Iterable[int]:
-    """Return where the slices of a span begin."""
+    """Return the starts of the slices of a span."""
     return range(first_ms - first_ms % size_ms, last_ms + 1, size_ms)
 
 
@@ -170,7 +170,7 @@ def _sums(grouped: DataFrame, *names: str, **more: Column) -> DataFrame:
 
 
 def _heat(grouped: DataFrame, span: tuple[int, int, int]) -> list[dict[str, Any]]:
-    """Return for each key level the busiest prefixes of that many words, slice by slice.
+    """Return for each key level the busiest prefixes of this length, slice by slice.
 
     Shapes: a level omits keys with fewer words.
     """
@@ -288,7 +288,7 @@ def forecast(
 
 
 def _full_in_days(rate: float, growth: float, free: float | None) -> float | None:
-    """Return when rate * t + growth * t^2 / 2 reaches the free space; None if it never does."""
+    """Return the days until rate * t + growth * t^2 / 2 reaches the free space; None if it never does."""
     if free is None:
         return None
     if growth == 0:

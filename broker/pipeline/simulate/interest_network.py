@@ -84,12 +84,11 @@ def least_crossings(parents: Mapping[str, str], leaf: str, wanting: Iterable[str
 
 
 class Workload:
-    """What the clients of each leaf want, and what is published.
-
-    The universe has `patterns` distinct patterns over keys of three words. The clients of each leaf choose among
-    LEAF_PATTERNS of them, the first twice as often as the second, three times as often as the third, and so on. Equal
-    subscriptions of a leaf are not kept one by one: a multinomial draw says how many there are of each, so that 10^9 of
-    them cost as much as the patterns. Leaves are alike wherever they are; keys are uniform over the words.
+    """The interest of the clients of each leaf, and the publishes. The universe has `patterns` distinct patterns over
+    keys of three words. The clients of each leaf choose among LEAF_PATTERNS of them, the first twice as often as the
+    second, three times as often as the third, and so on. Equal subscriptions of a leaf are not kept one by one: a
+    multinomial draw gives the number of each, so that 10^9 of them cost as much as the patterns. Leaves are alike
+    wherever they are; keys are uniform over the words.
 
     Shapes: `counts` has subscriptions by pattern, for each leaf.
     """
@@ -164,7 +163,7 @@ DOWN_MS: Final = 1_000
 
 @dataclass(slots=True)
 class UpdateTraffic:
-    """What crossed links: everything but what leaves were told, and that for the observed leaves alone."""
+    """The traffic on links: everything except announcements to leaves, and those to the observed leaves."""
 
     packets: int = 0
     bytes: int = 0
@@ -192,12 +191,12 @@ class InterestLane:
 
 
 class InterestNetwork:
-    """Brokers without streams: what they announce, and how that changes.
+    """Brokers without streams: their announcements, and the changes of these.
 
     `observed` are the sites whose leaves and inner brokers are complete; a site is an inner tree node with leaves only,
-    and these. The brokers of other sites announce what their clients want, and acknowledge what they are told without
-    applying it: what they would know is what the observed sites know, as sites are alike. Everything nearer to the root
-    is complete.
+    and these. The brokers of other sites announce their clients' interest, and acknowledge announcements without
+    applying them: they would know the same as the observed sites, because sites are alike. Everything nearer to the
+    root is complete.
 
     Cost: each broker knows each leaf, so that memory and time grow with the square of the size.
     """
@@ -230,7 +229,8 @@ class InterestNetwork:
         return node not in self._blind
 
     def route(self, leaf: str, key: str) -> tuple[int, set[str]]:
-        """Return how many edges a message of a leaf crosses by what the brokers know, and the leaves that it reaches.
+        """Return the number of edges that a message of a leaf crosses, by the brokers' knowledge, and the leaves that
+        it reaches.
 
         The brokers of a tree node know the same, so that the first decides for all.
         """
@@ -286,7 +286,7 @@ class InterestNetwork:
         return max(0, self.applied_ms - opened_ms)
 
     def settle(self) -> None:
-        """Run until nothing is under way and no broker has anything to say."""
+        """Run until nothing is under way and no broker has output."""
         before = -1
         self.scheduler.run_all()
         while self.scheduler.count != before:
@@ -296,12 +296,12 @@ class InterestNetwork:
             self.scheduler.run_all()
 
     def take_traffic(self) -> UpdateTraffic:
-        """Return what crossed the links since the last call."""
+        """Return the traffic on the links since the last call."""
         traffic, self.traffic = self.traffic, UpdateTraffic()
         return traffic
 
     def knowledge(self) -> dict[str, dict[str, tuple[frozenset[str], dict[str, int]]]]:
-        """Return what each complete broker knows of each direction: patterns, and the times of interested leaves."""
+        """Return each complete broker's knowledge of each direction: patterns, and the times of interested leaves."""
         return {
             broker.name: {
                 node: (frozenset(broker.interest.roots(node, SPACE)), broker.interest.vector(node, SPACE))

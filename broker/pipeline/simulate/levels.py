@@ -47,7 +47,7 @@ class TableSimulation(Simulation):
         self.leaves = [leaf for leaf in tree.leaves if self.network.is_observed(leaf)]
 
     def run(self) -> SimulatedRow:
-        """Run all phases and return what was counted. Raises: SimulationFailed."""
+        """Run all phases and return the counts. Raises: SimulationFailed."""
         network = self.network
         for leaf, held in self._held.items():
             network.change(leaf, [(name, pattern) for pattern, name in held.items()], ())
@@ -132,7 +132,7 @@ class TableSimulation(Simulation):
         return changes, told, self._all_bytes(network.take_traffic(), telling=1)
 
     def _all_bytes(self, traffic: UpdateTraffic, telling: int = 0) -> int:
-        """Return the bytes of all links; what observed leaves receive stands for the other leaves, too.
+        """Return the bytes of all links; the bytes that observed leaves receive are extrapolated to the other leaves.
 
         `telling` leaves receive nothing themselves.
         """
@@ -156,7 +156,7 @@ class MessageSimulation(Simulation):
         self._wanted = 0
 
     def run(self) -> SimulatedRow:
-        """Run all phases and return what was counted. Raises: SimulationFailed."""
+        """Run all phases and return the counts. Raises: SimulationFailed."""
         network, plan = self.network, self.plan
         for link in network.links:
             link.faults = LinkFaults(least_delay_ms=DELAY_MS, most_delay_ms=DELAY_MS)
@@ -194,7 +194,7 @@ class MessageSimulation(Simulation):
             self.network.scheduler.after(EVERY_MS * place, partial(publisher.publish, SPACE, key, CONTENT))
 
     def _settle(self) -> int:
-        """Run until nothing has changed for a while, and return since when no broker has learned anything.
+        """Run until nothing has changed for a while, and return the time since which no broker has learned anything.
 
         Raises: SimulationFailed.
         """
@@ -256,5 +256,5 @@ class MessageSimulation(Simulation):
         return sum(len(member.broker.interest.roots(other, SPACE)) for other in self.tree.neighbours[member.node])
 
     def _bytes(self, name: str) -> int:
-        """Return the memory of a broker without what its port leads to."""
+        """Return the memory of a broker without the objects of its port."""
         return footprint_bytes(self.network.member(name).broker, closed=(MethodType,))

@@ -107,8 +107,8 @@ class SimulatedRow:
     """The figures of one simulation; None where its level has no such figure.
 
     Shapes: `edges` joins tree nodes, `links` brokers. `observed_leaves` of all leaves are complete, and the figures of
-        leaves come from these. Traffic is counted in crossings of an edge by a message. `inner_patterns` are what an
-        inner broker has of all its directions together.
+        leaves come from these. Traffic is counted in crossings of an edge by a message. `inner_patterns` are an inner
+        broker's patterns of all its directions together.
     Units: `told_changes` of the clients' `changes` were announced to other brokers.
     """
 

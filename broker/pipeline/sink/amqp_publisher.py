@@ -38,7 +38,7 @@ class RefusedMessage:
 
 
 class PublishWindow:
-    """Holds the messages in flight.
+    """Hold the messages in flight.
 
     Shapes: delivery tags begin at 1 with each connection and are dense; ``waiting`` has the messages by tag, ascending,
         ``attempts`` the number of nacks of those that were nacked before.
@@ -57,7 +57,7 @@ class PublishWindow:
         return len(self.waiting)
 
     def acked(self, tag: int, *, multiple: bool) -> list[RefusedMessage]:
-        """Forget the acked messages, and return those that the broker returned. HOT."""
+        """Remove the acked messages, and return those that the broker returned. HOT."""
         if multiple and not self._returned and not self.attempts:
             waiting = self.waiting
             first = next(iter(waiting), tag + 1)
@@ -77,7 +77,7 @@ class PublishWindow:
         return refused
 
     def nacked(self, tag: int, *, multiple: bool) -> list[tuple[Outgoing, int]]:
-        """Forget the nacked messages, and return them, each with the number of its nacks."""
+        """Remove and return the nacked messages, each with the number of its nacks."""
         return [
             (self.waiting.pop(known), self.attempts.pop(known, 0) + 1) for known in self._tags(tag, multiple=multiple)
         ]
@@ -100,7 +100,7 @@ class PublishWindow:
     # -- returns ------------------------------------------------------------------------------------------------------
 
     def returned(self, method: commands.Basic.Return, properties: bytes, body: bytes) -> None:
-        """Note that the broker returned a message; its ack follows."""
+        """Record that the broker returned a message; its ack follows."""
         tag = self._match(method, properties, body)
         if tag:
             self._matched = tag
@@ -142,7 +142,7 @@ RATE_SLICE_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class PublisherOptions:
-    """How to publish.
+    """The options of publishing.
 
     Units: ``rate`` is messages per second, 0 for as fast as the broker accepts; ``nack_attempts`` is the total number
         of attempts for a message that a full queue refuses; ``retry_s`` is the time limit of reconnecting.

@@ -1,4 +1,4 @@
-"""Publishes rows in Spark's Python workers: what the sink and the jobs replay and deadletters share.
+"""Publishes rows in Spark's Python workers: shared by the sink and the jobs replay and deadletters.
 
 Rows that were not published are Parquet files in a folder, whose log names the files that count:
 
@@ -232,9 +232,8 @@ class HeaderChanges:
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """How rows are published.
-
-    Shapes: `exchange` None keeps each message's own; `refused` is the folder for messages that the broker refuses.
+    """The options of publishing rows. Shapes: `exchange` None keeps each message's own; `refused` is the folder for
+    messages that the broker refuses.
     Units: with a `speed`, a message is due (its time - `first_us`) / speed after `began_s`, in seconds since 1970.
     """
 

@@ -49,7 +49,7 @@ TYPES: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where rows are published, and how.
+    """The destination and options of published rows.
 
     Shapes: `exchange` and `routing_key` are for rows that name none; `sequence` is the column that numbers rows, None
         if their place in a slot does; `persistent` None keeps each delivery mode; `bad_records` is the folder for

@@ -135,9 +135,8 @@ class StoreCatalog:
         self._ask("cursor_remove", name=name, vhost=vhost, tap=tap)
 
     def note_read(self, taps: Iterable[tuple[str, str]]) -> None:
-        """Tell the running broker which taps are read, so that it writes their slot files sooner.
-
-        A broker that does not answer soon is left alone.
+        """Tell the running broker which taps are read, so that it writes their slot files sooner. Ignore a broker that
+        does not answer soon.
         """
         names: dict[str, list[str]] = {}
         for vhost, tap in sorted(taps):

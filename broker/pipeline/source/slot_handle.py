@@ -56,7 +56,7 @@ class SlotHandle:
         return f"slot {self.snapshot[1]} of the snapshot of queue {self.queue!r} in vhost {self.vhost!r}"
 
     def differs_from(self, meta: SlotMeta) -> str:
-        """Return how a file differs from its handle, empty if it does not."""
+        """Describe the difference between a file and its handle, empty if there is none."""
         for name in ("store", "seal", "vhost", "queue", "first", "end", "count"):
             meant, found = getattr(self, name), getattr(meta, name)
             if meant != found:

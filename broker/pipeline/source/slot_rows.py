@@ -84,7 +84,7 @@ class PropertyPlaces:
 
 
 def _extent(octets: Any, at: Any, limit: Any, kind: str) -> tuple[Any, Any]:
-    """Return where each value starts, if it exists at all, and its stated length."""
+    """Return the start of each value, if it exists, and its stated length."""
     if kind == "shortstr":
         return at + 1, octets[np.minimum(at, limit)].astype(np.int64)
     if kind == "table":
@@ -273,7 +273,7 @@ class SlotRows:
     # ---- unreadable rows
 
     def bad(self, *, headers: bool = True) -> list[BadRow]:
-        """Return the rows whose bytes differ from what was written, and those whose properties cannot be decoded.
+        """Return the rows whose bytes are damaged, and those whose properties cannot be decoded.
 
         Shapes: without `headers` their tables are not checked.
         """
@@ -303,7 +303,7 @@ class SlotRows:
 def joined_rows(views: Sequence[SlotView], *, headers: bool = True) -> SlotRows | None:
     """Return the rows of several small slot files; None for one file, or if one has unreadable rows.
 
-    Each file is then read by itself, so that its faults name it.
+    Each file is then read separately, so that errors name it.
     """
     if len(views) < 2:
         return None

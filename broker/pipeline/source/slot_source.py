@@ -129,7 +129,7 @@ class SlotSource:
             return False
 
     def seal_now(self) -> None:
-        """Let the broker seal the open slots of the selected taps. Raises: SourceRefused."""
+        """Make the broker seal the open slots of the selected taps. Raises: SourceRefused."""
         options = self.options
         if options.taps is None or any(sign in name for name in options.taps for sign in WILDCARDS):
             self.catalog.seal_now(options.vhost)

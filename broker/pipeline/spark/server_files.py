@@ -1,7 +1,7 @@
 """The files by which a user's commands find the user's Spark server, and by which the server knows that it is in use.
 
 server.json     its address and its token; mode 0600, exists while the server accepts commands
-server.alive    locked by the server while it runs, so that a state left behind by a crash is recognized
+server.alive    locked by the server while it runs, so that state left by a crash is recognized
 server.use      locked by each command that uses it; its time is that of the last use
 server.start    locked by the process that starts it
 """
@@ -79,7 +79,7 @@ class ServerFiles:
             os.close(descriptor)
 
     def live(self) -> bool:
-        """Take the server's lock until this process ends, and note its pid; return whether the lock was free."""
+        """Acquire the server's lock until this process ends, and record its pid; return whether the lock was free."""
         descriptor = self._lock_now("server.alive", fcntl.LOCK_EX)
         if descriptor is None:
             return False
@@ -140,7 +140,7 @@ class ServerFiles:
         return descriptor is not None
 
     def read(self) -> ServerState | None:
-        """Return the server that accepts commands; remove the state of a server that is gone.
+        """Return the server that accepts commands; remove the state of a server that has ended.
 
         Raises: ServerRefused when other users may read or write the state, or when it has another version.
         """

@@ -40,7 +40,7 @@ SESSION_KEPT_S: Final = 600  # for a command that ended without closing its sess
 
 
 def main() -> int:
-    """Serve until the server is told to end, has been idle, or its JVM is gone."""
+    """Serve until the server is told to end, has been idle, or its JVM has ended."""
     request = ServerRequest(**json.load(sys.stdin))
     place = files()
     given_up_s = time.monotonic() + ENDING_MAX_S
@@ -115,7 +115,7 @@ def _warm_up(spark: SparkSession, cores: int) -> None:
 
 
 def _load(_: int) -> None:
-    """Import in a worker what the tasks of most commands need."""
+    """Import the modules that the tasks of most commands need, in a worker."""
     for name in LOADED:
         import_module(name)
 

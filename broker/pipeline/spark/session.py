@@ -44,7 +44,7 @@ ALWAYS: Final[Mapping[str, str]] = {
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
 }
 LOOK_EVERY_S: Final = 0.2
-BEFORE_BYTES: Final = 200  # a text may be half written at one look
+BEFORE_BYTES: Final = 200  # a text may be half written when it is read
 REFUSED: Final = re.compile(rb"Exception while bootstrapping client|Expected SaslMessage, received something else")
 SILENT: Final = re.compile(rb"All masters are unresponsive! Giving up")
 SPECULATION: Final = "spark.speculation"
@@ -69,7 +69,7 @@ def is_local(master: str) -> bool:
 
 
 def local_cores(master: str, cores: int) -> int:
-    """Return how many tasks run at once on a local master, on a machine of that many cores."""
+    """Return the number of tasks that run at once on a local master, on a machine with this number of cores."""
     number = master.removeprefix("local").strip("[]").partition(",")[0]
     return cores if number == "*" else int(number) if number.isdecimal() else 1
 
@@ -178,7 +178,7 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def master_fault(output: bytes, master: str) -> str:
-    """Return what keeps a session from a master, empty if nothing does.
+    """Return the reason why a session cannot use a master, empty if it can.
 
     Shapes: `output` is that of the driver's JVM.
     """
@@ -217,7 +217,7 @@ class MasterWatch:
             raise JobFailed(self._fault) from None
 
     def look(self) -> bool:
-        """Read the new output, and return whether it says why the master cannot be reached."""
+        """Read the new output, and return whether it has the reason why the master is unreachable."""
         with suppress(OSError), self._output.open("rb") as stream:
             stream.seek(self._at)
             said = stream.read()

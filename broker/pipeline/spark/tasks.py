@@ -45,7 +45,7 @@ def frame_of(
 
 
 def tasks_at_once(spark: SparkSession) -> int:
-    """Return how many tasks a session runs at a time; over Connect, the server's own figure."""
+    """Return the number of tasks that a session runs at a time; over Connect, the server's own figure."""
     if hasattr(spark, "sparkContext"):
         return max(1, int(spark.sparkContext.defaultParallelism))
     return int(spark.conf.get(PARALLELISM, None) or os.cpu_count() or 1)

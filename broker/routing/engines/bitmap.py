@@ -77,20 +77,19 @@ class ClosedTables(Section[T]):
 
 
 class ConstituentBitmap(Generic[T]):
-    """Maps distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
+    """Map distinct canonical patterns to targets, and a key to the targets of the patterns that match it. A key is
+    split into its constituent parts, the words. Each has a table, in which its row has the patterns still possible; the
+    AND of the rows gives the matching patterns. Keys of up to SPREAD_MOST words have tables for their number of words,
+    with all patterns that may match as many; longer ones have tables for the patterns without `#` of their number, and
+    others for all those with one. Literal patterns are in a separate map.
 
-    A key is broken into its constituent parts, the words. Each has a table, in which its row says which patterns it
-    leaves possible; the AND of the rows is the patterns that match. Keys of up to SPREAD_MOST words have tables for
-    their number of words, with all patterns that may match as many; longer ones have tables for the patterns
-    without `#` of their number, and others for all those with one. Literal patterns are in a map in front.
-
-    Cost: a match of a key of up to SPREAD_MOST words looks at a row a word, of a longer one at three: a bit for each
-        pattern of the tables. Patterns with several `#` are followed only where one of them is suspected: two rows a
-        word more for each of few sizes. Add and remove cost the pattern's words, with a `#` once for each number of
-        words up to SPREAD_MOST; a star costs the whole rows of its table as well, at most about 256.
-    Invariant: `visited` counts the rows looked at by matching. A look-up creates nothing.
+    Cost: a match of a key of up to SPREAD_MOST words reads one row per word, for longer keys three: a bit for each
+        pattern of the tables. Patterns with several `#` are followed only if one of them may match: two rows a word
+        more for each of few sizes. Add and remove cost the pattern's words, with a `#` once for each number of words up
+        to SPREAD_MOST; a star costs the whole rows of its table as well, at most about 256.
+    Invariant: `visited` counts the rows read by matching. A look-up creates nothing.
     Source: Theivendiram and Uthayakumar, Fast Topic Matching Algorithm Implementation for WSO2 Message Broker, 2015,
-        "Optimized topic routing algorithm"; docs/inverted-bitmap.md says where this differs, and why.
+        "Optimized topic routing algorithm"; docs/inverted-bitmap.md explains the differences.
     """
 
     def __init__(self, dialect: TopicDialect = AMQP, *, literals_apart: bool = True) -> None:
@@ -120,7 +119,7 @@ class ConstituentBitmap(Generic[T]):
         }
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Store the target of one pattern, or return the one that it has already. Cost: the words of the pattern."""
+        """Create the target of one pattern, or return the existing one. Cost: the words of the pattern."""
         known = self.find(pattern)
         if known is not None:
             return known
@@ -158,7 +157,7 @@ class ConstituentBitmap(Generic[T]):
         return None if section is None else section.find(pattern.text)
 
     def remove(self, pattern: Pattern) -> T:
-        """Forget one pattern and return its target. Cost: its words. Raises: KeyError if it is not there."""
+        """Remove one pattern and return its target. Cost: its words. Raises: KeyError if it is missing."""
         text = pattern.text
         target = self._literals.pop(text) if self._in_front(pattern) else self._remove_columns(pattern)
         self.size -= 1
@@ -223,7 +222,7 @@ class ConstituentBitmap(Generic[T]):
         return pattern.literal and (self._literals_apart or not pattern.words)
 
     def _section(self, pattern: Pattern) -> Section[T] | None:
-        """Return what holds the target of a pattern."""
+        """Return the section with the target of a pattern."""
         hashes = pattern.words.count(HASH)
         if not hashes:
             return self._closed.get(len(pattern.words))

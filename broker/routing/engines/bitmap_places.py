@@ -21,12 +21,11 @@ ALL: Final = -1
 class PlaceTable(Section[T]):
     """Rows whose bits are the places between the words of the patterns, `stride` places for each pattern.
 
-    The bit of a place is set when the words of the key so far can have led there. A word moves all bits one place on
-    and keeps those that take it; where a `#` stands a bit stays as well. So all patterns, and all ways through each,
-    are followed by the same few operations on rows, however hostile they are.
-
-    Of 64 patterns the first places come first, then the second ones: one place on is 64 bits on, to shift by which is
-    to move memory. The last places move into the first ones of the next 64, which no word leads to.
+    The bit of a place is set when the words of the key so far can have led there. A word moves all bits one place
+    forward and keeps those that accept it; at a `#` the bit also stays. So all patterns, and all ways through each, are
+    followed by the same few operations on rows, however hostile they are. For 64 patterns, the first places come first,
+    then the second ones: moving by one place is a shift by 64 bits, which just moves memory. The last places move into
+    the first ones of the next 64, which no word leads to.
 
     Source: Shift-And with gaps: Baeza-Yates and Gonnet, A New Approach to Text Searching, CACM 35 (1992); Wu and
     Manber, Fast Text Searching, in the same issue.
@@ -134,7 +133,7 @@ class Suspects:
     def acquit(self, bits: bitarray, words: Sequence[str]) -> int:
         """Remove the suspects from the remaining bits, and return the strides of those that may match the key.
 
-        Shapes: bit n of the result stands for stride n.
+        Shapes: bit n of the result is stride n.
         """
         left = bits & self._row
         if not left.any():
@@ -169,5 +168,5 @@ class Suspects:
                 del self._between[word]
 
     def resize(self, columns: int) -> None:
-        """Give the row this number of columns."""
+        """Resize the row to this number of columns."""
         fit_row(self._row, columns)

@@ -1,4 +1,4 @@
-"""The tables of the words that patterns want at one side of a key, and those of patterns with a `#` for long keys."""
+"""The tables of the words that patterns expect on one side of a key, and those of patterns with a `#` for long keys."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Side:
         return bits
 
     def want(self, column: int, words: Sequence[str]) -> None:
-        """Let a column take these words of a pattern alone, a star being any word. Cost: the words."""
+        """Make a column accept only these words of a pattern, a star being any word. Cost: the words."""
         while len(self.tables) < len(words):
             self.tables.append(Table(self._columns))
             self.ends.append(None)
@@ -89,7 +89,7 @@ class Side:
             self._sizes.pop()
 
     def resize(self, columns: int) -> None:
-        """Give every row this number of columns."""
+        """Resize every row to this number of columns."""
         self._columns = columns
         for end in self.ends:
             if end is not None:
@@ -98,7 +98,7 @@ class Side:
             table.resize(columns)
 
     def counts(self) -> Mapping[str, int]:
-        """Return how many words have a row of bits, and how many a list of columns."""
+        """Return the number of words with a row of bits, and of those with a list of columns."""
         counts = [table.counts() for table in self.tables]
         return {name: sum(count[name] for count in counts) for name in ("rows", "lists")}
 

@@ -23,7 +23,7 @@ MOVES: Final = 2
 
 
 class Table:
-    """Tells which columns a word at one place of a key leaves possible, among those with a word there.
+    """Find the columns that a word at one place of a key leaves possible, among those with a word there.
 
     `default` is the row of every word that no pattern has here, the article's `other`: the columns with a star. `dense`
     holds whole rows, the bits of `default` among them; a word that few columns have is in `few`, as their numbers,
@@ -43,7 +43,7 @@ class Table:
         self._few_most = columns // FEW_SHARE
 
     def want(self, column: int, word: str) -> None:
-        """Let a column accept only this word of a pattern; a star accepts all."""
+        """Make a column accept only this word of a pattern; a star accepts all."""
         if word == STAR:
             self._take_any(column, 1)
             return
@@ -76,7 +76,7 @@ class Table:
             del self.few[word]
 
     def resize(self, columns: int) -> None:
-        """Give every row this number of bits; removed ones are 0. Cost: the rows."""
+        """Resize every row to this number of bits; removed ones are 0. Cost: the rows."""
         shrinks = columns < len(self.default)
         fit_row(self.default, columns)
         for row in self.dense.values():
@@ -87,10 +87,10 @@ class Table:
         if shrinks:
             for word in [word for word, few in self.few.items() if len(few) > self._few_most]:
                 self._make_dense(word)
-            self.few = dict(self.few)  # gives back the places of words that have gone
+            self.few = dict(self.few)  # releases the places of removed words
 
     def counts(self) -> Mapping[str, int]:
-        """Return how many words have a row of bits, and how many a list of columns."""
+        """Return the number of words with a row of bits, and of those with a list of columns."""
         return {"rows": len(self.dense), "lists": len(self.few)}
 
     def _take_any(self, column: int, bit: int) -> None:
@@ -114,7 +114,7 @@ class Table:
 
 
 def fit_row(row: bitarray, columns: int) -> None:
-    """Give a row this number of bits; new ones are 0."""
+    """Resize a row to this number of bits; new ones are 0."""
     if columns < len(row):
         del row[columns:]
     else:
@@ -136,10 +136,9 @@ def narrow_few(bits: bitarray, few: list[int], default: bitarray) -> None:
 
 
 class Section(Generic[T]):
-    """Gives each of its patterns a column, and tells those who keep the bits of it which of them to set.
-
-    A removed pattern leaves a deleted position, which the next one takes. When more than half are deleted, a removal
-    moves up to two of the last columns into deleted positions, so that rows become shorter and no removal scans them.
+    """Assign a column to each of its patterns, and tell the owners of the bits which of them to set. A removed pattern
+    leaves a deleted position, which the next one takes. When more than half are deleted, a removal moves up to two of
+    the last columns into deleted positions, so that rows become shorter and no removal scans them.
 
     Invariant: the bits of a deleted position are 0 in every row.
     """
@@ -167,7 +166,7 @@ class Section(Generic[T]):
         return len(self._texts)
 
     def add(self, text: str, words: tuple[str, ...], target: T | None) -> None:
-        """Give a pattern that is not there yet a column. Cost: the words of the pattern."""
+        """Assign a column to a new pattern. Cost: the words of the pattern."""
         assert text not in self._positions
         if self._deleted:
             column = self._deleted.popitem()[0]
@@ -180,7 +179,7 @@ class Section(Generic[T]):
         self._take(column, text, words, target)
 
     def remove(self, text: str, words: tuple[str, ...]) -> T | None:
-        """Forget a pattern and return its target. Cost: its words. Raises: KeyError if it is not there."""
+        """Remove a pattern and return its target. Cost: its words. Raises: KeyError if it is missing."""
         column = self._positions.pop(text)
         target = self.targets[column]
         self._unmark(column, words)
@@ -191,7 +190,7 @@ class Section(Generic[T]):
             self._move_last()
         if len(self._texts) * 4 + COLUMNS_STEP < self.capacity:
             self._fit(len(self._texts) * 5 // 4)
-            self._positions = dict(self._positions)  # gives back the places of texts that have gone
+            self._positions = dict(self._positions)  # releases the places of removed texts
         return target
 
     def _move_last(self) -> None:
@@ -234,4 +233,4 @@ class Section(Generic[T]):
 
     @abstractmethod
     def _resize(self, columns: int) -> None:
-        """Give every row this number of columns; those that go are deleted ones."""
+        """Resize every row to this number of columns; only deleted ones are removed."""

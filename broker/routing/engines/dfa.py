@@ -14,7 +14,7 @@ T = TypeVar("T")
 class NfaPlace(WordPlace["NfaPlace[T]"], Generic[T]):
     """One place of the automaton: where a word leads from it, and the target of the pattern that ends here.
 
-    `hash` is reached together with its parent, by no word at all, and stays reached, whatever word follows.
+    `hash` is reached together with its parent, without a word, and stays reached after any word.
     """
 
     __slots__ = ("stays", "target")
@@ -34,9 +34,8 @@ class NfaPlace(WordPlace["NfaPlace[T]"], Generic[T]):
 
 
 class Nfa(Generic[T]):
-    """Holds distinct canonical patterns, each a path of places from the start to its target.
-
-    Cost: what its verbs cost is the words of the pattern. Invariant: every place but the start leads to a target.
+    """Hold distinct canonical patterns, each a path of places from the start to its target. Cost: each method costs the
+    words of the pattern. Invariant: every place but the start leads to a target.
     """
 
     def __init__(self) -> None:
@@ -45,7 +44,7 @@ class Nfa(Generic[T]):
         self.patterns = 0
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Store the target of one pattern, or return the one that it has already."""
+        """Create the target of one pattern, or return the existing one."""
         place = self.start
         for word in pattern.words:
             child = place.child(word)
@@ -66,9 +65,8 @@ class Nfa(Generic[T]):
         return path[-1].target if path else None
 
     def remove(self, pattern: Pattern) -> T:
-        """Forget the pattern and the places that only it needed, and return its target.
-
-        Raises: KeyError if the pattern is not there.
+        """Remove the pattern and the places that only it needed, and return its target. Raises: KeyError if the pattern
+        is missing.
         """
         path = self._path(pattern)
         target = path[-1].target if path else None
@@ -143,7 +141,7 @@ class State(Generic[T]):
         self.other = state
 
     def take_apart(self) -> None:
-        """Forget the states that follow: they lead to each other, and must not wait for the garbage collector."""
+        """Drop the next states, which refer to each other and must not wait for the garbage collector."""
         self.next.clear()
         self.other = None
 
@@ -151,16 +149,16 @@ class State(Generic[T]):
 class LazyDfa(Generic[T]):
     """Maps distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
 
-    A key that was seen before costs one look-up a word, however many patterns there are. States and transitions are
+    A key that was seen before costs one look-up per word, however many patterns there are. States and transitions are
     built when a key first needs them and dropped when a pattern is added or removed, or when they exceed the limits; a
     word that no pattern expects at a state is not stored there, so publishers cannot make it grow with new words.
 
     Cost: a match builds at most one state a word, at the cost of that word in the patterns' automaton; a drop costs
-        nothing at once: the verbs that follow give back a few dropped states each, new states two, and the removal of
-        the last pattern all.
-    Invariant: `visited` counts the states passed and the places they were built of, `drops` the drops.
+        nothing at once: later calls free a few dropped states each, new states two, and the removal of the last pattern
+        all.
+    Invariant: `visited` counts the states passed and the places from which they were built, `drops` the drops.
     Source: "Very fast and scalable topic routing", parts 1 and 2 (RabbitMQ, 2010 and 2011), whose states are never
-        dropped while messages come; "Regular Expression Matching Can Be Simple And Fast" (Cox, 2007).
+        dropped while messages arrive; "Regular Expression Matching Can Be Simple And Fast" (Cox, 2007).
     """
 
     def __init__(self, dialect: TopicDialect = AMQP, limits: DfaLimits | None = None) -> None:
@@ -179,7 +177,7 @@ class LazyDfa(Generic[T]):
         return self._nfa.patterns
 
     def counts(self) -> Mapping[str, int]:
-        """Return the numbers of places besides the start, of states, of transitions, and of states yet to give back."""
+        """Return the numbers of places besides the start, of states, of transitions, and of states not yet freed."""
         return {
             "places": self._nfa.places,
             "states": len(self._states),
@@ -188,7 +186,7 @@ class LazyDfa(Generic[T]):
         }
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Store the target of one pattern, or return the one that it has already. Cost: its words, and a drop."""
+        """Create the target of one pattern, or return the existing one. Cost: its words, and a drop."""
         known = self._nfa.add(pattern, target)
         if known is None:
             self._drop()
@@ -200,9 +198,8 @@ class LazyDfa(Generic[T]):
         return self._nfa.find(pattern)
 
     def remove(self, pattern: Pattern) -> T:
-        """Forget the pattern and return its target. Cost: the words of the pattern, and a drop.
-
-        Raises: KeyError if the pattern is not there.
+        """Remove the pattern and return its target. Cost: the words of the pattern, and a drop. Raises: KeyError if the
+        pattern is missing.
         """
         target = self._nfa.remove(pattern)
         self._drop()
@@ -289,7 +286,7 @@ class LazyDfa(Generic[T]):
         self._held_places = 0
 
     def _take_apart(self, most: int) -> None:
-        """Give back this many dropped states; all, if the number is below 0."""
+        """Free this many dropped states; all, if the number is below 0."""
         dropped = self._dropped
         while dropped and most:
             states = dropped[-1]

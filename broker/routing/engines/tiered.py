@@ -52,7 +52,7 @@ class Middles(Generic[T]):
         beside[other] = [*beside.get(other, ()), (pattern.words, target)]
 
     def remove(self, pattern: Pattern) -> None:
-        """Forget a pattern that was added."""
+        """Remove a pattern that was added."""
         middle, other = _two_words(pattern)
         beside = self._patterns.get(middle, {})
         listed = beside.get(other, [])
@@ -106,8 +106,8 @@ def _two_words(pattern: Pattern) -> tuple[str, str]:
 def is_tame(pattern: Pattern) -> bool:
     """Return whether a trie finds such patterns in few steps, however many there are and whatever the key.
 
-    Each star doubles the ways through, and the words between two `#` may begin at each word of the key; both at once
-    are too much, and one alone is within bounds. Patterns of wildcards alone are few and share one way.
+    Each star doubles the number of ways, and the words between two `#` may begin at each word of the key; both together
+    are too many, each alone is within bounds. Patterns of wildcards alone are few and share one way.
     """
     words = pattern.words
     if len(words) > TAME_WORDS:
@@ -122,19 +122,19 @@ def is_tame(pattern: Pattern) -> bool:
 class Tiers(Generic[T]):
     """Maps distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
 
-    A trie looks at the nodes that a key reaches, which a few thousand long patterns of many wildcards can make very
-    many; a bitmap at a row for each word, in whose length every pattern has a share. So tame patterns are in the trie
-    and all others in the bitmap.
+    A trie visits the nodes that a key reaches, which may be very many for a few thousand long patterns with many
+    wildcards; a bitmap reads a row for each word, whose length grows with every pattern. So tame patterns are in the
+    trie and all others in the bitmap.
     """
 
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
         self.bitmap: ConstituentBitmap[T] = ConstituentBitmap(dialect)
         self.trie: Trie[T] = Trie(dialect)
-        self._visited_before = 0  # besides what the two count, as `visited` was set
+        self._visited_before = 0  # in addition to the counts of the two, as `visited` was set
 
     @property
     def visited(self) -> int:
-        """Return the rows and nodes looked at."""
+        """Return the number of rows and nodes visited."""
         return self._visited_before + self.bitmap.visited + self.trie.visited
 
     @visited.setter
@@ -157,7 +157,7 @@ class Tiers(Generic[T]):
         return self.trie.find(pattern) if is_tame(pattern) else self.bitmap.find(pattern)
 
     def remove(self, pattern: Pattern) -> T:
-        """Forget one pattern and return its target. Cost: its words. Raises: KeyError if it is not there."""
+        """Remove one pattern and return its target. Cost: its words. Raises: KeyError if it is missing."""
         return self.trie.remove(pattern) if is_tame(pattern) else self.bitmap.remove(pattern)
 
     def collect(self, key: str, words: list[str], found: list[T]) -> None:
@@ -178,8 +178,8 @@ class Tiered(Generic[T]):
     Patterns with several `#` have tiers of their own. While they are few, a short key is compared with some of them
     instead, so that one pattern like `#.a.#` does not cost every key as much as ten thousand others.
 
-    Invariant: `visited` counts what the tiers count, and the patterns compared. There are tiers for several `#` exactly
-        while there is such a pattern.
+    Invariant: `visited` includes the counts of the tiers, and the patterns compared. There are tiers for several `#`
+        exactly while there is such a pattern.
     """
 
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
@@ -188,11 +188,11 @@ class Tiered(Generic[T]):
         self._plain: Tiers[T] = Tiers(dialect)
         self._several: Tiers[T] | None = None
         self._middles: Middles[T] = Middles()
-        self._visited_before = 0  # besides what the tiers count, as `visited` was set
+        self._visited_before = 0  # in addition to the counts of the tiers, as `visited` was set
 
     @property
     def visited(self) -> int:
-        """Return the rows, nodes and patterns looked at."""
+        """Return the number of rows, nodes and patterns visited."""
         several = self._several
         return self._visited_before + self._plain.visited + (0 if several is None else several.visited)
 
@@ -229,7 +229,7 @@ class Tiered(Generic[T]):
         return None if self._several is None else self._several.find(pattern)
 
     def remove(self, pattern: Pattern) -> T:
-        """Forget one pattern and return its target. Cost: its words. Raises: KeyError if it is not there."""
+        """Remove one pattern and return its target. Cost: its words. Raises: KeyError if it is missing."""
         if pattern.words.count(HASH) < 2:
             return self._plain.remove(pattern)
         several = self._several

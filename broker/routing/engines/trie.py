@@ -13,15 +13,14 @@ T = TypeVar("T")
 
 
 class Trie(Generic[T]):
-    """Maps distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
+    """Map distinct canonical patterns to targets, and a key to the targets of the patterns that match it. Matching
+    walks all places that a key may have reached, word by word. The part after the last `#` of a pattern must be the end
+    of the key, so it is read once, backwards, instead of being tried at each later word. Only the words between two `#`
+    may be anywhere: a place there is reached at most once per word, so several `#` cost at most nodes x words, however
+    many ways through them there are.
 
-    Matching walks all places that a key may have reached, word by word. What follows the last `#` of a pattern has to
-    be the end of the key, so it is read once, backwards, instead of being tried at each later word. Only the words
-    between two `#` may be anywhere: a place there is reached at most once per word, so several `#` cost at most nodes x
-    words, however many ways through them there are.
-
-    Invariant: every node but the root leads to a target. `visited` counts the nodes looked at, by any verb but find.
-    Source: "Very fast and scalable topic routing", part 1 (RabbitMQ, 2010), whose trie tries what follows a `#` with
+    Invariant: every node but the root leads to a target. `visited` counts the nodes visited, by any method but find.
+    Source: "Very fast and scalable topic routing", part 1 (RabbitMQ, 2010), whose trie tries the part after a `#` with
         every tail of the key.
     """
 
@@ -90,9 +89,8 @@ class Trie(Generic[T]):
         return None if path is None else _target(path, steps, open_end)
 
     def remove(self, pattern: Pattern) -> T:
-        """Forget the pattern and the nodes that only it needed, and return its target. Cost: the pattern's words.
-
-        Raises: KeyError if the pattern is not there.
+        """Remove the pattern and the nodes that only it needed, and return its target. Cost: the pattern's words.
+        Raises: KeyError if the pattern is missing.
         """
         steps, _, open_end = _steps(pattern.words)
         path = self._path(steps)
@@ -114,7 +112,7 @@ class Trie(Generic[T]):
         return target
 
     def _path(self, steps: Sequence[str]) -> list[Node[T]] | None:
-        """Return the nodes from the root to where the steps lead, or to the one that may hold the last of them."""
+        """Return the nodes from the root to the end of the steps, or to the one that may contain the last of them."""
         node = self._root
         path = [node]
         for step in steps:

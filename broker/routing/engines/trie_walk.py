@@ -10,15 +10,15 @@ T = TypeVar("T")
 
 
 class Node(Generic[T]):
-    """One place: what may follow, and the targets of the patterns that end here.
+    """One place: the possible next steps, and the targets of the patterns that end here.
 
     `words` and `star` lead on by one word. `target` belongs to the pattern that ends here, `rest` to the one that ends
-    here but for a last `#`. `gate` leads after a `#` that something follows. From a gate on, `words` and `star` read
-    the key backwards from its end, for the patterns with no further `#`; the gate's own `gate` reads forwards from any
-    word that follows, for those that have one.
+    here except for a last `#`. `gate` leads past a `#` with words after it. From a gate on, `words` and `star` read the
+    key backwards from its end, for the patterns with no further `#`; the gate's own `gate` reads forwards from any word
+    that follows, for those that have one.
 
-    A leaf stands for a single pattern: `tail` holds the words that it has left, none of them a `#`, and only one of
-    `target` and `rest` is there. Most patterns share but their first words, so leaves spare most of the nodes.
+    A leaf represents a single pattern: `tail` has its remaining words, none of them a `#`, and only one of `target` and
+    `rest` is set. Most patterns share but their first words, so leaves spare most of the nodes.
 
     A word leads to a target without a node while it is the last of a single pattern: a node more would be one more
     object that the caches of the processor have lost since the last key. So no target is a node.
@@ -69,7 +69,9 @@ class Node(Generic[T]):
         return node
 
     def graft_leaf(self, step: str, tail: tuple[str, ...], target: T | None, rest: T | None) -> None:
-        """Let one step lead to a single pattern, which has these words left: to its target if the step is all of it."""
+        """Make one step lead to a single pattern with these remaining words, or directly to its target if there are
+        none.
+        """
         if tail or target is None or step == STAR:
             self.graft(step).become_leaf(tail, target, rest)
         elif self.words is None:
@@ -78,7 +80,7 @@ class Node(Generic[T]):
             self.words[step] = target
 
     def prune(self, step: str) -> None:
-        """Detach what one step leads to. Cost: one look-up; the dict of the words counts the children."""
+        """Detach the end of one step. Cost: one look-up; the dict of the words counts the children."""
         if step == STAR:
             self.star = None
         elif step == HASH:
@@ -89,15 +91,15 @@ class Node(Generic[T]):
                 self.words = None
 
     def end_pattern(self, target: T | None) -> None:
-        """Let a pattern with this target end here, or none."""
+        """Set the target of the pattern that ends here, or None."""
         self.target = target
 
     def end_open(self, target: T | None) -> None:
-        """Let a pattern with this target end here but for a last `#`, or none."""
+        """Set the target of the pattern that ends here except for a last `#`, or None."""
         self.rest = target
 
     def become_leaf(self, tail: tuple[str, ...], target: T | None, rest: T | None) -> None:
-        """Stand for a single pattern, which has these words left."""
+        """Represent a single pattern with these remaining words."""
         self.tail = tail
         self.target = target
         self.rest = rest
