@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from broker.core.auth.permissions import Permissions, patterns
 from broker.core.auth.topic_permissions import compiled
 from broker.core.auth.users import Users, user_of
+from broker.core.definitions.document import Row
 from broker.core.policy.policy import OPERATOR_POLICY, Policies, Policy, operator_row
 from broker.core.vhost import Vhost
 from broker.core.vhost_limits import vhost_limits_table
@@ -37,8 +38,7 @@ IDENTITIES: Final[Mapping[str, tuple[str, ...]]] = {
 """The fields that identify an entry, in a document and in the stored definitions."""
 
 Key = tuple[str, ...]  # the part of the document, then the fields that identify the entry
-Row = dict[str, Any]  # an entry as the document has it; an operator policy is a parameter there, as in RabbitMQ
-Changes = Mapping[Key, Row | None]  # the new row of each entry that differs, None if it was removed
+Changes = Mapping[Key, Row | None]  # the new row of each entry that differs, None where there is none any more
 ParameterKey = tuple[str, str, str]  # vhost, component, name
 
 
@@ -182,7 +182,7 @@ class Definitions(ABC):
             elif names[0] in self.users:
                 rights.clear(*names)
         elif part == "vhosts" and row is not None:
-            self.take_facts(names[0], {name: value for name, value in row.items() if name != "name"})
+            self.take_facts(names[0], facts_of(row))
             if row.get("limits"):
                 self.set_parameter(limits_key(names[0]), row["limits"])
         elif part == "global_parameters":
@@ -342,6 +342,11 @@ class Draft(Definitions):
                 found.append(operator_row(row) if operator else row)
                 yield
         return sorted(found, key=lambda row: str(row["vhost"]))
+
+
+def facts_of(row: Row) -> Row:
+    """Return the entry of a vhost without its name."""
+    return {name: value for name, value in row.items() if name != "name"}
 
 
 def limits_key(vhost: str) -> ParameterKey:

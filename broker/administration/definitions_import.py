@@ -9,7 +9,8 @@ All of this runs in slices, between which the loop turns.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,8 +18,18 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.deciding import answers, decided
-from broker.administration.definitions import IDENTITIES, Draft, differing, keying_rows
-from broker.administration.import_tally import ImportTally
+from broker.administration.definitions import (
+    IDENTITIES,
+    PAUSED_QUEUE,
+    VHOST_LIMITS,
+    Draft,
+    Key,
+    differing,
+    facts_of,
+    key_of,
+    keying_rows,
+    same_row,
+)
 from broker.administration.rehearsal import Rehearsal, Touched
 from broker.administration.slices import STEPS_AT_ONCE, emptied, finished
 from broker.amqp.errors import ChannelError, ProtocolError
@@ -27,14 +38,14 @@ from broker.core.definitions.document import (
     BindingEntry,
     Document,
     ExchangeEntry,
-    ParameterEntry,
-    PolicyEntry,
     QueueEntry,
-    UserEntry,
+    Row,
+    row_of,
+    writing_document,
 )
 from broker.core.definitions.reading import BadDefinitions
-from broker.core.definitions.writing import row_of, writing_document
 from broker.core.names import Resource
+from broker.core.policy.policy_definition import keys_without_effect
 from broker.core.postponed import Postponed
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import default_type, ignored_default_type, with_default_type
@@ -56,6 +67,50 @@ NOT_FOUND: Final = 404
 BROKERS_OWN: Final = "amq."  # RabbitMQ skips such entries too, because they exist or may not be declared
 
 _log = get_logger()
+
+
+class ImportTally:
+    """Counts of entries by kind: ``made`` were missing, ``changed`` had other values, ``present`` were the same.
+
+    Shapes: `before` has the rows of `Administration.document()` as it was before the import.
+    """
+
+    def __init__(self, document: Document, before: Mapping[Key, Any]) -> None:
+        self._document = document
+        self._before = before
+        self.made: Counter[str] = Counter()
+        self.changed: Counter[str] = Counter()
+        self.present: Counter[str] = Counter()
+        self.without_effect: list[str] = []
+
+    def declared(self, part: str, *, new: bool) -> None:
+        """Count an exchange, a queue or a binding; one that exists equals the document's, or it was refused."""
+        (self.made if new else self.present)[part] += 1
+
+    def comparing(self, after: Mapping[Key, Any]) -> Generator[None, None, None]:
+        """Count the broker-wide entries, in steps of one, and name those without effect."""
+        for part in IDENTITIES:
+            for entry in getattr(self._document, part):
+                yield
+                key = key_of(*row_of(part, entry))
+                row, old = after.get(key), self._before.get(key)
+                if row is None:  # it was not stored
+                    named = ", ".join(key[1:])
+                    self.without_effect.append(f"{part.removesuffix('s')} of a user of the settings: {named}")
+                elif old is None:
+                    self.made[part] += 1
+                else:
+                    (self.present if same_row(row, old) else self.changed)[part] += 1
+        self.without_effect += _without_effect(self._document)
+
+    def let_go(self) -> None:
+        """Refer to no entry any more: their owner frees them in slices."""
+        self._document, self._before = Document(), {}
+
+    def fields(self) -> dict[str, Any]:
+        """Return the counts for the log and the command line."""
+        counts = {"made": self.made, "changed": self.changed, "present": self.present}
+        return {**{name: dict(count) for name, count in counts.items()}, "without_effect": self.without_effect}
 
 
 class DefinitionsImport:
@@ -174,7 +229,7 @@ class DefinitionsImport:
         """Return whether the broker-wide definitions of the document are others than those in force."""
         administration = self._administration
         if administration.importing is not None or any(
-            vhost.name not in administration.vhosts for vhost in self._document.vhosts
+            vhost["name"] not in administration.vhosts for vhost in self._document.vhosts
         ):
             return True
         return bool((yield from differing(administration.stored, (yield from self._draft.storing()))))
@@ -184,9 +239,9 @@ class DefinitionsImport:
         continues.
         """
         for vhost in self._document.vhosts:
-            if vhost.name not in draft.vhost_names:
-                draft.add_vhost(vhost.name, vhost.facts)
-                self._made.append(vhost.name)
+            if vhost["name"] not in draft.vhost_names:
+                draft.add_vhost(vhost["name"], facts_of(vhost))
+                self._made.append(vhost["name"])
         draft.begin_import({**written, MADE: self._made})
 
     def _give_up(self, draft: Draft) -> None:
@@ -201,7 +256,7 @@ class DefinitionsImport:
     def _typing_queues(self) -> Generator[None, None, list[QueueEntry]]:
         """Return the queues; one without a type gets the default type that its vhost will have."""
         types = {name: vhost.default_queue_type for name, vhost in self._administration.vhosts.items()}
-        types |= {vhost.name: default_type(vhost.facts) for vhost in self._document.vhosts}
+        types |= {vhost["name"]: default_type(vhost) for vhost in self._document.vhosts}
         typed: list[QueueEntry] = []
         for entry in self._document.queues:
             if entry.type is None and types.get(entry.vhost) is not None:
@@ -220,7 +275,7 @@ class DefinitionsImport:
 
     def _ignored(self) -> Iterator[str]:
         for number, vhost in enumerate(self._document.vhosts):
-            reason = ignored_default_type(vhost.facts)
+            reason = ignored_default_type(vhost)
             if reason is not None:
                 yield f"vhosts[{number}]: {reason}"
 
@@ -229,10 +284,10 @@ class DefinitionsImport:
     async def _check(self) -> None:
         administration, document = self._administration, self._document
         for name, offline in administration.vhosts.offline.items():
-            if name in {vhost.name for vhost in document.vhosts}:
+            if name in {vhost["name"] for vhost in document.vhosts}:
                 raise BadDefinitions(f"Virtual host '{name}' is down: {offline.reason}")
         await finished(self._checking_vhosts())
-        names = dict.fromkeys(vhost.name for vhost in document.vhosts if vhost.name not in administration.vhosts)
+        names = dict.fromkeys(row["name"] for row in document.vhosts if row["name"] not in administration.vhosts)
         with _placed("vhosts"):
             administration.check_new_vhosts(administration, names)
         await self._hashed()
@@ -249,28 +304,28 @@ class DefinitionsImport:
 
     def _checking_vhosts(self) -> Generator[None, None, None]:
         administration, document = self._administration, self._document
-        offline, known = administration.vhosts.offline, {*administration.vhosts, *(one.name for one in document.vhosts)}
+        offline = administration.vhosts.offline
+        known = {*administration.vhosts, *(row["name"] for row in document.vhosts)}
         for part in ("permissions", "topic_permissions", "policies", "parameters", *TOPOLOGY):
             for number, entry in enumerate(getattr(document, part)):
+                vhost = entry["vhost"] if isinstance(entry, dict) else entry.vhost
                 with _placed(_place(part, number, entry)):
-                    if entry.vhost in offline:
-                        raise ValueError(f"Virtual host '{entry.vhost}' is down: {offline[entry.vhost].reason}")
-                    if entry.vhost not in known:
-                        raise ValueError(f"Virtual host '{entry.vhost}' does not exist")
+                    if vhost in offline:
+                        raise ValueError(f"Virtual host '{vhost}' is down: {offline[vhost].reason}")
+                    if vhost not in known:
+                        raise ValueError(f"Virtual host '{vhost}' does not exist")
                 yield
 
     async def _hashed(self) -> None:
         """Replace the plain passwords of the document by hashes. Raises: BadDefinitions for a user that is wrong."""
-        users: list[UserEntry] = []
-        for number, entry in enumerate(self._document.users):
+        users: list[Row] = []
+        for number, row in enumerate(self._document.users):
             if number % STEPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            fields = {name: getattr(entry, name) for name in entry.__slots__}
             with _placed(f"users[{number}]"):
                 # Hashing is slow on purpose.
-                user = await asyncio.to_thread(user_of, fields) if entry.password else user_of(fields)
-            limits = user.limits.to_json()
-            users.append(UserEntry(user.name, user.tags, user.password_hash, user.hashing_algorithm, None, limits))
+                user = await asyncio.to_thread(user_of, row) if row.get("password") else user_of(row)
+            users.append(user.to_json())
         self._document = replace(self._document, users=tuple(users))
 
     def _putting(self, draft: Draft) -> Generator[None, None, None]:
@@ -354,6 +409,22 @@ class DefinitionsImport:
         return replace(self._document, **{part: tuple(entries) for part, entries in kept.items()})  # type: ignore[arg-type]
 
 
+def _without_effect(document: Document) -> Iterator[str]:
+    """Yield the entries that are only kept and exported again, and those that are ignored."""
+    for parameter in document.parameters:
+        if parameter["component"] not in (PAUSED_QUEUE, VHOST_LIMITS):
+            yield "parameter {component} '{name}' in vhost '{vhost}'".format(**parameter)
+    for one in document.global_parameters:
+        yield f"global parameter '{one['name']}'"
+    for policy in document.policies:
+        keys = keys_without_effect(policy.get("value", policy)["definition"])
+        if keys:
+            kind = "operator policy" if "component" in policy else "policy"
+            yield f"{', '.join(keys)} of {kind} '{policy['name']}' in vhost '{policy['vhost']}'"
+    for name in document.unknown:
+        yield f"the list '{name}', which is not known here and is not kept"
+
+
 @contextmanager
 def _placed(place: str) -> Iterator[None]:
     """Name the place of an entry that is refused. Raises: BadDefinitions."""
@@ -365,10 +436,10 @@ def _placed(place: str) -> Iterator[None]:
 
 def _place(part: str, number: int, entry: Any) -> str:
     """Return the place of an entry. Operator policies are listed among the parameters, so their numbers say nothing."""
-    if isinstance(entry, ParameterEntry):
-        return f"{part}: {entry.component} '{entry.name}'"
-    if isinstance(entry, PolicyEntry):
-        return f"operator policy '{entry.name}'" if entry.operator else f"{part}[{number}] '{entry.name}'"
+    if part == "parameters":
+        return f"{part}: {entry['component']} '{entry['name']}'"
+    if part == "policies":
+        return f"operator policy '{entry['name']}'" if "component" in entry else f"{part}[{number}] '{entry['name']}'"
     return f"{part}[{number}]"
 
 

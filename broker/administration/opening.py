@@ -52,7 +52,7 @@ async def open_all(
     version, found = await store.read()
     alone = not settings.cluster.is_on  # otherwise PostgreSQL has the definitions, and the folder nothing that lasts
     if found is not None:
-        await _open_vhosts(administration, folder, [vhost.name for vhost in read_document(found).vhosts], watch)
+        await _open_vhosts(administration, folder, [row["name"] for row in read_document(found).vhosts], watch)
         await administration.open(version, found)
     else:
         lost = alone and folder.has_begun

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.administration.definitions import Draft, event_fields
 from broker.core.auth.user_limits import CHANNELS, CONNECTIONS, checked_limits
 from broker.core.auth.users import user_of
-from broker.core.definitions.document import UserEntry
+from broker.core.definitions.document import Row
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OperationRefused, parameters
 
@@ -108,14 +108,13 @@ async def add_user(broker: OperatedBroker, asked: AddUser, _asker: Asker) -> Non
     await broker.administration.change(add, "user.added", user=asked.name, tags=list(user.tags))
 
 
-async def put_user(administration: Administration, entry: UserEntry) -> bool:
+async def put_user(administration: Administration, row: Row) -> bool:
     """Add a user, or replace the tags and the password of one, and return whether it is new; its limits stay."""
-    fields = ("name", "password_hash", "hashing_algorithm", "password", "tags")
-    user = await asyncio.to_thread(user_of, {name: getattr(entry, name) for name in fields})
+    user = await asyncio.to_thread(user_of, row)
 
     def put(draft: Draft) -> bool:
-        draft.users.check_own(entry.name)
-        known = draft.users.get(entry.name)
+        draft.users.check_own(user.name)
+        known = draft.users.get(user.name)
         draft.users.put(user if known is None else replace(user, limits=known.limits))
         return known is None
 

@@ -7,13 +7,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 MOST = {
-    "broker": (643, 109_850),
-    "broker/administration": (10, 1_900),
+    "broker": (641, 109_750),
+    "broker/administration": (9, 1_900),
     "broker/amqp": (20, 3_950),
     "broker/cli": (39, 4_500),
     "broker/client": (4, 600),
     "broker/cluster": (40, 9_400),
-    "broker/core": (125, 20_350),
+    "broker/core": (124, 20_200),
     "broker/delivery": (17, 3_550),
     "broker/doctor": (6, 550),
     "broker/figures": (5, 600),

@@ -37,7 +37,7 @@ EXPORTED: dict[str, Any] = {
         {"name": "mu", "password_hash": HASH_OF_MP, "hashing_algorithm": "rabbit_password_hashing_sha256",
          "tags": ["management"], "limits": {}},
     ],
-    "vhosts": [{"name": "m", "limits": [], "metadata": {"description": "of the test", "tags": []}}],
+    "vhosts": [{"name": "m", "limits": [], "component": "k", "metadata": {"description": "of the test", "tags": []}}],
     "permissions": [{"user": "mu", "vhost": "m", "configure": "^m", "write": ".*", "read": ".*"}],
     "topic_permissions": [{"user": "mu", "vhost": "m", "exchange": "mx", "write": "^a", "read": ".*"}],
     "parameters": [
@@ -131,7 +131,8 @@ async def test_rabbitmqs_export_is_taken_and_outlives_a_restart(tmp_path: Path) 
     async with running_broker(tmp_path) as broker:
         await check_taken(broker)
         assert ("m", "shovel", "s") in broker.administration.parameters
-        assert broker.administration.vhost_facts["m"]["metadata"]["description"] == "of the test"
+        facts = broker.administration.vhost_facts["m"]
+        assert (facts["metadata"]["description"], facts["component"]) == ("of the test", "k")
 
 
 async def test_an_import_says_what_came_of_each_entry(tmp_path: Path) -> None:

@@ -1,86 +1,18 @@
-"""A definitions document as values: one frozen object for each entry.
+"""A definitions document as values: rows as they are stored, and frozen objects for the topology.
 
 Source: RabbitMQ's `definitions.json`, 3.6 to 4.x, of a whole cluster or of one vhost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from broker.core.definitions.typed_json import typed_table
 
-@dataclass(frozen=True, slots=True)
-class UserEntry:
-    """A user; `password` is set instead of a hash in hand-written files."""
-
-    name: str
-    tags: tuple[str, ...]
-    password_hash: str = field(repr=False)
-    hashing_algorithm: str
-    password: str | None = field(repr=False)
-    limits: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class VhostEntry:
-    """A vhost; `facts` are its description, tags, limits and all other fields of the document, unchanged."""
-
-    name: str
-    facts: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class PermissionEntry:
-    """The rights of a user in a vhost."""
-
-    user: str
-    vhost: str
-    configure: str
-    write: str
-    read: str
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPermissionEntry:
-    """The routing keys of an exchange that a user may publish with and bind."""
-
-    user: str
-    vhost: str
-    exchange: str
-    write: str
-    read: str
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyEntry:
-    """A policy, or an operator policy."""
-
-    vhost: str
-    name: str
-    pattern: str
-    apply_to: str
-    definition: Mapping[str, Any]
-    priority: float
-    operator: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterEntry:
-    """A runtime parameter of a vhost, kept as it is."""
-
-    vhost: str
-    component: str
-    name: str
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class GlobalParameterEntry:
-    """A runtime parameter of the broker, kept as it is."""
-
-    name: str
-    value: Any
+Row = dict[str, Any]
+"""An entry as RabbitMQ's documents have it; an operator policy is a parameter there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +54,45 @@ class BindingEntry:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """All entries of a document.
+    """All entries of a document. Shapes: `policies` has the operator policies too, which are not in `parameters`.
 
     Invariant: entries are in the order of the document, and are not compared with the broker.
     """
 
-    users: tuple[UserEntry, ...] = ()
-    vhosts: tuple[VhostEntry, ...] = ()
-    permissions: tuple[PermissionEntry, ...] = ()
-    topic_permissions: tuple[TopicPermissionEntry, ...] = ()
-    policies: tuple[PolicyEntry, ...] = ()
-    parameters: tuple[ParameterEntry, ...] = ()
-    global_parameters: tuple[GlobalParameterEntry, ...] = ()
+    users: tuple[Row, ...] = field(default=(), repr=False)  # may have passwords
+    vhosts: tuple[Row, ...] = ()
+    permissions: tuple[Row, ...] = ()
+    topic_permissions: tuple[Row, ...] = ()
+    policies: tuple[Row, ...] = ()
+    parameters: tuple[Row, ...] = ()
+    global_parameters: tuple[Row, ...] = ()
     exchanges: tuple[ExchangeEntry, ...] = ()
     queues: tuple[QueueEntry, ...] = ()
     bindings: tuple[BindingEntry, ...] = ()
-    unknown: tuple[str, ...] = ()  # names of non-empty lists that are ignored
+    unknown: tuple[str, ...] = ()  # non-empty lists that are not read
+
+
+def writing_document(document: Document) -> Generator[None, None, dict[str, Any]]:
+    """Return JSON that `read_document` reads as the same document, in steps of one entry."""
+    written: dict[str, list[dict[str, Any]]] = {one.name: [] for one in fields(Document) if one.name != "unknown"}
+    for name in written:
+        for entry in getattr(document, name):
+            part, row = row_of(name, entry)
+            written[part].append(row)
+            yield
+    return written
+
+
+def row_of(part: str, entry: Any) -> tuple[str, dict[str, Any]]:
+    """Return an entry as JSON, and the part of the document that has it: operator policies are among the parameters.
+
+    Invariant: a user has no plain password any more.
+    """
+    if isinstance(entry, dict):
+        return "parameters" if part == "policies" and "component" in entry else part, entry
+    row = {name: getattr(entry, name) for name in entry.__slots__}
+    if isinstance(entry, BindingEntry):
+        row["destination_type"] = "exchange" if row.pop("to_exchange") else "queue"
+    if "arguments" in row:
+        row["arguments"] = typed_table(row["arguments"])
+    return part, row

@@ -9,21 +9,9 @@ from typing import Any, Final, TypeVar
 from broker.amqp.errors import BrokerError
 from broker.amqp.wire import INT_64_MAX, SHORT_STRING_MAX_BYTES
 from broker.core.auth.password import ARGON2, SHA256
-from broker.core.definitions.document import (
-    BindingEntry,
-    Document,
-    ExchangeEntry,
-    GlobalParameterEntry,
-    ParameterEntry,
-    PermissionEntry,
-    PolicyEntry,
-    QueueEntry,
-    TopicPermissionEntry,
-    UserEntry,
-    VhostEntry,
-)
+from broker.core.definitions.document import BindingEntry, Document, ExchangeEntry, QueueEntry, Row
 from broker.core.definitions.typed_json import read_typed
-from broker.core.policy.policy import OPERATOR_POLICY
+from broker.core.policy.policy import OPERATOR_POLICY, Policy, operator_row
 
 Entry = TypeVar("Entry")
 
@@ -112,14 +100,15 @@ class Fields:
         return read_typed(self.table("arguments"))
 
 
-IDENTITIES: Final[Mapping[type, tuple[str, ...]]] = {
-    UserEntry: ("name",),
-    VhostEntry: ("name",),
-    PermissionEntry: ("user", "vhost"),
-    TopicPermissionEntry: ("user", "vhost", "exchange"),
-    PolicyEntry: ("name", "vhost"),
-    ParameterEntry: ("name", "component", "vhost"),
-    GlobalParameterEntry: ("name",),
+IDENTITIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "users": ("name",),
+    "vhosts": ("name",),
+    "permissions": ("user", "vhost"),
+    "topic_permissions": ("user", "vhost", "exchange"),
+    "policies": ("name", "vhost"),
+    "operator_policies": ("name", "vhost"),
+    "parameters": ("name", "component", "vhost"),
+    "global_parameters": ("name",),
 }
 """The identity of an entry: two entries with the same identity cannot both be applied."""
 
@@ -150,7 +139,7 @@ def reading_document(raw: Any, vhost: str | None = None) -> Generator[None, None
     policies = yield from _entries(raw, "policies", vhost, lambda fields: _policy(fields, operator=False))
     operator = yield from _entries(raw, "operator_policies", vhost, lambda fields: _policy(fields, operator=True))
     global_parameters = yield from _entries(
-        raw, "global_parameters", vhost, lambda fields: GlobalParameterEntry(fields.text("name"), fields.kept("value"))
+        raw, "global_parameters", vhost, lambda fields: {"name": fields.text("name"), "value": fields.kept("value")}
     )
     exchanges = yield from _entries(raw, "exchanges", vhost, _exchange)
     queues = yield from _entries(raw, "queues", vhost, _queue)
@@ -160,8 +149,8 @@ def reading_document(raw: Any, vhost: str | None = None) -> Generator[None, None
         vhosts=tuple(vhosts),
         permissions=tuple(permissions),
         topic_permissions=tuple(topic_permissions),
-        policies=(*policies, *operator, *(found for found in parameters if isinstance(found, PolicyEntry))),
-        parameters=tuple(found for found in parameters if isinstance(found, ParameterEntry)),
+        policies=(*policies, *operator, *(row for row in parameters if row["component"] == OPERATOR_POLICY)),
+        parameters=tuple(row for row in parameters if row["component"] != OPERATOR_POLICY),
         global_parameters=tuple(global_parameters),
         exchanges=tuple(exchanges),
         queues=tuple(queues),
@@ -188,7 +177,7 @@ def _entries(
             entry = read(Fields(value, vhost))
         except BadDefinitions as bad:
             raise BadDefinitions(f"{part}[{number}]: {bad}") from None
-        names = tuple([getattr(entry, name) for name in IDENTITIES.get(type(entry), ())])
+        names = tuple([entry[name] for name in IDENTITIES.get(part, ())]) if isinstance(entry, dict) else ()
         if names and known.setdefault(names, entry) != entry:
             named = ", ".join(repr(name) for name in names)
             raise BadDefinitions(f"{part}[{number}]: there is another entry of {named}, with other values")
@@ -207,12 +196,12 @@ def _default_algorithm(raw: Mapping[str, Any]) -> str:
     return MD5 if old else SHA256
 
 
-def read_user(raw: Any) -> UserEntry:
-    """Return the entry of one user. Raises: BadDefinitions."""
+def read_user(raw: Any) -> Row:
+    """Return the row of one user. Raises: BadDefinitions."""
     return _user(Fields(raw, None), SHA256)
 
 
-def _user(fields: Fields, algorithm: str) -> UserEntry:
+def _user(fields: Fields, algorithm: str) -> Row:
     tags = fields.get("tags", "")
     if isinstance(tags, str):  # "administrator,monitoring": RabbitMQ until 3.8
         tags = [tag.strip() for tag in tags.split(",")]
@@ -227,14 +216,14 @@ def _user(fields: Fields, algorithm: str) -> UserEntry:
     if not name:
         raise BadDefinitions("name is empty")
     algorithm = fields.text("hashing_algorithm", algorithm)
-    return UserEntry(
-        name=name,
-        tags=tuple(tag for tag in tags if tag),
-        password_hash=_password_hash(fields.text("password_hash", ""), algorithm),
-        hashing_algorithm=algorithm,
-        password=password,
-        limits=fields.table("limits"),
-    )
+    row = {
+        "name": name,
+        "tags": [tag for tag in tags if tag],
+        "password_hash": _password_hash(fields.text("password_hash", ""), algorithm),
+        "hashing_algorithm": algorithm,
+        "limits": fields.table("limits"),
+    }
+    return row if password is None else {**row, "password": password}
 
 
 def _password_hash(text: str, algorithm: str) -> str:
@@ -247,42 +236,36 @@ def _password_hash(text: str, algorithm: str) -> str:
         raise BadDefinitions("password_hash is not base64") from None
 
 
-def _vhost(fields: Fields) -> VhostEntry:
+def _vhost(fields: Fields) -> Row:
     name = fields.name("name")
     if not name:
         raise BadDefinitions("name is empty")
-    return VhostEntry(name, fields.rest("name"))
+    return {**fields.rest("name"), "name": name}
 
 
-def _permission(fields: Fields) -> PermissionEntry:
-    kinds = (fields.text("configure"), fields.text("write"), fields.text("read"))
-    return PermissionEntry(fields.name("user"), fields.vhost(), *kinds)
+def _permission(fields: Fields) -> Row:
+    kinds = {kind: fields.text(kind) for kind in ("configure", "write", "read")}
+    return {"user": fields.name("user"), "vhost": fields.vhost(), **kinds}
 
 
-def _topic_permission(fields: Fields) -> TopicPermissionEntry:
-    kinds = (fields.text("write"), fields.text("read"))
-    return TopicPermissionEntry(fields.name("user"), fields.vhost(), fields.name("exchange"), *kinds)
+def _topic_permission(fields: Fields) -> Row:
+    kinds = {kind: fields.text(kind) for kind in ("write", "read")}
+    return {"user": fields.name("user"), "vhost": fields.vhost(), "exchange": fields.name("exchange"), **kinds}
 
 
-def _policy(fields: Fields, *, operator: bool) -> PolicyEntry:
+def _policy(fields: Fields, *, operator: bool) -> Row:
     priority = fields.get("priority", 0)
     if isinstance(priority, bool) or not isinstance(priority, int | float):
         raise BadDefinitions("priority should be a number")
-    return PolicyEntry(
-        vhost=fields.vhost(),
-        name=fields.text("name"),
-        pattern=fields.text("pattern"),
-        apply_to=fields.text("apply-to", "all"),
-        definition=fields.table("definition"),
-        priority=priority,
-        operator=operator,
-    )
+    vhost, name, pattern = fields.vhost(), fields.text("name"), fields.text("pattern")
+    row = Policy(name, pattern, fields.text("apply-to", "all"), fields.table("definition"), priority).row(vhost)
+    return operator_row(row) if operator else row
 
 
-def _parameter(fields: Fields) -> ParameterEntry | PolicyEntry:
+def _parameter(fields: Fields) -> Row:
     component, name, vhost = fields.text("component"), fields.text("name"), fields.vhost()
     if component != OPERATOR_POLICY:
-        return ParameterEntry(vhost, component, name, fields.kept("value"))
+        return {"vhost": vhost, "component": component, "name": name, "value": fields.kept("value")}
     value = fields.get("value")
     if not isinstance(value, dict):
         raise BadDefinitions("value should be an object")

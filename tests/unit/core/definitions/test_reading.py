@@ -27,7 +27,7 @@ def test_empty_document_says_nothing() -> None:
 def test_tags_are_text_or_list(tags: Any) -> None:
     """RabbitMQ wrote tags as one text until 3.8 and as a list since."""
     document = read_document({"users": [{"name": "u", "password_hash": HASH, "tags": tags}]})
-    assert document.users[0].tags == ("administrator", "x")
+    assert document.users[0]["tags"] == ["administrator", "x"]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_tags_are_text_or_list(tags: Any) -> None:
 def test_hash_without_algorithm_has_that_of_its_time(version: Any, algorithm: str) -> None:
     """A hash without an algorithm is MD5: before 3.6 no document named one."""
     raw = {"rabbit_version": version, "users": [{"name": "u", "password_hash": HASH, "tags": ""}]}
-    assert read_document(raw).users[0].hashing_algorithm == algorithm
+    assert read_document(raw).users[0]["hashing_algorithm"] == algorithm
 
 
 def test_argon2_hash_is_read_in_base64_and_as_it_is() -> None:
@@ -51,7 +51,7 @@ def test_argon2_hash_is_read_in_base64_and_as_it_is() -> None:
     encoded = "$argon2id$v=19$m=1,t=1,p=1$c2FsdHNhbHQ$aGFzaA"
     for written in (encoded, b64encode(encoded.encode()).decode()):
         user = {"name": "u", "password_hash": written, "hashing_algorithm": "argon2id", "tags": []}
-        assert read_document({"users": [user]}).users[0].password_hash == encoded
+        assert read_document({"users": [user]}).users[0]["password_hash"] == encoded
 
 
 def test_hash_is_not_in_the_text_of_an_entry() -> None:
@@ -68,8 +68,8 @@ def test_operator_policy_is_a_parameter(definition: Any) -> None:
     raw = {"parameters": [{"vhost": "v", "component": "operator_policy", "name": "p", "value": value}]}
     document = read_document(raw)
     (policy,) = document.policies
-    assert (policy.operator, policy.pattern, policy.apply_to, policy.priority) == (True, "^q", "queues", 3)
-    assert policy.definition == {"max-length": 5}
+    value |= {"definition": {"max-length": 5}}
+    assert policy == {"vhost": "v", "component": "operator_policy", "name": "p", "value": value}
     assert document.parameters == ()
 
 
@@ -94,14 +94,14 @@ def test_other_parameters_are_kept() -> None:
     """Parameters of other programs are kept and written by the next export."""
     shovel = {"vhost": "/", "component": "shovel", "name": "s", "value": {"src-uri": "amqp://"}}
     document = read_document({"parameters": [shovel], "global_parameters": [{"name": "cluster_name", "value": "c"}]})
-    assert document.parameters[0].value == {"src-uri": "amqp://"}
-    assert document.global_parameters[0].value == "c"
+    assert document.parameters[0]["value"] == {"src-uri": "amqp://"}
+    assert document.global_parameters[0]["value"] == "c"
 
 
 def test_facts_of_a_vhost_are_kept() -> None:
     """Description, tags, limits and unknown fields of a vhost are kept."""
     raw = {"vhosts": [{"name": "v", "description": "d", "default_queue_type": "quorum", "limits": []}]}
-    assert read_document(raw).vhosts[0].facts == {"description": "d", "default_queue_type": "quorum", "limits": []}
+    assert read_document(raw).vhosts == (raw["vhosts"][0],)
 
 
 def test_entries_of_a_vhost_file_belong_to_that_vhost() -> None:
