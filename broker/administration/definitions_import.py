@@ -9,7 +9,8 @@ All of this runs in slices, between which the loop turns.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,16 +18,34 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.deciding import answers, decided
-from broker.administration.definitions import IDENTITIES, Draft, differing, facts_of, keying_rows
-from broker.administration.import_tally import ImportTally
+from broker.administration.definitions import (
+    IDENTITIES,
+    PAUSED_QUEUE,
+    VHOST_LIMITS,
+    Draft,
+    Key,
+    differing,
+    facts_of,
+    key_of,
+    keying_rows,
+    same_row,
+)
 from broker.administration.rehearsal import Rehearsal, Touched
 from broker.administration.slices import STEPS_AT_ONCE, emptied, finished
 from broker.amqp.errors import ChannelError, ProtocolError
 from broker.core.auth.users import user_of
-from broker.core.definitions.document import BindingEntry, Document, ExchangeEntry, QueueEntry, Row
+from broker.core.definitions.document import (
+    BindingEntry,
+    Document,
+    ExchangeEntry,
+    QueueEntry,
+    Row,
+    row_of,
+    writing_document,
+)
 from broker.core.definitions.reading import BadDefinitions
-from broker.core.definitions.writing import row_of, writing_document
 from broker.core.names import Resource
+from broker.core.policy.policy_definition import keys_without_effect
 from broker.core.postponed import Postponed
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import default_type, ignored_default_type, with_default_type
@@ -48,6 +67,50 @@ NOT_FOUND: Final = 404
 BROKERS_OWN: Final = "amq."  # RabbitMQ skips such entries too, because they exist or may not be declared
 
 _log = get_logger()
+
+
+class ImportTally:
+    """Counts of entries by kind: ``made`` were missing, ``changed`` had other values, ``present`` were the same.
+
+    Shapes: `before` has the rows of `Administration.document()` as it was before the import.
+    """
+
+    def __init__(self, document: Document, before: Mapping[Key, Any]) -> None:
+        self._document = document
+        self._before = before
+        self.made: Counter[str] = Counter()
+        self.changed: Counter[str] = Counter()
+        self.present: Counter[str] = Counter()
+        self.without_effect: list[str] = []
+
+    def declared(self, part: str, *, new: bool) -> None:
+        """Count an exchange, a queue or a binding; one that exists equals the document's, or it was refused."""
+        (self.made if new else self.present)[part] += 1
+
+    def comparing(self, after: Mapping[Key, Any]) -> Generator[None, None, None]:
+        """Count the broker-wide entries, in steps of one, and name those without effect."""
+        for part in IDENTITIES:
+            for entry in getattr(self._document, part):
+                yield
+                key = key_of(*row_of(part, entry))
+                row, old = after.get(key), self._before.get(key)
+                if row is None:  # it was not stored
+                    named = ", ".join(key[1:])
+                    self.without_effect.append(f"{part.removesuffix('s')} of a user of the settings: {named}")
+                elif old is None:
+                    self.made[part] += 1
+                else:
+                    (self.present if same_row(row, old) else self.changed)[part] += 1
+        self.without_effect += _without_effect(self._document)
+
+    def let_go(self) -> None:
+        """Refer to no entry any more: their owner frees them in slices."""
+        self._document, self._before = Document(), {}
+
+    def fields(self) -> dict[str, Any]:
+        """Return the counts for the log and the command line."""
+        counts = {"made": self.made, "changed": self.changed, "present": self.present}
+        return {**{name: dict(count) for name, count in counts.items()}, "without_effect": self.without_effect}
 
 
 class DefinitionsImport:
@@ -344,6 +407,22 @@ class DefinitionsImport:
                 kept[part].append(entry)
                 yield
         return replace(self._document, **{part: tuple(entries) for part, entries in kept.items()})  # type: ignore[arg-type]
+
+
+def _without_effect(document: Document) -> Iterator[str]:
+    """Yield the entries that are only kept and exported again, and those that are ignored."""
+    for parameter in document.parameters:
+        if parameter["component"] not in (PAUSED_QUEUE, VHOST_LIMITS):
+            yield "parameter {component} '{name}' in vhost '{vhost}'".format(**parameter)
+    for one in document.global_parameters:
+        yield f"global parameter '{one['name']}'"
+    for policy in document.policies:
+        keys = keys_without_effect(policy.get("value", policy)["definition"])
+        if keys:
+            kind = "operator policy" if "component" in policy else "policy"
+            yield f"{', '.join(keys)} of {kind} '{policy['name']}' in vhost '{policy['vhost']}'"
+    for name in document.unknown:
+        yield f"the list '{name}', which is not known here and is not kept"
 
 
 @contextmanager

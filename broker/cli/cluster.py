@@ -96,9 +96,8 @@ def _print_status(facts: Mapping[str, Any]) -> None:
     print_facts({name: cell(text) for name, text in lines.items() if text})
 
 
-def _nodes(arguments: argparse.Namespace) -> int:
+def _nodes(arguments: argparse.Namespace) -> None:
     print_rows(rows_of(ask_for(arguments, "cluster")), COLUMNS, as_json=arguments.json)
-    return 0
 
 
 def _leave(arguments: argparse.Namespace) -> int:
@@ -119,7 +118,7 @@ def _ms(value: float | None) -> str:
 # -- backup and restore, which load pydantic and the database driver ---------------------------------------------------
 
 
-def _backup(arguments: argparse.Namespace) -> int:
+def _backup(arguments: argparse.Namespace) -> None:
     """Write a backup and return the exit code. A file that was not finished is removed. Raises: SettingsError."""
     settings, file = _settings(arguments), arguments.file
     try:
@@ -141,10 +140,9 @@ def _backup(arguments: argparse.Namespace) -> int:
         if not finished:
             file.unlink(missing_ok=True)
     print(f"{cell(str(file))}: {counted(made['rows'], 'rows')}, {counted(made['bytes'], 'bytes')}")
-    return 0
 
 
-def _restore(arguments: argparse.Namespace) -> int:
+def _restore(arguments: argparse.Namespace) -> None:
     """Restore a backup and return the exit code. Raises: SettingsError."""
     settings, file = _settings(arguments), arguments.file
     try:
@@ -157,7 +155,6 @@ def _restore(arguments: argparse.Namespace) -> int:
         total = os.fstat(stream.fileno()).st_size
         made = _run(settings, restore, stream, lambda done: line.show(f"{share_of(done, total)} bytes"))
     print(f"{counted(made['rows'], 'rows')} restored: start the nodes")
-    return 0
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:

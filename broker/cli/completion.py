@@ -138,18 +138,12 @@ def add_completion(commands: Any, all_commands: Callable[[], argparse.ArgumentPa
     kinds = add_group(commands, "completion", "print a script that lets a shell complete slotmq commands and names")
     for shell in SHELLS:
         command = add_command(kinds, shell, f"print the script for {shell}; its first lines say where it goes")
-        command.set_defaults(run=_print, shell=shell)
+        command.set_defaults(run=lambda arguments: print(script_of(arguments.shell), end=""), shell=shell)
     command = add_command(kinds, "words", "print what may follow; the scripts call it")
     command.add_argument("words", metavar="WORD", nargs="*", help="the words after slotmq, the last one incomplete")
     command.set_defaults(run=_words, all_commands=all_commands)
 
 
-def _print(arguments: argparse.Namespace) -> int:
-    print(script_of(arguments.shell), end="")
-    return 0
-
-
-def _words(arguments: argparse.Namespace) -> int:
+def _words(arguments: argparse.Namespace) -> None:
     for line in completions(arguments.all_commands(), arguments.words or [""]):
         print(line)
-    return 0

@@ -30,17 +30,15 @@ HEAD: Final = """\
 # time a number in the unit of its key, or text: "500ms", "90s", "15m", "12h", "7d", "2w"."""
 
 
-def check(arguments: argparse.Namespace) -> int:
+def check(arguments: argparse.Namespace) -> None:
     """Report that a file is valid. Raises: SettingsError with a line for each problem."""
     load(arguments.file, environment=False)
     print(f"{arguments.file}: ok")
-    return 0
 
 
-def example(_arguments: argparse.Namespace) -> int:
+def example(_arguments: argparse.Namespace) -> None:
     """Print the documented file."""
     print(documented(), end="")
-    return 0
 
 
 def documented() -> str:

@@ -53,10 +53,9 @@ def request(verb: str, *names: str, show: Callable[[Any], None] = lambda _answer
     answer, unless --json is given.
     """
 
-    def run(arguments: argparse.Namespace) -> int:
+    def run(arguments: argparse.Namespace) -> None:
         answer = ask_for(arguments, verb, *names)
         (print_json if getattr(arguments, "json", False) else show)(answer)
-        return 0
 
     return run
 

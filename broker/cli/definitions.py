@@ -34,10 +34,9 @@ def add_definitions(commands: Any) -> None:
     finish(command, _export)
 
 
-def _import(arguments: argparse.Namespace) -> int:
+def _import(arguments: argparse.Namespace) -> None:
     answer = import_document(arguments, read_document(arguments.file), arguments.file, arguments.vhost)
     print_json(answer) if arguments.json else print_imported(answer)
-    return 0
 
 
 def read_document(name: str) -> Any:
@@ -75,11 +74,11 @@ def print_imported(answer: Mapping[str, Any]) -> None:
         print("nothing in it")
 
 
-def _export(arguments: argparse.Namespace) -> int:
+def _export(arguments: argparse.Namespace) -> None:
     document = ask_for(arguments, "export_definitions", "vhost")
     if arguments.file == "-":
         print_json(document)
-        return 0
+        return
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     try:
         # It holds password hashes: readable by its owner only, whatever the umask.
@@ -90,4 +89,3 @@ def _export(arguments: argparse.Namespace) -> int:
             stream.write(text)
     except OSError as error:
         raise BadUsage(f"{arguments.file}: cannot be written: {error.strerror}") from None
-    return 0

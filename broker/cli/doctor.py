@@ -71,29 +71,27 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Diagnosis]:
     for problem in wrong:
         yield bad("settings", problem, "slotmq config example shows every key with its limits")
     folder = settings.server.data_dir
+    status, host, has_guest = None, settings.server.host, None
+    running = settings
     try:
         status = ask(folder, "status")
-        has_guest = any(user["name"] == GUEST for user in ask(folder, "list_users"))
-    except Unanswered:
-        if not wrong:
-            yield fine("settings", str(arguments.config or "the defaults and the environment"))
-        yield from machine_findings(settings)
-        yield from folder_findings(settings)
-        yield fine("broker", f"none runs on {folder.absolute()}")
-        yield from certificate_findings(settings, settings.server.host)
-        yield guest_finding(settings, settings.server.host, has_default_password=None)
-        yield from anonymous_findings(settings)
-        yield from port_findings(settings)
-        return
-    try:
+        host = urlsplit(status["url"]).hostname or host
+        has_guest = any(user["name"] == GUEST for user in ask(folder, "list_users")) and guest_logs_in(status["url"])
         running = settings_of(ask(folder, "settings"), folder)
-    except Unanswered:  # a broker of an older version, which is told below
-        running = settings
-    yield from settings_findings(running, None if wrong or arguments.config is None else settings, arguments.config)
+    except Unanswered:  # also of a question that a broker of an older version, which is told below, does not know
+        if status is None and not wrong:
+            yield fine("settings", str(arguments.config or "the defaults and the environment"))
+    if status is not None:
+        wanted = None if wrong or arguments.config is None else settings
+        yield from settings_findings(running, wanted, arguments.config)
     yield from machine_findings(running)
     yield from folder_findings(running)
-    yield from broker_findings(status)
-    host = urlsplit(status["url"]).hostname or running.server.host
-    yield from certificate_findings(running, host, runs=True)
-    yield guest_finding(running, host, has_default_password=has_guest and guest_logs_in(status["url"]))
+    if status is None:
+        yield fine("broker", f"none runs on {folder.absolute()}")
+    else:
+        yield from broker_findings(status)
+    yield from certificate_findings(running, host, runs=status is not None)
+    yield guest_finding(running, host, has_default_password=has_guest)
     yield from anonymous_findings(running)
+    if status is None:
+        yield from port_findings(running)

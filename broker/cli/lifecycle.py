@@ -61,7 +61,7 @@ def _drain_s(text: str) -> int:
     return round(time_s(text))
 
 
-def _drain(arguments: argparse.Namespace) -> int:
+def _drain(arguments: argparse.Namespace) -> None:
     with ProgressLine() as line:
 
         def told(progress: Mapping[str, Any]) -> None:
@@ -74,7 +74,6 @@ def _drain(arguments: argparse.Namespace) -> int:
     else:
         closed, cancelled = counted(outcome["closed"], "clients"), counted(outcome["cancelled"], "consumers")
         print(f"{closed} closed, {cancelled} cancelled, {counted(outcome['unacked'], 'messages')} not settled in time")
-    return 0
 
 
 def _stop(arguments: argparse.Namespace) -> int:
@@ -89,7 +88,7 @@ def _value(value: Any) -> str:
     return cell(value) or '""'
 
 
-def _backup(arguments: argparse.Namespace) -> int:
+def _backup(arguments: argparse.Namespace) -> None:
     broker = broker_of(arguments)
     if isinstance(broker, BrokerUrl) and not Path(arguments.folder).is_absolute():
         raise BadUsage("the folder is on the broker's machine: give its absolute path")
@@ -97,4 +96,3 @@ def _backup(arguments: argparse.Namespace) -> int:
     with ProgressLine() as line:
         made = ask(broker, "backup", told=line.step, target=target)
     print(f"{target}: {counted(made['files'], 'files')}, {counted(made['bytes'], 'bytes')}")
-    return 0

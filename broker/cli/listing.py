@@ -66,10 +66,10 @@ def add_listing(commands: Any) -> None:
         one = add_command(kinds, kind, f"columns: {', '.join(columns)}")
         add_any_vhost(one)
         add_value(one, "--columns", "A,B", "show these columns; --json shows all columns")
-        finish(one, _list, json=True, kind=kind)
+        finish(one, lambda given: print_list(given, given.kind, vhost=given.vhost), json=True, kind=kind)
 
 
-def print_list(arguments: argparse.Namespace, kind: str, **filters: Any) -> int:
+def print_list(arguments: argparse.Namespace, kind: str, **filters: Any) -> None:
     """Print what the broker lists. Raises: Unanswered."""
     chosen = getattr(arguments, "columns", None)
     wanted = COLUMNS[kind] if chosen is None else chosen.split(",")
@@ -79,7 +79,6 @@ def print_list(arguments: argparse.Namespace, kind: str, **filters: Any) -> int:
     rows = ask_for(arguments, f"list_{kind.replace('-', '_')}", **filters)
     columns = COLUMNS[kind] if chosen is None else _chosen(wanted, kind, rows)
     print_rows(rows, columns, as_json=arguments.json)
-    return 0
 
 
 def _chosen(columns: Sequence[str], kind: str, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
@@ -89,10 +88,6 @@ def _chosen(columns: Sequence[str], kind: str, rows: Sequence[Mapping[str, Any]]
         if rows and column not in known:
             raise BadUsage(f"there is no column '{column}': there are {', '.join(known)}")
     return columns
-
-
-def _list(arguments: argparse.Namespace) -> int:
-    return print_list(arguments, arguments.kind, vhost=arguments.vhost)
 
 
 def _print_status(answer: Mapping[str, Any]) -> None:

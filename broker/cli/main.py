@@ -90,7 +90,7 @@ def _run(words: Sequence[str]) -> int:
     try:
         try:
             arguments = build_parser("".join(words[:1])).parse_args(words)
-            code: int = arguments.run(arguments)
+            code: int = arguments.run(arguments) or 0
         finally:
             sys.stdout.flush()  # a failure while the interpreter ends could not be reported
     except (BadUsage, BadFile) as error:

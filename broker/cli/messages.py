@@ -184,7 +184,7 @@ def _checked(body: bytes) -> bytes:
 # -- get --------------------------------------------------------------------------------------------------------------
 
 
-def _get(arguments: argparse.Namespace) -> int:
+def _get(arguments: argparse.Namespace) -> None:
     def show(told: Mapping[str, Any]) -> None:
         messages = told["messages"]
         if arguments.json:
@@ -201,7 +201,6 @@ def _get(arguments: argparse.Namespace) -> int:
         sys.stdout.flush()  # the broker settles them after this
 
     ask_for(arguments, "get", "queue", "vhost", "count", "requeue", told=show, accepts=True)
-    return 0
 
 
 def _octets(message: Mapping[str, Any]) -> bytes:

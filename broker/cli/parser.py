@@ -13,7 +13,8 @@ from broker.cli.table import cell
 from broker.core.definitions.json_text import read_json
 from broker.quantities import duration_ms, size_bytes
 
-Run = Callable[[argparse.Namespace], int]
+Run = Callable[[argparse.Namespace], int | None]
+"""Runs a command and returns its exit code, None for 0."""
 
 DEFAULT_VHOST = "/"
 LOGIN = re.compile(r"//[^\s@]*@")  # the password of a URL among unknown arguments

@@ -108,7 +108,7 @@ def _add_compare(commands: Any) -> None:
     command.set_defaults(run=run_compare)
 
 
-def run_compare(arguments: argparse.Namespace) -> int:
+def run_compare(arguments: argparse.Namespace) -> None:
     """Show results side by side, with ratios to the first, and return the exit code.
 
     Raises: BadUsage for a file without a result, or a page that cannot be written.
@@ -120,7 +120,6 @@ def run_compare(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         _write(arguments.plot, page(results))
     print(compared(results), end="")
-    return 0
 
 
 def _read(path: Path) -> Result:

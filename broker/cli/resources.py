@@ -105,31 +105,29 @@ def _finish(command: argparse.ArgumentParser, run: Any) -> None:
     finish(command, run, vhost=True)
 
 
-def _declare_queue(arguments: argparse.Namespace) -> int:
+def _declare_queue(arguments: argparse.Namespace) -> None:
     table = table_of(arguments.argument, "--argument")
     if arguments.type is not None:
         table["x-queue-type"] = arguments.type
-    return _declare(arguments, "queue", arguments=table)
+    _declare(arguments, "queue", arguments=table)
 
 
-def _declare_exchange(arguments: argparse.Namespace) -> int:
+def _declare_exchange(arguments: argparse.Namespace) -> None:
     table = table_of(arguments.argument, "--argument")
-    return _declare(arguments, "exchange", "type", "internal", arguments=table)
+    _declare(arguments, "exchange", "type", "internal", arguments=table)
 
 
-def _declare(command: argparse.Namespace, kind: str, *names: str, arguments: dict[str, Any]) -> int:
+def _declare(command: argparse.Namespace, kind: str, *names: str, arguments: dict[str, Any]) -> None:
     more = {kind: command.name, "arguments": arguments}
     answer = ask_for(command, f"declare_{kind}", "vhost", "transient", "auto_delete", *names, **more)
     print(f"{kind} '{cell(command.name)}' {'declared' if answer['made'] else 'already exists, as declared'}")
-    return 0
 
 
-def _bind(arguments: argparse.Namespace) -> int:
+def _bind(arguments: argparse.Namespace) -> None:
     table = table_of(arguments.argument, "--argument")
     answer = ask_for(arguments, arguments.verb, "exchange", "destination", "key", "vhost", arguments=table)
     if arguments.verb == "bind" and not answer["made"]:
         print("the binding already exists")
-    return 0
 
 
 def slot_table(answer: Mapping[str, Any]) -> str:

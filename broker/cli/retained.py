@@ -40,11 +40,11 @@ def _print_topics(answer: Mapping[str, Any]) -> None:
     _tell_rest(answer)
 
 
-def _get(arguments: argparse.Namespace) -> int:
+def _get(arguments: argparse.Namespace) -> None:
     answer = ask_for(arguments, "list_retained", "filter", "vhost", "limit", body_bytes=32 << 20)
     if arguments.json:
         print_json(answer)
-        return 0
+        return
     for row in answer["rows"]:
         named = {**row["properties"], "age_ms": row["age_ms"]}
         print("\n".join([cell(row["topic"]), *[f"  {name}: {cell(value)}" for name, value in named.items()]]))
@@ -52,7 +52,6 @@ def _get(arguments: argparse.Namespace) -> int:
     if not answer["rows"]:
         warn(f"nothing is retained for '{arguments.filter}'")
     _tell_rest(answer)
-    return 0
 
 
 def _tell_rest(answer: Any) -> None:

@@ -44,7 +44,7 @@ def add_running(commands: Any) -> None:
 # These modules load pydantic, which takes longer than most other commands.
 
 
-def _serve(arguments: argparse.Namespace) -> int:
+def _serve(arguments: argparse.Namespace) -> int | None:
     gc.disable()  # objects of modules stay: collecting them takes a tenth of the start; see `collector` for the rest
     try:
         from broker.cli import serve
@@ -54,19 +54,19 @@ def _serve(arguments: argparse.Namespace) -> int:
         gc.enable()
 
 
-def _check(arguments: argparse.Namespace) -> int:
+def _check(arguments: argparse.Namespace) -> int | None:
     from broker.cli import config
 
     return with_settings(config.check, arguments)
 
 
-def _example(arguments: argparse.Namespace) -> int:
+def _example(arguments: argparse.Namespace) -> int | None:
     from broker.cli import config
 
     return with_settings(config.example, arguments)
 
 
-def with_settings(run: Run, arguments: argparse.Namespace) -> int:
+def with_settings(run: Run, arguments: argparse.Namespace) -> int | None:
     """Run a command that reads the settings, and return its exit code; problems with them are a line each."""
     from broker.cli.exit_codes import UNUSABLE
     from broker.cli.settings_layers import SettingsError
@@ -79,14 +79,12 @@ def with_settings(run: Run, arguments: argparse.Namespace) -> int:
         return UNUSABLE
 
 
-def _health(arguments: argparse.Namespace) -> int:
+def _health(arguments: argparse.Namespace) -> None:
     from broker.cli.control_client import ask_for
     from broker.cli.health import TIMEOUT_S
 
     ask_for(arguments, "health", silence_s=TIMEOUT_S)
-    return 0
 
 
-def _version(_arguments: argparse.Namespace) -> int:
+def _version(_arguments: argparse.Namespace) -> None:
     print(version_line())
-    return 0

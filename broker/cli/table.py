@@ -27,7 +27,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_
         print_json(rows)
         return
     cells = [[cell(row.get(column)) for column in columns] for row in rows]
-    lines = aligned(columns, cells) if sys.stdout.isatty() else tabbed(cells)
+    lines = aligned(columns, cells) if sys.stdout.isatty() else map("\t".join, cells)
     for line in lines:
         print(line)
 
@@ -60,11 +60,6 @@ def aligned(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterable[
     widths = [max(len(row[column]) for row in rows) for column in range(len(columns))]
     for row in rows:
         yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-
-
-def tabbed(cells: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Return tab-separated lines."""
-    return ("\t".join(row) for row in cells)
 
 
 def counted(count: int, plural: str) -> str:

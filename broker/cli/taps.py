@@ -73,11 +73,10 @@ def _add_list(kinds: Any, summary: str, run: Any) -> None:
     finish(command, run, json=True)
 
 
-def _remove(arguments: argparse.Namespace) -> int:
+def _remove(arguments: argparse.Namespace) -> None:
     dropped = ask_for(arguments, "tap_remove", "vhost", "name", "drop")
     if arguments.drop:
         print("dropped {messages:,} messages; {slots:,} slot files, {bytes:,} bytes".format(**dropped))
-    return 0
 
 
 def _print_taps(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -133,7 +133,7 @@ def add_top(commands: Any) -> None:
     finish(command, _top, json=True)
 
 
-def _top(arguments: argparse.Namespace) -> int:
+def _top(arguments: argparse.Namespace) -> None:
     if not INTERVAL_MIN_S <= arguments.interval <= INTERVAL_MAX_S:
         raise BadUsage(f"--interval should be from {INTERVAL_MIN_S:g} to {INTERVAL_MAX_S:g} seconds")
     if not 1 <= arguments.limit <= ROWS_MAX:
@@ -152,7 +152,6 @@ def _top(arguments: argparse.Namespace) -> int:
     else:
         with suppress(KeyboardInterrupt):
             _watch(view, look, arguments.interval)
-    return 0
 
 
 def _watch(view: TopView, look: Any, interval_s: float) -> None:

@@ -47,13 +47,13 @@ def add_trace(commands: Any) -> None:
     finish(command, _trace, json=True, vhost=True)
 
 
-def _trace(arguments: argparse.Namespace) -> int:
+def _trace(arguments: argparse.Namespace) -> None:
     broker, filters = broker_of(arguments), {name: getattr(arguments, name) for name in FILTERS}
     if arguments.switch is not None:
         if arguments.count is not None or any(value is not None for value in filters.values()):
             raise BadUsage("filters and --count are for what is shown: the firehose has everything")
         ask(broker, "set_tracing", vhost=arguments.vhost, on=arguments.switch == "on")
-        return 0
+        return
     if arguments.count is not None and arguments.count < 1:
         raise BadUsage("--count should be at least 1")
     shown = _Shown(arguments.count, as_json=arguments.json)
@@ -66,7 +66,6 @@ def _trace(arguments: argparse.Namespace) -> int:
         pass
     except _CannotWrite as error:
         raise error.reason from None
-    return 0
 
 
 class _Shown:

@@ -60,13 +60,12 @@ def add_users(commands: Any) -> None:
 def add_limits(kinds: Any, owner: str, limited: Mapping[str, str]) -> None:
     """Add the commands for a user or a vhost. Shapes: `limited` has the help of each limit."""
 
-    def set_limits(arguments: argparse.Namespace) -> int:
+    def set_limits(arguments: argparse.Namespace) -> None:
         given = {f"max-{one}": getattr(arguments, f"max_{one}".replace("-", "_")) for one in limited}
         limits = {name: value for name, value in given.items() if value is not None}
         if not limits:
             raise BadUsage(f"nothing to change: give {' or '.join(f'--{name}' for name in given)}")
         ask_for(arguments, f"set_{owner}_limits", "name", limits=limits)
-        return 0
 
     command = add_command(
         kinds, "set-limits", f"limit the connections and other objects of a {owner}; existing ones stay", "NAME"
@@ -78,13 +77,12 @@ def add_limits(kinds: Any, owner: str, limited: Mapping[str, str]) -> None:
     finish(command, request(f"clear_{owner}_limits", "name"))
 
 
-def _add(arguments: argparse.Namespace) -> int:
+def _add(arguments: argparse.Namespace) -> None:
     password = _password(arguments)
     ask_for(arguments, "add_user", "name", password=password, tags=arguments.tag)
-    return 0
 
 
-def _set(arguments: argparse.Namespace) -> int:
+def _set(arguments: argparse.Namespace) -> None:
     changes: dict[str, Any] = {}
     if arguments.tag or arguments.no_tags:
         changes["tags"] = [] if arguments.no_tags else arguments.tag
@@ -93,7 +91,6 @@ def _set(arguments: argparse.Namespace) -> int:
     if not changes:
         raise BadUsage("nothing to change: give --password, --password-stdin, --tag or --no-tags")
     ask_for(arguments, "set_user", "name", **changes)
-    return 0
 
 
 def _password(arguments: argparse.Namespace) -> str:
@@ -124,15 +121,14 @@ def _first_line() -> str:
         raise BadUsage("a password should be UTF-8") from None
 
 
-def _delete_permission(arguments: argparse.Namespace) -> int:
+def _delete_permission(arguments: argparse.Namespace) -> None:
     named = {"user": arguments.user, "vhost": arguments.vhost}
     if arguments.topic is not None:
         ask_for(arguments, "delete_topic_permission", exchange=arguments.topic, **named)
     else:
         ask_for(arguments, "delete_permission", **named)
-    return 0
 
 
-def _list_permissions(arguments: argparse.Namespace) -> int:
+def _list_permissions(arguments: argparse.Namespace) -> None:
     kind = "topic-permissions" if arguments.topic else "permissions"
-    return print_list(arguments, kind, vhost=arguments.vhost)
+    print_list(arguments, kind, vhost=arguments.vhost)

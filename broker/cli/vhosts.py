@@ -55,7 +55,7 @@ def _finish(command: argparse.ArgumentParser, run: Any) -> None:
     finish(command, run, vhost=True)
 
 
-def _set_policy(arguments: argparse.Namespace) -> int:
+def _set_policy(arguments: argparse.Namespace) -> None:
     try:
         definition = read_json(arguments.definition.encode())
     except ValueError as error:
@@ -63,8 +63,7 @@ def _set_policy(arguments: argparse.Namespace) -> int:
     ask_for(
         arguments, "set_policy", "name", "vhost", "pattern", "priority", "apply_to", "operator", definition=definition
     )
-    return 0
 
 
-def _list_policies(arguments: argparse.Namespace) -> int:
-    return print_list(arguments, "operator-policies" if arguments.operator else "policies", vhost=arguments.vhost)
+def _list_policies(arguments: argparse.Namespace) -> None:
+    print_list(arguments, "operator-policies" if arguments.operator else "policies", vhost=arguments.vhost)

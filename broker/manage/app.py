@@ -13,7 +13,7 @@ from broker.amqp.errors import UNEXPECTED
 from broker.core.auth.users import User
 from broker.event_log import get_logger
 from broker.manage import control_route, probes, slot_routes
-from broker.manage.answers import Response, answering, refusal_response
+from broker.manage.answers import Response, answering, no_content, refusal_response
 from broker.manage.call import READING, ApiRoute, Call, Needs, tags_suffice
 from broker.manage.client import ApiClient
 from broker.manage.login import HttpLogin, LoggedIn, LoginSessions
@@ -177,9 +177,9 @@ class Application:
             client.admit(caller.user.name)
         if scope["method"] not in READING:
             check_change(request.headers, by_cookie=caller.by_cookie)
-        return await route.respond(
-            Call(self._broker, request, client, caller.user, self._login, caller.lasts, words, query, route.needs)
-        )
+        call = Call(self._broker, request, client, caller.user, self._login, caller.lasts, words, query, route.needs)
+        response = await route.respond(call)
+        return no_content() if response is None else response
 
 
 def check_head(scope: Scope, header_max_bytes: int) -> None:

@@ -198,13 +198,14 @@ class ApiRoute:
     """One line of the table; GET answers HEAD as well.
 
     Shapes: a word of `path` in braces matches one segment that is not empty, unquoted: %2F is a part of it.
-    `parameters` are the names that the query may have, None for any; `repeats` those that it may have several times.
+    `respond` answers None for a change that left nothing to say; `parameters` are the names that the query may have,
+    None for any; `repeats` those that it may have several times.
     """
 
     method: str
     path: str
     needs: Needs
-    respond: Callable[[Call], Awaitable[Response]]
+    respond: Callable[[Call], Awaitable[Response | None]]
     parameters: Sequence[str] | None = None
     repeats: Collection[str] = ()
 

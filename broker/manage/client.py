@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from broker.core.auth.peer import Peer
@@ -24,6 +25,7 @@ def _stay(_headers: Sequence[tuple[str, str]]) -> None:
     """Return None: the client has disconnected."""
 
 
+@dataclass(slots=True, eq=False)
 class ApiClient:
     """A connected client. Shapes: `gone` returns, in any thread, whether the connection has ended; `last` is set if the
     current answer is the last one; an `endless` answer is cut off when the broker stops; `fault` is the reason why the
@@ -33,27 +35,16 @@ class ApiClient:
     Units: `timeout_s` is the limit for receiving a piece of an answer.
     """
 
-    __slots__ = ("_answering", "abort", "admit", "endless", "fault", "gone", "last", "peer", "switch", "timeout_s")
-
-    def __init__(
-        self,
-        peer: Peer,
-        gone: Callable[[], bool],
-        abort: Callable[[], None],
-        timeout_s: float,
-        admit: Callable[[str], None] = _unlimited,
-        switch: Switch = _stay,
-    ) -> None:
-        self.peer = peer
-        self.gone = gone
-        self.abort = abort
-        self.timeout_s = timeout_s
-        self.admit = admit
-        self.switch = switch
-        self.last = False
-        self.endless = False
-        self.fault: HttpRefused | None = None
-        self._answering: asyncio.Task[Any] | None = None
+    peer: Peer
+    gone: Callable[[], bool]
+    abort: Callable[[], None]
+    timeout_s: float
+    admit: Callable[[str], None] = _unlimited
+    switch: Switch = _stay
+    last: bool = False
+    endless: bool = False
+    fault: HttpRefused | None = None
+    _answering: asyncio.Task[Any] | None = None
 
     def begin(self) -> None:
         """Register the running task as this client's: it is cancelled when the client disconnects."""

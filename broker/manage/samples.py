@@ -187,7 +187,7 @@ class AskedRates:
         """
         now_s = self._clock()
         known = self._readings.get(key)
-        if known is None or now_s - known.at_s > FORGET_S or _fell(known.counts, counts, counters):
+        if known is None or now_s - known.at_s > FORGET_S or any(map(gt, known.counts[:counters], counts)):
             self.sweep(2)
             if len(self._readings) < COUNTERS_MAX:
                 self._readings[key] = Reading(now_s, counts, self._wall())
@@ -214,7 +214,3 @@ class AskedRates:
             if known is not None and now_s - known.at_s > FORGET_S:
                 del self._readings[key]
         del self._sweep[-most:]
-
-
-def _fell(before: Sequence[int], counts: Sequence[int], counters: int) -> bool:
-    return any(map(gt, before[:counters], counts))

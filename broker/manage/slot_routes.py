@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from broker import __version__
 from broker.core.names import Resource
-from broker.manage.answers import PieceResponse, Response, json_answer, no_content
+from broker.manage.answers import PieceResponse, Response, json_answer
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.file_reads import FileReads
 from broker.manage.refusal import HttpRefused, bad_request, not_found
@@ -193,7 +193,7 @@ async def seal(call: Call) -> Response:
     return json_answer({"last_seal": await call.broker.taps.seal(vhost, tap)})
 
 
-async def set_cursor(call: Call) -> Response:
+async def set_cursor(call: Call) -> None:
     """Create or advance a cursor."""
     fields = await call.fields(("vhost", "tap", "seal", "incarnation", "reset"))
     vhost, tap = fields.text("vhost", "/"), fields.text("tap")
@@ -206,10 +206,9 @@ async def set_cursor(call: Call) -> Response:
     await call.broker.taps.cursors.set(
         name, vhost, tap, seal, incarnation=incarnation, reset=reset, maker=call.user.name
     )
-    return no_content()
 
 
-async def remove_cursor(call: Call) -> Response:
+async def remove_cursor(call: Call) -> None:
     """Remove a cursor, for which no more files are kept."""
     query = call.query
     if "tap" not in query:
@@ -219,7 +218,6 @@ async def remove_cursor(call: Call) -> Response:
     if call.broker.taps.view.cursor(name, vhost, tap) is None:
         raise not_found(f"no cursor '{name}' of tap '{tap}' in vhost '{vhost}'")
     await call.broker.taps.cursors.remove(name, vhost, tap)
-    return no_content()
 
 
 def tap_row(call: Call, vhost: str, tap: str) -> dict[str, Any]:
@@ -262,10 +260,9 @@ async def snapshot_file(call: Call) -> Response:
     return answer
 
 
-async def drop(call: Call) -> Response:
+async def drop(call: Call) -> None:
     """Remove a snapshot."""
     await call.broker.taps.snapshots.drop(_snapshot(call).id)
-    return no_content()
 
 
 def _snapshot(call: Call) -> Snapshot:

@@ -191,7 +191,7 @@ class Drain:
         body = marker.encode()
         source.publish("", self._own, encode_header(PERSISTENT, len(body)), body)
         if before:
-            source.send(commands.Basic.Ack(before[-1].delivery.tag, multiple=True))
+            source.send(commands.Basic.Ack(before[-1].delivery.method.delivery_tag, multiple=True))
         self._passed("marker sent")
         await source.call(commands.Tx.Commit())
         self.tally.commit(len(before), sum(one.doubtful for one in before), len(marker.in_flight))
@@ -200,7 +200,8 @@ class Drain:
 
     async def _publish(self, target: MigrationLink, producer: str, batch: Sequence[Numbered]) -> None:
         for one in batch:
-            target.publish(self._own, one.delivery.key, forwarded_header(one, producer), one.delivery.body)
+            key = one.delivery.method.routing_key or ""
+            target.publish(self._own, key, forwarded_header(one, producer), one.delivery.body)
             await target.until_writable()
             self._passed("published")
         await target.until(lambda: target.confirmed >= target.published)

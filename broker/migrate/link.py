@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pamqp import commands
 
@@ -35,17 +35,6 @@ class MethodRefused(MigrationFault):
         self.code = code
 
 
-class SourceMessage(NamedTuple):
-    """One message of the source; `header` is the payload of its content header frame."""
-
-    tag: int
-    redelivered: bool
-    exchange: str
-    key: str
-    header: bytes
-    body: bytes
-
-
 class MigrationLink(ClientEvents):
     """The client's side of a connection that one task uses.
 
@@ -58,7 +47,7 @@ class MigrationLink(ClientEvents):
     def __init__(self, name: str, vhost: str, login: tuple[str, str]) -> None:
         """`name` is what error texts call the broker."""
         self.name = name
-        self.deliveries: deque[SourceMessage] = deque()
+        self.deliveries: deque[Received] = deque()
         self.published = 0
         self.confirmed = 0
         self._client = ClientConnection(
@@ -124,7 +113,7 @@ class MigrationLink(ClientEvents):
         if self._client.out_bytes > TOGETHER_BYTES:
             self._link.flush()
 
-    def take(self) -> SourceMessage:
+    def take(self) -> Received:
         """Return the first waiting delivery."""
         delivery = self.deliveries.popleft()
         self._waiting_bytes -= len(delivery.body)
@@ -158,11 +147,7 @@ class MigrationLink(ClientEvents):
 
     def delivered(self, message: Received) -> None:
         """Queue a message, and stop reading when too many bytes wait."""
-        method = message.method
-        place = method.exchange or "", method.routing_key or ""
-        self.deliveries.append(
-            SourceMessage(method.delivery_tag, method.redelivered, *place, message.header, message.body)
-        )
+        self.deliveries.append(message)
         self._waiting_bytes += len(message.body)
         if self._waiting_bytes >= RECEIVED_MAX_BYTES:
             self._link.pause_reading()

@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, Self
 
+from broker.amqp.client import Received
 from broker.amqp.header_edit import cut_properties, edit_table
 from broker.core.definitions.json_text import read_json
-from broker.migrate.link import MigrationFault, SourceMessage
+from broker.migrate.link import MigrationFault
 
 Fingerprint = str
 
@@ -67,7 +68,7 @@ class Marker(NamedTuple):
 class Numbered(NamedTuple):
     """A message with its number; `doubtful` if the target may have a copy with another number."""
 
-    delivery: SourceMessage
+    delivery: Received
     number: int
     fingerprint: Fingerprint
     doubtful: bool
@@ -88,17 +89,18 @@ class Numbering:
             self._returning.setdefault(print_, deque()).append(number)
         self._settled = frozenset(marker.settled)
 
-    def number(self, delivery: SourceMessage) -> Numbered:
+    def number(self, delivery: Received) -> Numbered:
         """Return a message with its number."""
         print_ = fingerprint(delivery)
-        known = self._returning.get(print_) if delivery.redelivered else None
+        redelivered = delivery.method.redelivered
+        known = self._returning.get(print_) if redelivered else None
         if known:
             number = known.popleft()
             if not known:
                 del self._returning[print_]
             return Numbered(delivery, number, print_, doubtful=False)
         number, self._next_number = self._next_number, self._next_number + 1
-        return Numbered(delivery, number, print_, doubtful=delivery.redelivered and print_ in self._settled)
+        return Numbered(delivery, number, print_, doubtful=redelivered and print_ in self._settled)
 
     @property
     def absent(self) -> int:
@@ -112,14 +114,15 @@ class Numbering:
         return Marker(self.producer, self._next_number, in_flight, [one.fingerprint for one in before])
 
 
-def fingerprint(delivery: SourceMessage) -> Fingerprint:
+def fingerprint(delivery: Received) -> Fingerprint:
     """Return a digest of a message: exchange, key, properties, headers and body, but no delivery counts."""
     properties = cut_properties(delivery.header)
     table = edit_table(properties.pop("headers", None), {}, COUNTED)
     if table is not None and table != NO_ENTRIES:
         properties["headers"] = table
     digest = blake2b(digest_size=FINGERPRINT_BYTES)
-    for part in (delivery.exchange.encode(), delivery.key.encode(), delivery.body):
+    method = delivery.method
+    for part in ((method.exchange or "").encode(), (method.routing_key or "").encode(), delivery.body):
         digest.update(len(part).to_bytes(8, "big") + part)
     for name, octets in properties.items():
         digest.update(name.encode() + octets)

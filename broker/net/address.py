@@ -14,6 +14,7 @@ from broker.amqp.errors import BrokerError, NotNow
 from broker.settings import Settings
 
 EVERY_ADDRESS: Final = "::"
+HTTP: Final = ("http", "metrics")  # bound later, and not by every broker
 
 
 class CannotListen(BrokerError):
@@ -35,29 +36,25 @@ class Bound:
     """The bound sockets of a broker's listeners, which do not listen yet. Raises: as `bind`."""
 
     def __init__(self, settings: Settings) -> None:
-        self.amqp: list[socket.socket] = []
-        self.tls: list[socket.socket] = []
-        self.mqtt: list[socket.socket] = []
-        self.mqtt_tls: list[socket.socket] = []
-        server = settings.server
+        self._sockets: dict[str, list[socket.socket]] = {}
         try:
-            if not settings.tls.only:
-                self.amqp = bind(server.host, server.port)
-            if settings.tls.is_on:
-                self.tls = bind(server.host, settings.tls.port, "tls.port")
-            if settings.mqtt.enabled:
-                host, setting = settings.mqtt.host or server.host, "mqtt.host" if settings.mqtt.host else "server.host"
-                if not settings.tls.only:
-                    self.mqtt = bind(host, settings.mqtt.port, "mqtt.port", setting)
-                if settings.tls.is_on:
-                    self.mqtt_tls = bind(host, settings.mqtt.tls_port, "mqtt.tls_port", setting)
+            for key, host, port, _is_needed in settings.ports():
+                section = key.partition(".")[0]
+                if section not in HTTP:
+                    asked = "mqtt.host" if section == "mqtt" and settings.mqtt.host else "server.host"
+                    self._sockets[key] = bind(host, port, "" if section == "server" else key, asked)
         except BaseException:
             self.close()
             raise
 
+    def of(self, key: str) -> list[socket.socket]:
+        """Return the sockets of a port by its setting, none for one that is not opened."""
+        return self._sockets.get(key, [])
+
     def close(self) -> None:
         """Close the sockets."""
-        close(self.amqp + self.tls + self.mqtt + self.mqtt_tls)
+        for sockets in self._sockets.values():
+            close(sockets)
 
 
 def bind(host: str, port: int, another: str = "", setting: str = "server.host") -> list[socket.socket]:

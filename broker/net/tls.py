@@ -9,7 +9,6 @@ import ssl
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,22 +52,14 @@ def _expiry(der: bytes) -> datetime:
         for _ in range(FIELDS_BEFORE_VALIDITY):
             at = _element(body, at)[2]
         _tag, validity, _end = _element(body, at)
-        _begins, ends = islice(_elements(validity), 2)
+        _tag, _begins, at = _element(validity, 0)
+        tag, text, _end = _element(validity, at)
     except (IndexError, ValueError):
         raise ValueError("a certificate cannot be read") from None
-    tag, text = ends
     moment = text.decode("ascii", "replace").removesuffix("Z")
     if tag == UTC_TIME:  # RFC 5280, 4.1.2.5.1: the years 1950 to 2049
         moment = f"{'19' if moment[:2] >= '50' else '20'}{moment}"
     return datetime.strptime(moment, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
-
-
-def _elements(der: bytes) -> list[tuple[int, bytes]]:
-    found, at = [], 0
-    while at < len(der):
-        tag, content, at = _element(der, at)
-        found.append((tag, content))
-    return found
 
 
 def _element(der: bytes, at: int) -> tuple[int, bytes, int]:

@@ -144,6 +144,7 @@ class Data(Part):
         host = settings.server.host
         if host in WILDCARDS:
             host = socket.gethostname()
-        scheme, sockets = ("amqp", bound.amqp) if bound.amqp else ("amqps", bound.tls)
+        plain = bound.of("server.port")
+        scheme, sockets = ("amqp", plain) if plain else ("amqps", bound.of("tls.port"))
         url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{sockets[0].getsockname()[1]}/"
         return BrokerNode(settings, self._shared.turn, loop, url=url, fail=self._shared.fail)

@@ -110,7 +110,7 @@ class Entrance(Part):
     async def start(self) -> None:
         """Accept clients and commands."""
         bound = self._ports.bound
-        await self._clients.listener.serve("amqp", bound.amqp, bound.tls)
+        await self._clients.listener.serve("amqp", bound.of("server.port"), bound.of("tls.port"))
         if self._shared.settings.server.control_socket:
             await self.control.start()
         self._http.serve(self.managed)

@@ -80,7 +80,7 @@ class Mqtt(Part):
             return MqttConnection(session, listener.limits, transport, listener.tell_error, context, mechanisms)
 
         bound = self._ports.bound
-        await listener.serve("mqtt", bound.mqtt, bound.mqtt_tls, machine)
+        await listener.serve("mqtt", bound.of("mqtt.port"), bound.of("mqtt.tls_port"), machine)
 
     def _look_at_anonymous_user(self, name: str) -> None:
         """Log problems with the user for clients without a name."""

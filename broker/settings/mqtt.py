@@ -49,6 +49,6 @@ class Mqtt(SettingsSection):
     """The size of all messages that a vhost retains."""
 
     def ports(self, *, tls: bool, plain: bool) -> dict[str, int]:
-        """Return the numbers of the ports that are opened with or without TLS, but for free ones, by setting."""
-        wanted = {"mqtt.port": self.port if plain else 0, "mqtt.tls_port": self.tls_port if tls else 0}
-        return {name: number for name, number in wanted.items() if self.enabled and number}
+        """Return the numbers of the ports that are opened with or without TLS, by setting."""
+        wanted = {"mqtt.port": self.port} if plain else {}
+        return {**wanted, **({"mqtt.tls_port": self.tls_port} if tls else {})} if self.enabled else {}

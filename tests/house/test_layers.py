@@ -18,6 +18,7 @@ MAY_CALL_FILES = {
     "store/files.py",
     "cli/broker_folder.py",  # reads only the data folder from the settings file
     "cli/broker_url.py",  # reads the files that variables name
+    "cli/completion.py",  # reads the scripts that the package brings
     "cli/cluster.py",  # writes and reads the backup that the user names
     "cli/definitions.py",  # reads and writes the document that the user names
     "cli/perf.py",  # reads and writes the results that the user names
@@ -29,6 +30,7 @@ MAY_CALL_FILES = {
     "process_memory.py",  # reads the kernel's memory and descriptor figures
     "administration/opening.py",  # reads the definitions that the settings name
     "cluster/schema.py",  # reads the SQL that the package brings
+    "figures/markup.py",  # reads the style sheets that the package brings
     "manage/page/files.py",  # reads the files of the page that the package brings
     "net/control.py",  # creates and removes its socket
     "overlay_node/links.py",  # reads the password of a neighbour at each attempt, so that it can be changed

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.administration import definitions, definitions_import, import_tally, rehearsal, slices
+from broker.administration import definitions, definitions_import, rehearsal, slices
 from broker.administration.definitions import LocalDefinitions
 from broker.administration.slices import STEPS_AT_ONCE
 from broker.cli.control_client import Unanswered, ask
-from broker.core.definitions import document, export, json_text, reading, writing
+from broker.core.definitions import document, export, json_text, reading
 from broker.operations.request import ROWS_AT_ONCE
 from broker.server import BrokerServer
 from tests.in_process import client_of, running_broker
@@ -89,7 +89,7 @@ async def test_a_turn_touches_a_slice_of_a_long_document(tmp_path: Path, monkeyp
     touches = Touches(monkeypatch)
     for module, name in (
         (json_text, "_member"), (reading, "Fields"), (definitions_import, "_is_there"), (rehearsal, "_copy_queue"),
-        (writing, "row_of"), (definitions_import, "_declare"), (export, "_queue"),
+        (document, "row_of"), (definitions_import, "_declare"), (export, "_queue"),
     ):  # fmt: skip
         touches.watch(module, name)
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
@@ -121,7 +121,7 @@ async def test_a_turn_touches_a_slice_of_many_users_and_policies(
     touches = Touches(monkeypatch)
     for module, name in (
         (definitions, "user_of"), (definitions, "same_row"), (definitions, "operator_row"),
-        (definitions_import, "row_of"), (definitions_import, "user_of"), (import_tally, "same_row"),
+        (definitions_import, "row_of"), (definitions_import, "user_of"), (definitions_import, "same_row"),
     ):  # fmt: skip
         touches.watch(module, name)
     document: dict[str, list[dict[str, object]]] = {

@@ -5,22 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pamqp.commands import Basic
 
+from broker.amqp.client import Received
 from broker.amqp.content_header import decode_properties
 from broker.amqp.header_edit import encode_header
 from broker.migrate.drain import DOUBTFUL, forwarded_header
-from broker.migrate.link import MigrationFault, SourceMessage
+from broker.migrate.link import MigrationFault
 from broker.migrate.marker import Marker, Numbered, Numbering, fingerprint
 
 NOW_S = 1_000_000.0
 
 
-def delivery(body: bytes = b"x", *, redelivered: bool = True, key: str = "k", **properties: object) -> SourceMessage:
+def delivery(body: bytes = b"x", *, redelivered: bool = True, key: str = "k", **properties: object) -> Received:
     """Return a message of the source."""
-    return SourceMessage(1, redelivered, "e", key, encode_header(properties, len(body)), body)
+    return Received(1, Basic.Deliver("c", 1, redelivered, "e", key), encode_header(properties, len(body)), body)
 
 
-def forwarded(message: SourceMessage, *, doubtful: bool = False) -> bytes:
+def forwarded(message: Received, *, doubtful: bool = False) -> bytes:
     """Return the header of message 7."""
     return forwarded_header(Numbered(message, 7, fingerprint(message), doubtful), "p", NOW_S)
 

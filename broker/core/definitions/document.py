@@ -5,9 +5,11 @@ Source: RabbitMQ's `definitions.json`, 3.6 to 4.x, of a whole cluster or of one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
+
+from broker.core.definitions.typed_json import typed_table
 
 Row = dict[str, Any]
 """An entry as RabbitMQ's documents have it; an operator policy is a parameter there."""
@@ -67,4 +69,30 @@ class Document:
     exchanges: tuple[ExchangeEntry, ...] = ()
     queues: tuple[QueueEntry, ...] = ()
     bindings: tuple[BindingEntry, ...] = ()
-    unknown: tuple[str, ...] = ()  # names of non-empty lists that are ignored
+    unknown: tuple[str, ...] = ()  # non-empty lists that are not read
+
+
+def writing_document(document: Document) -> Generator[None, None, dict[str, Any]]:
+    """Return JSON that `read_document` reads as the same document, in steps of one entry."""
+    written: dict[str, list[dict[str, Any]]] = {one.name: [] for one in fields(Document) if one.name != "unknown"}
+    for name in written:
+        for entry in getattr(document, name):
+            part, row = row_of(name, entry)
+            written[part].append(row)
+            yield
+    return written
+
+
+def row_of(part: str, entry: Any) -> tuple[str, dict[str, Any]]:
+    """Return an entry as JSON, and the part of the document that has it: operator policies are among the parameters.
+
+    Invariant: a user has no plain password any more.
+    """
+    if isinstance(entry, dict):
+        return "parameters" if part == "policies" and "component" in entry else part, entry
+    row = {name: getattr(entry, name) for name in entry.__slots__}
+    if isinstance(entry, BindingEntry):
+        row["destination_type"] = "exchange" if row.pop("to_exchange") else "queue"
+    if "arguments" in row:
+        row["arguments"] = typed_table(row["arguments"])
+    return part, row

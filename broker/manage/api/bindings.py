@@ -15,7 +15,7 @@ from broker.core.definitions.export import json_table
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.manage.acting import acting
-from broker.manage.answers import Response, json_answer, no_content
+from broker.manage.answers import Response, json_answer
 from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
 from broker.manage.listing import Listing, listed
 from broker.manage.refusal import HttpRefused, not_found
@@ -152,12 +152,11 @@ async def bind(call: Call, *, kind: Any) -> Response:
     return Response(status_code=201, headers={"Location": place})
 
 
-async def unbind(call: Call, *, kind: Any) -> Response:
+async def unbind(call: Call, *, kind: Any) -> None:
     """Remove the binding that has a properties key."""
     vhost, _source, _destination, (_vhost, _name, _end, key, arguments) = binding_of(call)
     async with acting(call, vhost.name) as client:
         await client.call(kind(**_ends(call), routing_key=key, arguments=dict(arguments)))
-    return no_content()
 
 
 def _ends(call: Call) -> dict[str, str]:

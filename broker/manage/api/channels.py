@@ -28,16 +28,6 @@ from broker.operations.rows import (
 )
 
 
-def channel_names(channel: ChannelOf) -> tuple[str, ...]:
-    """Return the names by which a channel is found: its own and the user."""
-    return channel_name(channel), user_name(channel[0])
-
-
-def channel_order(channel: ChannelOf) -> str:
-    """Return the default sort key of a channel."""
-    return f"{channel[0].name}\0{channel[1]:05}"
-
-
 async def list_channels(call: Call) -> Response:
     """Answer with a list of channels."""
     return await channel_listing(call, visible_sessions(call))
@@ -50,9 +40,9 @@ async def channel_listing(call: Call, sessions: Iterable[SessionOfConnection]) -
         call.query,
         Listing(
             list(channels_of(sessions)),
-            names=channel_names,
+            names=lambda one: (channel_name(one), user_name(one[0])),
             whole=lambda one: whole(broker, one),
-            order=channel_order,
+            order=lambda one: f"{one[0].name}\0{one[1]:05}",
         ),
     )
 

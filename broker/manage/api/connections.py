@@ -9,7 +9,7 @@ from typing import Any, Final
 from broker.core.auth.peer import TlsFacts
 from broker.core.session.connection import SessionOfConnection
 from broker.event_log import get_logger
-from broker.manage.answers import Response, no_content
+from broker.manage.answers import Response
 from broker.manage.api.channels import channel_listing
 from broker.manage.call import ApiRoute, Call, Needs, visible_sessions
 from broker.manage.counts import NO_PROCESS, with_rates
@@ -111,7 +111,7 @@ def _octets_of(session: SessionOfConnection) -> Sequence[int] | None:
     return None if connection.finished else (connection.received, connection.sent)
 
 
-async def close(call: Call) -> Response:
+async def close(call: Call) -> None:
     """Close a connection, or all of a user, who may have none; the header X-Reason says why.
 
     A caller may close the caller's own, an administrator any. Raises: HttpRefused, having closed none.
@@ -131,7 +131,6 @@ async def close(call: Call) -> Response:
         user = None if session.user is None else session.user.name
         session.force_close(reason)
         _log.info("connection.force_closed", conn=session.name, user=user, reason=reason, by=call.user.name)
-    return no_content()
 
 
 ROUTES: Final = (

@@ -135,14 +135,13 @@ async def declare(call: Call) -> Response:
     return created() if is_new else no_content()
 
 
-async def delete(call: Call) -> Response:
+async def delete(call: Call) -> None:
     """Delete an exchange, on the condition if-unused."""
     vhost = call.vhost()
     exchange = exchange_named(vhost, call.words["exchange"])
     async with acting(call, vhost.name) as client:
         await client.call(DeleteExchangeAny(exchange=exchange.name, if_unused=call.asks("if-unused")))
     _log.info("exchange.deleted", vhost=vhost.name, exchange=exchange.name, by=call.user.name)
-    return no_content()
 
 
 async def publish(call: Call) -> Response:

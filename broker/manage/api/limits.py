@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from broker.manage.answers import Response, no_content
+from broker.manage.answers import Response
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.listing import small_list
 from broker.manage.refusal import not_found
@@ -42,19 +42,17 @@ async def of_users(call: Call) -> Response:
     return await small_list(call, [row for name in names for row in _of_user(call, name)], "user")
 
 
-async def put(call: Call) -> Response:
+async def put(call: Call) -> None:
     """Set a limit of a vhost or of a user."""
     operation, name = _limited(call, "set")
     fields = await call.fields(required=("value",))
     await call.operate(operation, name=name, limits={call.words["limit"]: fields.value("value")})
-    return no_content()
 
 
-async def clear(call: Call) -> Response:
+async def clear(call: Call) -> None:
     """Remove a limit of a vhost or of a user, which may have none."""
     operation, name = _limited(call, "clear")
     await call.operate(operation, name=name, limit=call.words["limit"])
-    return no_content()
 
 
 def _limited(call: Call, verb: str) -> tuple[str, str]:

@@ -94,11 +94,10 @@ async def attempts_by_source(call: Call) -> Response:
     return json_answer(rows)
 
 
-async def clear(call: Call) -> Response:
+async def clear(call: Call) -> None:
     """Begin to count from zero."""
     _check_node(call)
     call.broker.logins.counts.clear()
-    return no_content()
 
 
 ROUTES: Final = (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker import __version__
-from broker.manage.answers import Response, json_answer, no_content
+from broker.manage.answers import Response, json_answer
 from broker.manage.api.names import ENABLED_PLUGINS, EXCHANGE_TYPE_ROWS, auth_mechanism_rows
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.counts import with_rates
@@ -156,9 +156,8 @@ def _processes_max() -> int:
     return PROCESSES_MAX if soft == resource.RLIM_INFINITY else soft
 
 
-async def accept(_call: Call) -> Response:
+async def accept(_call: Call) -> None:
     """Answer with success: a broker without leaders or a statistics database has nothing to do."""
-    return no_content()
 
 
 def listeners_of(broker: ManagedBroker) -> list[dict[str, Any]]:

@@ -72,21 +72,19 @@ async def put(call: Call) -> Response:
     return created() if is_new else no_content()
 
 
-async def clear(call: Call) -> Response:
+async def clear(call: Call) -> None:
     """Remove a parameter."""
     key, _value = _found(call)
     if isinstance(key, str):
         await clear_global_parameter(call.broker.administration, key)
     else:
         await clear_parameter(call.broker.administration, *key)
-    return no_content()
 
 
-async def put_cluster_name(call: Call) -> Response:
+async def put_cluster_name(call: Call) -> None:
     """Name the cluster, which may be this broker alone."""
     fields = await call.fields(required=("name",))
     await set_global_parameter(call.broker.administration, CLUSTER_NAME, fields.text("name"))
-    return no_content()
 
 
 ROUTES: Final = (

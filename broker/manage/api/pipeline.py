@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from broker.manage.answers import Response, created, json_answer, no_content
+from broker.manage.answers import Response, created, json_answer
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import bad_request, not_found
 from broker.manage.slot_routes import tap_row
@@ -51,7 +51,7 @@ async def seal(call: Call) -> Response:
     return json_answer(await call.operate("seal", vhost=vhost, tap=tap))
 
 
-async def set_cursor(call: Call) -> Response:
+async def set_cursor(call: Call) -> None:
     """Set the seal that a reader has passed; `reset` allows to move back."""
     _row(call)
     fields = await call.fields(("seal", "reset"))
@@ -59,17 +59,15 @@ async def set_cursor(call: Call) -> Response:
         raise bad_request("'seal' is missing")
     moved = {"seal": fields.integer("seal", 0), "reset": fields.flag("reset")}
     await call.operate("cursor_set", **_cursor(call), **moved)
-    return no_content()
 
 
-async def remove_cursor(call: Call) -> Response:
+async def remove_cursor(call: Call) -> None:
     """Remove a reader's position, for which no more files are kept."""
     row, named = _row(call), _cursor(call)
     request = call.allowed("cursor_remove", **named)
     if named["name"] not in [cursor["name"] for cursor in row["cursors"]]:
         raise not_found(f"no cursor '{named['name']}' of tap '{named['tap']}' in vhost '{named['vhost']}'")
     await call.broker.verbs["cursor_remove"](request)
-    return no_content()
 
 
 def _tap(call: Call) -> dict[str, str]:

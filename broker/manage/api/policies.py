@@ -56,11 +56,10 @@ async def put(call: Call, *, operator: bool) -> Response:
     return created() if is_new else no_content()
 
 
-async def delete(call: Call, *, operator: bool) -> Response:
+async def delete(call: Call, *, operator: bool) -> None:
     """Delete a policy. Answered once it applies to no queue."""
     row = _policy(call, operator=operator)
     await call.operate("delete_policy", vhost=row["vhost"], name=row["name"], operator=operator)
-    return no_content()
 
 
 def _priority(value: Any) -> float:

@@ -169,10 +169,9 @@ async def act(call: Call, *, verb: str, answers: bool = True) -> Response:
     return json_answer(answer) if answers else no_content()
 
 
-async def switch(call: Call, *, verb: str) -> Response:
+async def switch(call: Call, *, verb: str) -> None:
     """Pause a queue, which then delivers nothing, or resume it."""
     await _operate(call, verb, *queue_of(call), {})
-    return no_content()
 
 
 async def move(call: Call, *, verb: str, names: Sequence[str]) -> Response:

@@ -140,8 +140,8 @@ class QueueRows:
 
 def sampled_queue(vhost: Vhost, queue: Queue) -> Sampled:
     """Return the numbers of a queue as samples are taken of them."""
-    read = lambda: None if queue.deleted else queue_numbers(queue)  # noqa: E731
-    return Sampled(queue_key(vhost, queue), QUEUE_NUMBERS, QUEUE_COUNTERS, read)
+    key = queue_key(vhost, queue)
+    return Sampled(key, QUEUE_NUMBERS, QUEUE_COUNTERS, lambda: None if queue.deleted else queue_numbers(queue))
 
 
 def _add_counters(row: Row, numbers: Sequence[int], rates: Sequence[float] | None) -> None:
@@ -295,23 +295,21 @@ async def declare(call: Call) -> Response:
     return created() if is_new else no_content()
 
 
-async def delete(call: Call) -> Response:
+async def delete(call: Call) -> None:
     """Delete a queue, on the conditions if-empty and if-unused."""
     vhost, queue = queue_of(call)
     conditions = {name: call.asks(f"if-{name}") for name in ("empty", "unused")}
     async with acting(call, vhost.name) as client:
         await client.call(DeleteAny(queue=queue.name, if_unused=conditions["unused"], if_empty=conditions["empty"]))
     _log.info("queue.deleted", vhost=vhost.name, queue=queue.name, by=call.user.name)
-    return no_content()
 
 
-async def act(call: Call) -> Response:
+async def act(call: Call) -> None:
     """Accept RabbitMQ's actions on mirrored queues, and do nothing."""
     queue_of(call)
     action = (await call.fields()).text("action")
     if action not in ACTIONS:
         raise bad_request(f"unknown action '{action}': there are {', '.join(ACTIONS)}")
-    return no_content()
 
 
 ROUTES: Final = (

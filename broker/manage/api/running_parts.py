@@ -10,7 +10,7 @@ from typing import Final
 from broker.core.policy.policy import APPLY_TO
 from broker.core.policy.policy_definition import keys_in_effect
 from broker.core.queue.queue_arguments import SUPPORTED_TYPES
-from broker.manage.answers import Response, json_answer, no_content
+from broker.manage.answers import Response, json_answer
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import not_found
 from broker.operations.operated_broker import OverlayView
@@ -45,12 +45,11 @@ async def cluster(call: Call) -> Response:
     return json_answer(call.broker.cluster.facts())
 
 
-async def count_out(call: Call) -> Response:
+async def count_out(call: Call) -> None:
     """Declare a node dead, so that the others take over its messages at once."""
     if call.broker.cluster is None:
         raise not_found(NOT_A_NODE)
     await call.operate("cluster_leave", node=call.words["node"])
-    return no_content()
 
 
 def _view(call: Call) -> OverlayView:
@@ -71,11 +70,10 @@ async def explain(call: Call) -> Response:
     return json_answer(view.explain(query.get("vhost", "/"), query.get("exchange"), query.get("key", "")))
 
 
-async def forget(call: Call) -> Response:
+async def forget(call: Call) -> None:
     """Stop keeping messages for a leaf that will not return."""
     _view(call)
     await call.operate("overlay_forget", leaf=call.words["leaf"])
-    return no_content()
 
 
 async def zmq(call: Call) -> Response:

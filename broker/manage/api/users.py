@@ -64,17 +64,15 @@ async def put(call: Call) -> Response:
     return created() if is_new else no_content()
 
 
-async def delete(call: Call) -> Response:
+async def delete(call: Call) -> None:
     """Delete a user; its connections are closed."""
     await call.operate("delete_user", name=_user(call).name)
-    return no_content()
 
 
-async def bulk_delete(call: Call) -> Response:
+async def bulk_delete(call: Call) -> None:
     """Delete several users, all of them or none."""
     fields = await call.fields(required=("users",))
     await delete_users(call.broker.administration, fields.texts("users"))
-    return no_content()
 
 
 def _listing(call: Call, *, topics: bool, **named: str) -> list[dict[str, str]]:
@@ -117,13 +115,12 @@ async def set_permissions(call: Call, *, topics: bool) -> Response:
     return created() if is_new else no_content()
 
 
-async def clear_permissions(call: Call, *, topics: bool) -> Response:
+async def clear_permissions(call: Call, *, topics: bool) -> None:
     """Remove the permissions of a user in a vhost; for routing keys, those at the path's exchange, or all."""
     named = {name: call.words[name] for name in ("user", "vhost", "exchange") if name in call.words}
     if not any(named.get("exchange") in (None, row.get("exchange")) for row in _found(call, topics=topics)):
         raise not_found()
     await call.operate("delete_topic_permission" if topics else "delete_permission", **named)
-    return no_content()
 
 
 ROUTES: Final = (

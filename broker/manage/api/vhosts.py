@@ -120,7 +120,7 @@ async def put(call: Call) -> Response:
     return created() if is_new else no_content()
 
 
-async def delete(call: Call) -> Response:
+async def delete(call: Call) -> None:
     """Delete a vhost with its queues, messages, policies and permissions, unless it is protected."""
     if call.words["vhost"] not in call.broker.administration.vhost_names:
         raise not_found()
@@ -128,23 +128,20 @@ async def delete(call: Call) -> Response:
         await delete_vhost(call.broker, Named(name=call.words["vhost"]), Asker())
     except VhostProtected as protected:
         raise HttpRefused(412, str(protected), "precondition_failed") from None
-    return no_content()
 
 
-async def protect(call: Call, *, on: bool) -> Response:
+async def protect(call: Call, *, on: bool) -> None:
     """Protect a vhost from deletion, or lift the protection."""
     facts = {PROTECTED: on}
     await put_vhost(call.broker.administration, call.vhost().name, facts, call.user.name)
-    return no_content()
 
 
-async def start(call: Call) -> Response:
+async def start(call: Call) -> None:
     """Accept the start of a running vhost. An offline vhost starts with the broker, once its files are repaired."""
     name = call.words["vhost"]
     if call.broker.administration.vhosts.is_down(name):
         raise bad_request(f"vhost '{name}' is down: {call.broker.administration.vhosts.offline[name].reason}")
     call.vhost()
-    return no_content()
 
 
 ROUTES: Final = (

@@ -16,7 +16,6 @@ from broker.manage.metrics.metric import (
     Metric,
     Reading,
     counter,
-    family,
     gauge,
     message_counters,
 )
@@ -48,7 +47,7 @@ def _of_row(name: str, about: str, column: str) -> Metric[ChannelReading]:
 
 
 CHANNEL_FAMILIES: Final[tuple[Family[ChannelReading], ...]] = (
-    family(
+    Family(
         "channel_metrics",
         _of_row("channel_consumers", "Consumers on a channel", "consumer_count"),
         _of_row("channel_messages_unacked", "Messages delivered, not yet acknowledged", "messages_unacknowledged"),
@@ -70,8 +69,8 @@ CHANNEL_FAMILIES: Final[tuple[Family[ChannelReading], ...]] = (
             "global_prefetch_count",
         ),
     ),
-    family("channel_exchange_metrics", *message_counters("channel", PUBLISHES)),
-    family("channel_queue_metrics", *message_counters("channel", DELIVERIES)),
+    Family("channel_exchange_metrics", *message_counters("channel", PUBLISHES)),
+    Family("channel_queue_metrics", *message_counters("channel", DELIVERIES)),
 )
 
 
@@ -83,7 +82,7 @@ def connection_readings(sessions: Iterable[SessionOfConnection]) -> Iterator[Rea
 
 
 CONNECTION_FAMILIES: Final[tuple[Family[Reading[SessionOfConnection]], ...]] = (
-    family(
+    Family(
         "connection_coarse_metrics",
         counter(
             "connection_incoming_bytes_total",
@@ -98,7 +97,7 @@ CONNECTION_FAMILIES: Final[tuple[Family[Reading[SessionOfConnection]], ...]] = (
             lambda whole: whole.sent_bytes,
         ),
     ),
-    family(
+    Family(
         "connection_metrics",
         gauge("connection_channels", "Channels on a connection", lambda r: len(r.of.connection.channels)),
     ),
@@ -112,7 +111,7 @@ def login_readings(logins: Logins) -> Iterator[Reading[LoginCount]]:
 
 
 LOGIN_FAMILIES: Final[tuple[Family[Reading[LoginCount]], ...]] = (
-    family(
+    Family(
         "auth_attempt_metrics",
         counter("auth_attempts_total", "Logins tried", lambda r: r.of.succeeded + r.of.failed),
         counter("auth_attempts_succeeded_total", "Logins that succeeded", lambda r: r.of.succeeded),

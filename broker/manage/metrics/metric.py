@@ -71,17 +71,14 @@ class Metric(Generic[T]):
     total: Total | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class Family(Generic[T]):
     """Metrics that are requested together. Shapes: `name` is RabbitMQ's, for /metrics/detailed?family=."""
 
-    name: str
-    metrics: tuple[Metric[T], ...]
+    __slots__ = ("metrics", "name")
 
-
-def family(name: str, *metrics: Metric[T]) -> Family[T]:
-    """Return a family of these metrics."""
-    return Family(name, metrics)
+    def __init__(self, name: str, *metrics: Metric[T]) -> None:
+        self.name = name
+        self.metrics = metrics
 
 
 def counter(name: str, about: str, value: Value[T], total: Total | None = None) -> Metric[T]:

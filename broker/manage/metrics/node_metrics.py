@@ -10,7 +10,7 @@ from typing import Any, Final
 from broker.delivery.committer import CommitTally
 from broker.delivery.engine import Engine
 from broker.manage.managed_broker import ManagedBroker
-from broker.manage.metrics.metric import Family, Labels, counter, family, gauge
+from broker.manage.metrics.metric import Family, Labels, counter, gauge
 from broker.net.alarm_watch import watermarks
 from broker.vhosts.broker_statistics import ChurnCounts
 
@@ -62,7 +62,7 @@ def commits_of(engines: list[Engine]) -> CommitTally:
 
 
 NODE_FAMILIES: Final[tuple[Family[NodeReading], ...]] = (
-    family(
+    Family(
         "connection_churn_metrics",
         counter("connections_opened_total", "Connections opened", lambda r: r.churn.connections_opened),
         counter("connections_closed_total", "Connections closed", lambda r: r.churn.connections_closed),
@@ -72,14 +72,14 @@ NODE_FAMILIES: Final[tuple[Family[NodeReading], ...]] = (
         counter("queues_created_total", "Queues made", lambda r: r.churn.queues_created),
         counter("queues_deleted_total", "Queues deleted", lambda r: r.churn.queues_deleted),
     ),
-    family(
+    Family(
         "node_coarse_metrics",
         gauge("process_open_fds", "Open descriptors", lambda r: r.facts["descriptors"]),
         gauge("process_open_tcp_sockets", "Connected clients", lambda r: r.facts["connections"]),
         gauge("process_resident_memory_bytes", "Memory in use", lambda r: r.facts["resident_bytes"]),
         gauge("disk_space_available_bytes", "Free disk space", lambda r: r.disk_free_bytes),
     ),
-    family(
+    Family(
         "node_metrics",
         gauge("process_max_fds", "Limit of open descriptors", lambda r: r.facts["descriptors_max"]),
         gauge("process_max_tcp_sockets", "Limit of open descriptors", lambda r: r.facts["descriptors_max"]),
@@ -87,7 +87,7 @@ NODE_FAMILIES: Final[tuple[Family[NodeReading], ...]] = (
         gauge("disk_space_available_limit_bytes", "Limit of the disk alarm", lambda r: r.limits["disk"]),
         gauge("erlang_uptime_seconds", "Time since the start of the broker", lambda r: r.facts["uptime_s"]),
     ),
-    family(
+    Family(
         "node_persister_metrics",
         counter("io_write_ops_total", "Commits written", lambda r: sum(r.commits.counts)),
         counter("io_write_bytes_total", "Bytes written by commits", lambda r: r.commits.total_bytes),
@@ -95,7 +95,7 @@ NODE_FAMILIES: Final[tuple[Family[NodeReading], ...]] = (
         counter("io_sync_ops_total", "Calls of fdatasync on the log", lambda r: r.syncs),
         counter("io_sync_time_seconds_total", "Time of fdatasync on the log", lambda r: r.syncing_s),
     ),
-    family(
+    Family(
         "alarms",
         gauge("alarms_memory_used_watermark", "1 while the memory alarm is on, else 0", lambda r: r.alarmed("memory")),
         gauge("alarms_free_disk_space_watermark", "1 while the disk alarm is on, else 0", lambda r: r.alarmed("disk")),

@@ -11,7 +11,7 @@ from broker.core.message.message import Message
 from broker.core.queue.queue import Queue
 from broker.core.statistics.vhost_tally import MessageCounts
 from broker.core.vhost import Vhost
-from broker.manage.metrics.metric import DELIVERIES, Family, Labels, Reading, counter, family, gauge, message_counters
+from broker.manage.metrics.metric import DELIVERIES, Family, Labels, Reading, counter, gauge, message_counters
 from broker.operations.rows import slot_count
 from broker.routing.exchange import Exchange
 from broker.vhosts.broker_statistics import BrokerStatistics
@@ -108,7 +108,7 @@ def queue_infos(vhosts: Iterable[Vhost]) -> Iterator[Reading[Queue]]:
 
 
 OWN_QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
-    family(
+    Family(
         "slotmq_queue_metrics",
         gauge("queue_slots", "Slots of a queue", lambda r: r.slots),
         gauge(
@@ -119,7 +119,7 @@ OWN_QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
     ),
 )
 INFO_FAMILIES: Final[tuple[Family[Reading[Queue]], ...]] = (
-    family("queue_info", gauge("queue_info", "1 for each queue, with its type", lambda _info: 1)),
+    Family("queue_info", gauge("queue_info", "1 for each queue, with its type", lambda _info: 1)),
 )
 
 ENTERED: Final = (
@@ -129,7 +129,7 @@ ENTERED: Final = (
 _CAPACITY: Final = "Whether a consumer would take a message now: 1 or 0"
 
 QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
-    family(
+    Family(
         "queue_coarse_metrics",
         gauge("queue_messages_ready", "Messages ready to be delivered to consumers", lambda r: r.queue.ready),
         gauge("queue_messages_unacked", "Messages delivered, not yet acknowledged", lambda r: r.queue.unacked),
@@ -137,8 +137,8 @@ QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
             "queue_messages", "Ready, unacknowledged and delayed messages", lambda r: r.queue.waiting + r.queue.unacked
         ),
     ),
-    family("queue_consumer_count", gauge("queue_consumers", "Consumers on a queue", lambda r: len(r.queue.consumers))),
-    family(
+    Family("queue_consumer_count", gauge("queue_consumers", "Consumers on a queue", lambda r: len(r.queue.consumers))),
+    Family(
         "queue_metrics",
         gauge("queue_consumers", "Consumers on a queue", lambda r: len(r.queue.consumers)),
         gauge("queue_consumer_capacity", _CAPACITY, lambda r: r.able),
@@ -152,9 +152,9 @@ QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
         ),
         gauge("queue_process_memory_bytes", "Memory of the messages of a queue", lambda r: r.resident[1]),
     ),
-    family("queue_delivery_metrics", *message_counters("queue", DELIVERIES)),
+    Family("queue_delivery_metrics", *message_counters("queue", DELIVERIES)),
     *[
-        family(
+        Family(
             of,
             counter(
                 f"{name}_messages_published_total",
@@ -189,7 +189,7 @@ def vhost_readings(administration: Administration) -> list[Reading[bool]]:
 
 
 EXCHANGE_FAMILIES: Final[tuple[Family[Reading[Exchange]], ...]] = (
-    family(
+    Family(
         "exchange_metrics",
         counter(
             "exchange_messages_published_total",
@@ -200,9 +200,9 @@ EXCHANGE_FAMILIES: Final[tuple[Family[Reading[Exchange]], ...]] = (
     ),
 )
 BINDING_FAMILIES: Final[tuple[Family[Reading[Exchange]], ...]] = (
-    family("exchange_bindings", gauge("exchange_bindings", "Bindings of an exchange", lambda r: r.of.binding_count)),
-    family("exchange_names", gauge("exchange_name", "1 for each exchange", lambda _reading: 1)),
+    Family("exchange_bindings", gauge("exchange_bindings", "Bindings of an exchange", lambda r: r.of.binding_count)),
+    Family("exchange_names", gauge("exchange_name", "1 for each exchange", lambda _reading: 1)),
 )
 VHOST_FAMILIES: Final[tuple[Family[Reading[bool]], ...]] = (
-    family("vhost_status", gauge("vhost_status", "Whether a vhost runs: 1 or 0", lambda r: int(r.of))),
+    Family("vhost_status", gauge("vhost_status", "Whether a vhost runs: 1 or 0", lambda r: int(r.of))),
 )

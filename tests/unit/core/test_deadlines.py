@@ -102,9 +102,14 @@ def test_the_hook_hears_of_a_new_first_moment_only() -> None:
 
 
 def test_a_deadline_that_moves_often_does_not_fill_the_heap() -> None:
-    """A key that moves often leaves a bounded number of stale entries in the heap."""
+    """A key that moves often, and keys that are cancelled, leave a bounded number of stale entries in the heap."""
     deadlines = Deadlines()
     for moment in range(10_000):
         deadlines.set("key", moment, lambda: None)
     assert len(deadlines) == 1
+    assert len(deadlines._heap) <= 65
+    for key in range(10_000):
+        deadlines.set(key, key, lambda: None)
+    for key in range(10_000):
+        deadlines.cancel(key)
     assert len(deadlines._heap) <= 65

@@ -54,6 +54,7 @@ def test_the_highest_priority_holds_alone() -> None:
     vhost.policies.set(policy("equal", definition={"max-length": 2}, priority=7))
     assert (queue.policy, queue.rules.max_length, queue.rules.ttl_ms) == ("equal", 2, None)
     assert [found.name for found in vhost.policies.list()] == ["equal", "high", "low"]
+    assert vhost.policies.count == 3
 
 
 def test_no_name_escapes_an_operator_policy() -> None:
