@@ -182,17 +182,15 @@ class RandomExchange(Exchange):
     def _attach(
         self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
     ) -> None:
-        self._drawn_from = None
+        self._drop_routes()
 
     def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
         if destination not in self._parted:
-            self._drawn_from = None
-
-    def _end_routes_to(self, destination: Hashable) -> None:
-        self._drawn_from = None
+            self._drop_routes()
 
     def _drop_routes(self) -> None:
-        """Do nothing: no route is kept."""
+        """Forget among which destinations to draw: no route is kept."""
+        self._drawn_from = None
 
 
 class LocalRandomExchange(RandomExchange):

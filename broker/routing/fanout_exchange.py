@@ -50,9 +50,6 @@ class FanoutExchange(Exchange):
         if destination not in self._parted and not self.bundles.get(destination):
             self._drop_routes()
 
-    def _end_routes_to(self, destination: Hashable) -> None:
-        self._drop_routes()
-
     def _drop_routes(self) -> None:
         if self._route is not None:
             self._route.end()
