@@ -47,7 +47,8 @@ class FanoutExchange(Exchange):
             self._drop_routes()
 
     def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
-        if destination not in self._parted and not self.bundles.get(destination):
+        bundle = self.bundles.get(destination)
+        if destination not in self._parted and (bundle is None or len(bundle) == 0):
             self._drop_routes()
 
     def _drop_routes(self) -> None:
