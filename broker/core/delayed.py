@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.amqp.content_header import facts_of
+from broker.amqp.content_header import HeaderFields, facts_of
 from broker.amqp.header_edit import edit_header
 from broker.amqp.header_facts import MISSING
 from broker.core.message.delay import RECEIVED, delay_of
-from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Message
 from broker.core.publishing.posting import Poster, charge_bytes
 from broker.core.queue.holding import Holding

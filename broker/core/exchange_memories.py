@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.core.message.fields import HeaderFields
+from broker.amqp.content_header import HeaderFields
 from broker.core.message.message import Message
 from broker.core.postponed import Postponed
 from broker.core.publishing.posting import Poster, charge_bytes

@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, Final, Protocol, cast
 
-from broker.amqp.content_header import FLAG_OF
+from broker.amqp.content_header import FLAG_OF, HeaderFields
 from broker.amqp.header_edit import cut_properties
 from broker.amqp.header_facts import NO_PRIORITY, HeaderFacts, plain_facts
 from broker.amqp.table_writer import counted, encode_entry, encode_short_text
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.auth.users import User
 from broker.core.deadlines import Clock, Deadlines
-from broker.core.message.fields import HeaderFields, further_keys
+from broker.core.message.fields import further_keys
 from broker.core.message.message import Envelope, Message
 from broker.core.names import TRACE
 from broker.core.publishing.posting import Poster, charge_bytes

@@ -13,15 +13,7 @@ from broker.routing.exchange_types import EXCHANGE_TYPES
 
 RESERVED: Final = "amq."
 TRACE: Final = "amq.rabbitmq.trace"
-INTEREST: Final = "amq.slotmq.interest"  # created where an overlay runs
-PREDECLARED: Final = (  # AMQP 0-9-1, 3.1.3.1 and rabbit_vhost; the default exchange "" is added separately
-    ("amq.direct", "direct"),
-    ("amq.fanout", "fanout"),
-    ("amq.topic", "topic"),
-    ("amq.headers", "headers"),
-    ("amq.match", "headers"),
-    (TRACE, "topic"),
-)
+INTEREST: Final = "amq.slotmq.interest"  # made where an overlay runs
 _STRIPPED: Final = str.maketrans("", "", "\r\n")  # RabbitMQ removes these from declared names
 
 

@@ -70,7 +70,7 @@ class Interest:
         self._touched: set[Space] = set()
         self._time = VirtualTime(persisted_bound, incarnation)
         kind = Aggregation.IDENTICAL if self._widens else aggregation
-        self._subscriptions = Subscriptions(kind, self._time, joins=self._widens)
+        self.subscriptions = Subscriptions(kind, self._time, joins=self._widens)
         self._batches = 0
         self._begin()
 
@@ -142,14 +142,14 @@ class Interest:
         self._batches += 1
         if self._widens:  # all bindings of a space count as one, so that the second one has nothing to announce
             added = [(one, Conjunction(asked.space, EVERYTHING.text), durable) for one, asked, durable in added]
-        batch = self._subscriptions.change(added, removed)
+        batch = self.subscriptions.change(added, removed)
         ended = self._batches == 1 or bool(batch.touched)
         if ended or batch.durable:
             self._announce(batch, ended=ended)
 
     def vst(self, binding: str) -> int:
         """Return the virtual start time of a binding: it gets what matches from the first V_m on that reaches it."""
-        return self._subscriptions.start(binding)
+        return self.subscriptions.start(binding)
 
     @property
     def time_bound(self) -> int:
@@ -168,14 +168,14 @@ class Interest:
     def leave_time(self, time: int) -> None:
         """Continue above a virtual time that others have of this leaf and that it never had, and tell them."""
         self._time.leave(time)
-        self._announce(BindingBatch(touched=set(self._subscriptions.spaces)), ended=True)
+        self._announce(BindingBatch(touched=set(self.subscriptions.spaces)), ended=True)
 
     def _announce(self, batch: BindingBatch, *, ended: bool) -> None:
         """Announce the changes of a batch to all neighbours. `ended` is set if it ends a virtual time."""
         assert self._own_leaf is not None
         own = self._directions[self._own_node].replicas[self._own_leaf]
         leaf = (self._own_leaf,)
-        spaces = set(self._subscriptions.spaces)
+        spaces = set(self.subscriptions.spaces)
         update = Update(
             own.expected,
             full=False,
@@ -184,7 +184,7 @@ class Interest:
             removed=tuple(root for root, came in batch.roots.items() if not came),
             slice={self._own_leaf: self._time.advance()} if ended else {},
             interested=tuple((space, leaf if space in spaces else ()) for space in sorted(batch.touched)),
-            durable=leaf if self._subscriptions.durable else (),
+            durable=leaf if self.subscriptions.durable else (),
         )
         self._apply(self._own_node, self._own_leaf, own.receive(update))
 

@@ -12,7 +12,6 @@ from broker.overlay.peers import Outgoing, OverlayPeer
 from broker.overlay.progress import LagWatch
 from broker.overlay.sink import WHOLE_STREAM, ByteBudget, Delivery, Sink, StreamGap
 from broker.overlay.source import LeafState, StreamLog, StreamSource
-from broker.overlay.subscriptions import StartPoints
 
 EVERYTHING = frozenset({"#"})
 GIVEN_UP_ATTEMPTS = 4
@@ -60,7 +59,8 @@ class Leaf(LogicalBroker):
         self._retired: dict[tuple[str, Space], list[int]] = {}
         self._replaced: list[StreamName] = []
         self._rolled_back: set[tuple[StreamName, str]] = set()
-        self._start_points = StartPoints(state.start_points)
+        self._subscriptions = interest.subscriptions
+        self._subscriptions.recover(state.start_points)
         self.sinks = {
             stream: self._make_sink(stream, position, doubtful_upto=WHOLE_STREAM if state.crashed else 0)
             for stream, position in state.positions.items()
@@ -110,7 +110,7 @@ class Leaf(LogicalBroker):
             if sink.position is None and sink.had and sink.attempts >= GIVEN_UP_ATTEMPTS:
                 self._drop_sink(stream)  # its packets were late, and its publisher no longer knows it
                 continue
-            floor = self._start_points.floor(sink.stream.space)
+            floor = self._subscriptions.floor(sink.stream.space)
             nack = sink.nack(floor, now_ms, self._timing.window_bytes // max(1, asking))
             peer = None if nack is None else self.peers.towards(self._node, stream.leaf, sink.attempts)
             if nack is not None and peer is not None:
@@ -183,23 +183,21 @@ class Leaf(LogicalBroker):
     # ---- the bindings of clients here, and what they get -------------------------------------------------------------
 
     def bindings_changed(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> None:
-        """Apply a batch: new bindings with conjunction and durable flag, and removed bindings."""
-        came, gone = list(added), list(removed)
-        self.interest.change(came, gone)
+        """Apply a batch: bindings with conjunction and durable flag, and bindings that are gone."""
+        self.interest.change(added, removed)
         self._untold = True
-        self._start_points.change(came, gone, self.interest.vst)
 
     def start_point(self, binding: str) -> int:
         """Return the virtual time from which on a binding gets what matches."""
-        return self._start_points.of(binding)
+        return self._subscriptions.start(binding)
 
     def latest_start(self, space: Space) -> int:
         """Return the latest start point of a space, 0 without bindings: from it on all of them get what matches."""
-        return self._start_points.ceiling(space)
+        return self._subscriptions.ceiling(space)
 
     def take_start_points(self) -> tuple[dict[str, int], set[str]]:
-        """Return the start points of `state` added and removed since the last call."""
-        return self._start_points.take_changes()
+        """Return what has changed in the start points of `state` since the last call: what came, and what went."""
+        return self._subscriptions.take_changes()
 
     def take_deliveries(self) -> list[Delivery]:
         """Return the messages to publish here, in the order of each stream."""
@@ -249,7 +247,7 @@ class Leaf(LogicalBroker):
     def state(self) -> LeafState:
         """Return the state that must survive a crash."""
         positions = {stream: sink.committed_upto for stream, sink in self.sinks.items() if sink.committed_upto}
-        return LeafState(self.interest.time_bound, self._start_points.durable(), positions)
+        return LeafState(self.interest.time_bound, self._subscriptions.start_points(), positions)
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 
@@ -273,7 +271,7 @@ class Leaf(LogicalBroker):
             self._read_time(run.vector[self._name])
             self._leave_foreign(now_ms)
         sink = self.sinks.get(stream)
-        floor = self._start_points.floor(stream.space)
+        floor = self._subscriptions.floor(stream.space)
         if sink is None:
             sink = None if floor is None else self._find_sink(stream)
             if sink is None:
@@ -474,7 +472,7 @@ class Leaf(LogicalBroker):
         A binding that asks for such a stream again begins at its own start point.
         """
         for stream, sink in list(self.sinks.items()):
-            if sink.is_settled and self._start_points.floor(stream.space) is None:
+            if sink.is_settled and self._subscriptions.floor(stream.space) is None:
                 self._drop_sink(stream)
         for space in self.sources.keys() - self._logs.keys():
             if self.sources[space].needed_from() > self.sources[space].last:

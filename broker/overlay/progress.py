@@ -27,11 +27,6 @@ class Coverage:
         """Return the number of ranges above `upto`."""
         return len(self._firsts)
 
-    @property
-    def last(self) -> int:
-        """Return the highest number that has arrived."""
-        return self._lasts[-1] if self._lasts else self.upto
-
     def __contains__(self, number: int) -> bool:
         """Return whether a number has arrived."""
         if number <= self.upto:

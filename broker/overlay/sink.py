@@ -73,10 +73,6 @@ class StreamGap:
     first: int
     last: int
 
-    def has(self, number: int | None) -> bool:
-        """Return whether a number is lost."""
-        return number is not None and self.first <= number <= self.last
-
 
 class ByteBudget:
     """Bytes that the sinks of a leaf may keep in all."""

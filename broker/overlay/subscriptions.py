@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from broker.overlay.aggregation import Aggregation, pattern_of
@@ -41,17 +41,26 @@ class SpaceSubscriptions:
         self._holders: dict[str, set[str]] = {}  # pattern -> bindings
         self._starts: dict[str, int] = {}
         self._roots = CoverSet(covers=aggregation is Aggregation.COVERING)
+        self._limits: tuple[int, int] | None = None  # until a change
 
     def __len__(self) -> int:
         """Return the number of conjunctions."""
         return len(self._holders)
+
+    def limits(self, start: Callable[[str], int]) -> tuple[int, int]:
+        """Return the lowest and the highest start point of the bindings. Cost: all of them after a change."""
+        if self._limits is None:
+            points = [start(binding) for holders in self._holders.values() for binding in holders]
+            self._limits = min(points), max(points)
+        return self._limits
 
     def start(self, text: str) -> int | None:
         """Return when the first binding of a conjunction began, None without one."""
         return self._starts.get(text)
 
     def hold(self, text: str, binding: str, start: int) -> RootDiff:
-        """Add a binding to a conjunction, and return the change of roots."""
+        """Note that a binding holds a conjunction, and return the change of roots."""
+        self._limits = None
         holders = self._holders.get(text)
         if holders is not None:
             holders.add(binding)
@@ -61,7 +70,8 @@ class SpaceSubscriptions:
         return self._roots.add(pattern_of(text))
 
     def release(self, text: str, binding: str) -> RootDiff:
-        """Remove a binding from a conjunction, and return the change of roots."""
+        """Note that a binding does not hold a conjunction any more, and return the change of roots."""
+        self._limits = None
         holders = self._holders[text]
         holders.discard(binding)
         if holders:
@@ -88,6 +98,13 @@ class Subscriptions:
         self._spaces: dict[Space, SpaceSubscriptions] = {}
         self._bindings: dict[str, tuple[Conjunction, int]] = {}
         self._durable: set[str] = set()
+        self._recovered: Mapping[str, int] = {}
+        self._came: set[str] = set()
+        self._gone: set[str] = set()
+
+    def recover(self, start_points: Mapping[str, int]) -> None:
+        """Note the start points of the bindings that the first batch brings back."""
+        self._recovered = start_points
 
     @property
     def durable(self) -> bool:
@@ -112,7 +129,7 @@ class Subscriptions:
         gone = {binding for binding in removed if binding in self._bindings}
         old = [(binding, self._bindings[binding][0]) for binding in gone]
         for binding, (conjunction, durable) in {name: (wanted, kept) for name, wanted, kept in added}.items():
-            (self._durable.add if durable else self._durable.discard)(binding)
+            (self._keep if durable else self._lose)(binding)
             known = self._bindings.get(binding)
             if binding in gone:
                 gone.remove(binding)
@@ -123,12 +140,46 @@ class Subscriptions:
             self._add(binding, conjunction, batch)
         for binding in gone:
             del self._bindings[binding]
-            self._durable.discard(binding)
+            self._lose(binding)
+        self._recovered = {}
         for binding, conjunction in old:
             if binding not in self._bindings or self._bindings[binding][0] != conjunction:
                 self._release(binding, conjunction, batch)
         batch.touched.update(root.space for root in batch.roots)
         return replace(batch, durable=was_durable != bool(self._durable))
+
+    def floor(self, space: Space) -> int | None:
+        """Return the lowest start point of a space, None without bindings. Cost: all of them after a change."""
+        held = self._spaces.get(space)
+        return None if held is None else held.limits(self.start)[0]
+
+    def ceiling(self, space: Space) -> int:
+        """Return the highest start point of a space, 0 without bindings. Cost: all of them after a change."""
+        held = self._spaces.get(space)
+        return 0 if held is None else held.limits(self.start)[1]
+
+    def start_points(self) -> dict[str, int]:
+        """Return the start points of the durable bindings. Cost: all of them."""
+        return {binding: self.start(binding) for binding in self._durable}
+
+    def take_changes(self) -> tuple[dict[str, int], set[str]]:
+        """Return the durable bindings that came since the last call, with start points, and those that went."""
+        came, self._came = {binding: self.start(binding) for binding in self._came}, set()
+        gone, self._gone = self._gone, set()
+        return came, gone
+
+    def _keep(self, binding: str) -> None:
+        """Note that a binding is durable."""
+        self._durable.add(binding)
+        self._came.add(binding)
+        self._gone.discard(binding)
+
+    def _lose(self, binding: str) -> None:
+        """Note that a binding is not durable, or gone."""
+        if binding in self._durable:
+            self._durable.remove(binding)
+            self._came.discard(binding)
+            self._gone.add(binding)
 
     def _add(self, binding: str, conjunction: Conjunction, batch: BindingBatch) -> None:
         held = self._spaces.get(conjunction.space)
@@ -136,7 +187,7 @@ class Subscriptions:
             held = self._spaces[conjunction.space] = SpaceSubscriptions(self._aggregation)
         known = held.start(conjunction.pattern) if self._joins else None
         start = self._time.now if known is None else known
-        self._bindings[binding] = (conjunction, start)
+        self._bindings[binding] = (conjunction, min(start, self._recovered.get(binding, start)))
         batch.note(conjunction.space, held.hold(conjunction.pattern, binding, start))
         if known is None:
             batch.touched.add(conjunction.space)
@@ -148,89 +199,3 @@ class Subscriptions:
             batch.touched.add(conjunction.space)
         if not len(held):
             del self._spaces[conjunction.space]
-
-
-class StartPoints:
-    """The start point of each binding, and the lowest and the highest one of each space.
-
-    A recovered binding keeps its own, however late the leaf's virtual time is now, because messages promised to its
-    leaf before the crash still arrive.
-    """
-
-    def __init__(self, recovered: Mapping[str, int]) -> None:
-        self._recovered = dict(recovered)
-        self._points: dict[Space, dict[str, int]] = {}
-        self._spaces: dict[str, Space] = {}
-        self._durable: set[str] = set()
-        self._came: dict[str, int] = {}
-        self._gone: set[str] = set()
-        self._limits: dict[Space, tuple[int, int]] = {}
-
-    def change(
-        self,
-        added: Collection[tuple[str, Conjunction, bool]],
-        removed: Collection[str],
-        start_point: Callable[[str], int],
-    ) -> None:
-        """Apply a batch. `start_point` returns that of a new binding. Cost: the batch."""
-        for binding in removed:
-            self._remove(binding)
-        for binding, conjunction, is_durable in added:
-            self._remove(binding)
-            point = start_point(binding)
-            point = min(point, self._recovered.get(binding, point))
-            self._points.setdefault(conjunction.space, {})[binding] = point
-            self._spaces[binding] = conjunction.space
-            self._limits.pop(conjunction.space, None)
-            if is_durable:
-                self._durable.add(binding)
-                self._came[binding] = point
-                self._gone.discard(binding)
-        self._recovered = {}
-
-    def of(self, binding: str) -> int:
-        """Return the start point of a binding. Raises: KeyError if there is none."""
-        return self._points[self._spaces[binding]][binding]
-
-    def floor(self, space: Space) -> int | None:
-        """Return the lowest start point of a space, None without bindings. Cost: all of them after a change."""
-        limits = self._find_limits(space)
-        return None if limits is None else limits[0]
-
-    def ceiling(self, space: Space) -> int:
-        """Return the highest start point of a space, 0 without bindings. Cost: all of them after a change."""
-        limits = self._find_limits(space)
-        return 0 if limits is None else limits[1]
-
-    def durable(self) -> dict[str, int]:
-        """Return the start points of the durable bindings. Cost: all of them."""
-        return {binding: self.of(binding) for binding in self._durable}
-
-    def take_changes(self) -> tuple[dict[str, int], set[str]]:
-        """Return the durable bindings that came since the last call, with start points, and those that went."""
-        came, self._came = self._came, {}
-        gone, self._gone = self._gone, set()
-        return came, gone
-
-    def _find_limits(self, space: Space) -> tuple[int, int] | None:
-        points = self._points.get(space)
-        if points is None:
-            return None
-        limits = self._limits.get(space)
-        if limits is None:
-            values = points.values()
-            limits = self._limits[space] = min(values), max(values)
-        return limits
-
-    def _remove(self, binding: str) -> None:
-        space = self._spaces.pop(binding, None)
-        if space is None:
-            return
-        del self._points[space][binding]
-        if not self._points[space]:
-            del self._points[space]
-        self._limits.pop(space, None)
-        if binding in self._durable:
-            self._durable.remove(binding)
-            self._gone.add(binding)
-            self._came.pop(binding, None)

@@ -6,10 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp.content_header import FLAG_OF
+from broker.amqp.content_header import FLAG_OF, HeaderFields
 from broker.amqp.header_facts import NO_PRIORITY, plain_facts
 from broker.amqp.table_writer import encode_table
-from broker.core.message.fields import HeaderFields
 from broker.core.message.message import EnvelopeCache, Message
 from broker.core.names import INTEREST
 from broker.core.publishing.posting import charge_bytes

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from broker.routing.bundle import freeze_value
 from broker.routing.cache import CacheLimits
-from broker.routing.destinations import Destinations, count_down, count_up
 from broker.routing.exchange import BARE, Exchange, ExchangeProperties, KeyedExchange, MessageFields
 from broker.routing.hash_buckets import GOLDEN, MASK, HashBuckets, digest, mixed
 from broker.routing.headers_exchange import BindingArgumentError
@@ -112,7 +111,6 @@ class ModulusExchange(KeyedExchange):
         self, name: str, properties: ExchangeProperties = BARE, cache_limits: CacheLimits | None = None
     ) -> None:
         super().__init__(name, properties, cache_limits)
-        self._destinations: Destinations = {}
         self._in_order: list[Any] | None = None  # each as often as it is bound
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
@@ -122,16 +120,13 @@ class ModulusExchange(KeyedExchange):
     def _attach(
         self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
     ) -> None:
-        count_up(self._destinations, destination)
         self._changed()
 
     def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
-        if destination in self._destinations:
-            count_down(self._destinations, destination)
+        if destination not in self._parted:
             self._changed()
 
     def _end_routes_to(self, destination: Hashable) -> None:
-        del self._destinations[destination]
         self._changed()
 
     def _changed(self) -> None:
@@ -140,11 +135,7 @@ class ModulusExchange(KeyedExchange):
 
     def _resolve(self, key: str) -> tuple[Any, ...]:
         if self._in_order is None:
-            self._in_order = [
-                destination
-                for destination in sorted(self._destinations, key=_rank)
-                for _ in range(self._destinations[destination])
-            ]
+            self._in_order = [one for one in sorted(self.bundles, key=_rank) for _ in range(len(self.bundles[one]))]
         return (self._in_order[digest(key) % len(self._in_order)],) if self._in_order else ()
 
 
@@ -169,7 +160,6 @@ class RandomExchange(Exchange):
 
     def __init__(self, name: str, properties: ExchangeProperties = BARE) -> None:
         super().__init__(name, properties)
-        self._destinations: Destinations = {}
         self._drawn_from: tuple[Any, ...] | None = None
         self._state = digest(name)
 
@@ -181,8 +171,8 @@ class RandomExchange(Exchange):
         """Return the destination drawn for one message."""
         among = self._drawn_from
         if among is None:
-            bindings = self._destinations.items()
-            among = self._drawn_from = tuple([one for one, count in bindings for _ in range(count)])
+            bundles = self.bundles.items()
+            among = self._drawn_from = tuple([one for one, bundle in bundles for _ in range(len(bundle))])
         heard = self.listeners.match(keys)
         if not among:
             return heard
@@ -192,20 +182,15 @@ class RandomExchange(Exchange):
     def _attach(
         self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
     ) -> None:
-        count_up(self._destinations, destination)
-        self._drawn_from = None
+        self._drop_routes()
 
     def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
-        if destination in self._destinations:
-            count_down(self._destinations, destination)
-            self._drawn_from = None
-
-    def _end_routes_to(self, destination: Hashable) -> None:
-        del self._destinations[destination]
-        self._drawn_from = None
+        if destination not in self._parted:
+            self._drop_routes()
 
     def _drop_routes(self) -> None:
-        """Do nothing: no route is kept."""
+        """Forget among which destinations to draw: no route is kept."""
+        self._drawn_from = None
 
 
 class LocalRandomExchange(RandomExchange):

@@ -352,8 +352,9 @@ class Exchange(Destination["Exchange"]):
     @abstractmethod
     def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None: ...
 
-    @abstractmethod
-    def _end_routes_to(self, destination: Hashable) -> None: ...
+    def _end_routes_to(self, destination: Hashable) -> None:
+        """End the routes that lead to a destination, and perhaps others."""
+        self._drop_routes()
 
     @abstractmethod
     def _drop_routes(self) -> None: ...

@@ -21,6 +21,14 @@ EXCHANGE_TYPES: Final = (
     "x-consistent-hash", "x-modulus-hash", "x-random", "x-local-random",
     "x-recent-history", "x-message-deduplication", DELAYED_TYPE,
 )  # fmt: skip
+PREDECLARED: Final[Mapping[str, str]] = {  # AMQP 0-9-1, 3.1.3.1 and rabbit_vhost; the default exchange is apart
+    "amq.direct": "direct",
+    "amq.fanout": "fanout",
+    "amq.topic": "topic",
+    "amq.headers": "headers",
+    "amq.match": "headers",
+    "amq.rabbitmq.trace": "topic",
+}
 _MEMORY_TYPES: Final[dict[str, type[MemoryExchange]]] = {
     "x-recent-history": HistoryExchange,
     "x-message-deduplication": DeduplicationExchange,

@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
 from broker.routing.cache import CacheLimits
-from broker.routing.destinations import Destinations, count_down, count_up
 from broker.routing.exchange import BARE, Exchange, ExchangeProperties, MessageFields
 from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
@@ -24,7 +23,6 @@ class FanoutExchange(Exchange):
         self, name: str, properties: ExchangeProperties = BARE, cache_limits: CacheLimits | None = None
     ) -> None:
         super().__init__(name, properties)
-        self._destinations: Destinations = {}
         self._cache_limits = cache_limits
         self._heard: RouteCache | None = None  # routes by key while there are listeners
         self._route: Route | None = None
@@ -34,26 +32,23 @@ class FanoutExchange(Exchange):
         if self.listeners.present:
             return self._heard_route(key)
         if self._route is None:
-            self._route = Route(tuple(self._destinations), live=True)
+            self._route = Route(tuple(self.bundles), live=True)
         return self._route
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
         """Return all destinations."""
-        return (*self._destinations, *self.listeners.match(keys))
+        return (*self.bundles, *self.listeners.match(keys))
 
     def _attach(
         self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
     ) -> None:
-        if count_up(self._destinations, destination):
+        if destination not in self.bundles:
             self._drop_routes()
 
     def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
-        if destination in self._destinations and count_down(self._destinations, destination):
+        bundle = self.bundles.get(destination)
+        if destination not in self._parted and (bundle is None or len(bundle) == 0):
             self._drop_routes()
-
-    def _end_routes_to(self, destination: Hashable) -> None:
-        del self._destinations[destination]
-        self._drop_routes()
 
     def _drop_routes(self) -> None:
         if self._route is not None:
@@ -68,7 +63,7 @@ class FanoutExchange(Exchange):
         known = self._heard.entries.get(key)
         if known is not None and known.live:
             return known
-        return self._heard.offer(key, (*self._destinations, *self.listeners.match((key,))))
+        return self._heard.offer(key, (*self.bundles, *self.listeners.match((key,))))
 
 
 DEDUPLICATION_HEADER: Final = "x-deduplication-header"

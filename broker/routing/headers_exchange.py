@@ -133,8 +133,5 @@ class HeadersExchange(Exchange):
     def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
         del self._predicates[destination, binding_identity(key, arguments)]
 
-    def _end_routes_to(self, destination: Hashable) -> None:
-        """Do nothing: nothing is cached."""
-
     def _drop_routes(self) -> None:
         """Do nothing: the only route is the standing one, which the exchange ends itself."""

@@ -98,7 +98,7 @@ class Checker:
         gaps = (gap for gap in leaf.gaps if gap.stream[:2] == stream[:2])
         return any(
             message.number is None
-            or (gap.has(message.number) and publisher.began(message.incarnation, gap.stream.incarnation))
+            or (_is_in(gap, message) and publisher.began(message.incarnation, gap.stream.incarnation))
             for gap in gaps
         )
 
@@ -107,15 +107,15 @@ class Checker:
         space, incarnation = gap.stream.space, gap.stream.incarnation
         publisher = self._network.leaves[gap.stream.leaf]
         of_all_lives = [*publisher.published[space], *publisher.lost_life[space]]
-        own = [message for message in of_all_lives if message.incarnation == incarnation and gap.has(message.number)]
-        found = own or [message for message in publisher.published[space] if gap.has(message.number)]
+        own = [message for message in of_all_lives if message.incarnation == incarnation and _is_in(gap, message)]
+        found = own or [message for message in publisher.published[space] if _is_in(gap, message)]
         return bool(found) and all(message.size_bytes > self._limit_bytes for message in found)
 
     def _is_of_no_message(self, gap: StreamGap) -> bool:
         """Return whether a gap is a vector change that promises less than before: that of another incarnation."""
         publisher, space = self._network.leaves[gap.stream.leaf], gap.stream.space
         messages = [*publisher.published[space], *publisher.lost_life[space]]
-        return not any(gap.has(message.number) for message in messages if message.incarnation == gap.stream.incarnation)
+        return not any(_is_in(gap, message) for message in messages if message.incarnation == gap.stream.incarnation)
 
     def _check_vectors(self, publisher: FaultyLeaf, space: Space) -> None:
         before: VectorChange | None = None
@@ -186,6 +186,11 @@ class Checker:
                     if not _equal(known, wanted):
                         return f"{member.name} knows {sorted(known)} of {node}, not {sorted(wanted)}"
         return ""
+
+
+def _is_in(gap: StreamGap, message: SimulatedPublish) -> bool:
+    """Return whether the number of a message is lost."""
+    return message.number is not None and gap.first <= message.number <= gap.last
 
 
 def _is_due(leaf: FaultyLeaf, space: Space, message: SimulatedPublish) -> bool:

@@ -14,6 +14,7 @@ from broker.overlay.sink import Delivery, StreamGap
 from broker.overlay.source import LeafState
 from broker.routing.cover_index import covers
 from broker.routing.pattern import Pattern, parse_pattern, split_words
+from tests.overlay.faulty_log import MemoryLog
 
 
 @lru_cache(maxsize=100_000)
@@ -71,7 +72,9 @@ class FaultyLeaf(LeafMember):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        spaces = self.log.streams
+        spaces = list(self.streams)
+        self.log = MemoryLog(spaces, self._appended)
+        self.streams = self.log.streams
         self._telling = False
         self._untold: list[tuple[dict[str, SimulatedBinding], tuple[str, ...]]] = []
         self.saved = LeafState()

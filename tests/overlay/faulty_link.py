@@ -74,18 +74,14 @@ class FaultyLink(SimulatedLink):
 
     def _put(self, lane: Lane, packet: Packet) -> None:
         """Put a packet under way: out of order, or after those before it."""
-        faults, sender, arrives_ms = self.faults, lane.sender.name, lane.arrives_ms
+        faults, sender = self.faults, lane.sender.name
         delay_ms = self._dice.randint(faults.least_delay_ms, faults.most_delay_ms)
         is_late = bool(faults.reorder) and self._dice.random() < faults.reorder
         self._under_way[sender] += 1
         if self._under_way[sender] >= faults.capacity_packets and sender not in self._full:
             self._full.add(sender)
             self._note_full(lane, is_full=True)
-        if is_late:
-            lane.arrives_ms = 0
-        self._deliver(lane, packet, delay_ms)
-        if is_late:
-            lane.arrives_ms = arrives_ms
+        self._deliver(lane, packet, delay_ms, in_order=not is_late)
 
     def _arrive(self, lane: Lane, packet: Packet, session: int) -> None:
         sender = lane.sender.name

@@ -9,11 +9,11 @@ from typing import Any
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.packets import Space, StreamName
 from broker.overlay.simulation.member import Dice, SimulatedBroker
-from broker.overlay.simulation.memory_log import MemoryStream
 from broker.overlay.simulation.network import Network, SimulatedTree
 from broker.overlay.source import LeafState
 from tests.overlay.faulty_leaf import FaultyLeaf, SimulatedBinding, SimulatedPublish
 from tests.overlay.faulty_link import FaultyLink, Statistics
+from tests.overlay.faulty_log import FaultyStream
 
 
 def random_tree(dice: Dice, brokers: int, siblings_max: int = 3) -> SimulatedTree:
@@ -77,7 +77,7 @@ def _join(neighbours: dict[str, list[str]], one: str, other: str) -> None:
 class FolderCopy:
     """The contents of a copy of a leaf's data folder."""
 
-    streams: dict[Space, MemoryStream]
+    streams: dict[Space, FaultyStream]
     saved: LeafState
     bindings: dict[str, SimulatedBinding]
     published: dict[Space, list[SimulatedPublish]]
@@ -102,9 +102,9 @@ def folder_copy(leaf: FaultyLeaf) -> FolderCopy:
     )
 
 
-def stream_copy(stream: MemoryStream) -> MemoryStream:
+def stream_copy(stream: FaultyStream) -> FaultyStream:
     """Return what a copy of the data folder has of the stream."""
-    copy = MemoryStream(stream._log, stream._space, stream.durable)
+    copy = FaultyStream(stream._log, stream._space, stream.durable)
     copy.elements = {number: element for number, element in stream.elements.items() if number <= stream.durable}
     copy.numbers = list(copy.elements)
     copy.trimmed, copy.lost = stream.trimmed, stream.lost
@@ -120,7 +120,7 @@ def restore(leaf: FaultyLeaf, copy: FolderCopy | None) -> None:
     leaf._untold = []
     if copy is None:
         before = leaf._dice.choice((0, 0, 1_000))  # as the clock was
-        streams = {space: MemoryStream(leaf.log, space, before) for space in leaf.log.streams}
+        streams = {space: FaultyStream(leaf.log, space, before) for space in leaf.log.streams}
         copy = FolderCopy(streams, LeafState(), {}, {}, {}, {}, {})
     for space, stream in copy.streams.items():
         leaf.copied.update(map(id, stream.elements.values()))

@@ -255,8 +255,8 @@ STREAM_DEFECTS: Final = (
     Defect(
         "a recovered binding starts over",
         "broker/overlay/subscriptions.py",
-        "point = min(point, self._recovered.get(binding, point))",
-        "point = max(point, self._recovered.get(binding, point))",
+        "min(start, self._recovered.get(binding, start))",
+        "start",
         START_POINTS,
     ),
     Defect(
@@ -325,8 +325,8 @@ STREAM_DEFECTS: Final = (
     Defect(
         "a received stream is forgotten before it is durable",
         "broker/overlay/leaf.py",
-        "if sink.is_settled and self._start_points",
-        "if self._start_points",
+        "if sink.is_settled and self._subscriptions",
+        "if self._subscriptions",
         LEAF,
     ),
     Defect(

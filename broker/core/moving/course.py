@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.amqp.content_header import HeaderFacts, facts_of
+from broker.amqp.content_header import HeaderFacts, HeaderFields, facts_of
 from broker.amqp.deaths import death_of, revived
 from broker.amqp.errors import ChannelError
 from broker.core.message.delay import delay_of
-from broker.core.message.fields import HeaderFields, further_keys
+from broker.core.message.fields import further_keys
 from broker.core.message.message import Envelope, EnvelopeCache, Message
 from broker.core.names import is_short_text
 from broker.core.publishing.posting import all_admit, charge_bytes

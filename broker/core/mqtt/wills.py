@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from broker.amqp.content_header import facts_of
+from broker.amqp.content_header import HeaderFields, facts_of
 from broker.amqp.header_edit import edit_header, read_headers
 from broker.core.message.delay import HeldMessage
-from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Envelope, Message
 from broker.core.mqtt.mapping import RETAIN_HEADER
 from broker.core.mqtt.places import Place, read_all

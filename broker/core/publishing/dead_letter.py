@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from broker.amqp.content_header import measure_header
+from broker.amqp.content_header import HeaderFields, measure_header
 from broker.amqp.deaths import X_DEATH
 from broker.amqp.header_edit import edit_header, read_headers, read_text
 from broker.amqp.header_facts import MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX, HeaderFacts, plain_facts
 from broker.core.deadlines import Clock, Deadlines
 from broker.core.message.delay import delay_of
-from broker.core.message.fields import HeaderFields, carbon_copies
+from broker.core.message.fields import carbon_copies
 from broker.core.message.message import Envelope, EnvelopeCache, Message
 from broker.core.message.x_death import Death, is_cycle, past_queues, record_death
 from broker.core.publishing.posting import Poster, charge_bytes

@@ -9,7 +9,7 @@ from collections import deque
 from hashlib import blake2b
 from typing import Any, Final
 
-from broker.core.message.fields import HeaderFields
+from broker.amqp.content_header import HeaderFields
 from broker.core.message.message import Message
 from broker.routing.fanout_exchange import DEDUPLICATION_HEADER
 from broker.slots.slot import Slot

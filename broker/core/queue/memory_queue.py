@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.amqp.content_header import HeaderFields
 from broker.amqp.header_edit import encode_header
 from broker.amqp.header_facts import NO_PRIORITY, plain_facts
-from broker.core.message.fields import HeaderFields
 from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
 from broker.core.queue.duplicates import value_digest
 from broker.core.queue.queue import Queue

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from broker.amqp.content_header import MISSING, HeaderFacts, facts_of
+from broker.amqp.content_header import MISSING, HeaderFacts, HeaderFields, facts_of
 from broker.amqp.errors import ChannelError, ProtocolError
 from broker.amqp.header_edit import edit_header
 from broker.amqp.header_facts import ProducerMark
 from broker.amqp.wire import PROPERTIES_AT
 from broker.core.auth.users import User
 from broker.core.message.delay import delay_of
-from broker.core.message.fields import HeaderFields, further_keys
+from broker.core.message.fields import further_keys
 from broker.core.message.message import Envelope
 from broker.core.postponed import Postponed
 from broker.core.publishing.producers import Producer, Producers

@@ -13,7 +13,6 @@ from typing import Any, Final
 from broker.amqp.errors import ChannelError
 from broker.core.arguments import named_exchange
 from broker.core.names import (
-    PREDECLARED,
     TRACE,
     Resource,
     check_exchange_type,
@@ -34,7 +33,7 @@ from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits
 from broker.routing.direct_exchange import DefaultExchange
 from broker.routing.exchange import Exchange
-from broker.routing.exchange_types import make_exchange
+from broker.routing.exchange_types import PREDECLARED, make_exchange
 from broker.routing.fanout_exchange import MemoryExchange
 from broker.routing.index import AUTO
 from broker.routing.pattern import BindingKeyError, PatternLimits
@@ -90,7 +89,7 @@ class Exchanges(dict[str, Exchange]):
     def predeclare(self, reachable: Callable[[str], Queue | None]) -> None:
         """Create the exchanges of every vhost; `reachable` finds the queue that the default exchange routes to."""
         self.default = self[""] = DefaultExchange(reachable, cache_limits=self._cache_limits)
-        for name, type_ in PREDECLARED:
+        for name, type_ in PREDECLARED.items():
             self.add(name, type_, durable=True, internal=name == TRACE)
             self._own += 1
 

@@ -7,7 +7,7 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from broker.administration.deciding import count_all
-from broker.core.message.fields import HeaderFields
+from broker.amqp.content_header import HeaderFields
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.manage.answers import Response, rows_answer

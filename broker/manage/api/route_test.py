@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
+from broker.amqp.content_header import HeaderFields
 from broker.core.definitions.export import json_table
-from broker.core.message.fields import HeaderFields
 from broker.core.names import is_short_text
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost

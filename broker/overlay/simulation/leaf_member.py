@@ -10,7 +10,7 @@ from broker.overlay.interest import Interest
 from broker.overlay.leaf import Leaf
 from broker.overlay.packets import Conjunction, Space, StreamName
 from broker.overlay.simulation.member import Dice, Scheduler, SimulatedBroker
-from broker.overlay.simulation.memory_log import MemoryLog
+from broker.overlay.simulation.memory_stream import MemoryStream
 from broker.overlay.sink import Delivery
 
 
@@ -34,7 +34,7 @@ class LeafMember(SimulatedBroker):
         self._syncing = False
         self._committing = False
         self._uncommitted: list[Delivery] = []
-        self.log = MemoryLog(spaces, self._appended)
+        self.streams: Mapping[Space, MemoryStream] = {space: MemoryStream(space, self._appended) for space in spaces}
         self.delivered = 0
         self.after_event = self._take
 
@@ -42,7 +42,7 @@ class LeafMember(SimulatedBroker):
         """Start the broker."""
         interest = self._make_interest(incarnation=self._dice.randint(1, 1 << 40))
         incarnation = self._dice.randint(1, 1 << 60)
-        leaf = self.broker = Leaf(self.name, self._neighbour, interest, self.log.streams, incarnation=incarnation)
+        leaf = self.broker = Leaf(self.name, self._neighbour, interest, self.streams, incarnation=incarnation)
         leaf.bindings_changed((), ())
         self.poll()
 
@@ -62,7 +62,7 @@ class LeafMember(SimulatedBroker):
 
     def publish(self, space: Space, key: str, content: bytes = b"", copies: tuple[str, ...] = ()) -> None:
         """Publish a message."""
-        self.log.streams[space].publish(key, content, copies)
+        self.streams[space].publish(key, content, copies)
 
     def _take(self) -> None:
         leaf = self.leaf
@@ -76,7 +76,7 @@ class LeafMember(SimulatedBroker):
 
     def _bind(self, leaf: Leaf) -> None:
         for space, added, removed in leaf.take_bindings():
-            self.log.streams[space].bind(added, removed)
+            self.streams[space].bind(added, removed)
 
     def _commit(self) -> None:
         """Commit the deliveries so far."""
@@ -103,6 +103,6 @@ class LeafMember(SimulatedBroker):
     def _sync(self) -> None:
         """Make what was appended durable; a crash before has taken it away."""
         self._syncing = False
-        for stream in self.log.streams.values():
+        for stream in self.streams.values():
             stream.sync()
         self.poll()

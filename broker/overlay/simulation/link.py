@@ -17,6 +17,16 @@ class Lane:
     receiver: SimulatedBroker
     arrives_ms: int = 0
 
+    def begin(self) -> None:
+        """Begin a session: nothing is under way."""
+        self.arrives_ms = 0
+
+    def put(self, at_ms: int, *, in_order: bool) -> int:
+        """Return when a packet arrives that would arrive at a time alone."""
+        if in_order:
+            at_ms = self.arrives_ms = max(at_ms, self.arrives_ms)
+        return at_ms
+
 
 class SimulatedLink:
     """A link between two brokers. Packets of an earlier session never arrive in a later one.
@@ -55,7 +65,7 @@ class SimulatedLink:
         self._session += 1
         self.is_up = True
         for lane in self._lanes.values():
-            lane.arrives_ms = 0
+            lane.begin()
         for lane in self._lanes.values():
             lane.receiver.connected(lane.sender, self._session)
 
@@ -80,11 +90,10 @@ class SimulatedLink:
             self._carried(sender, lane.receiver.name, packet)
             self._deliver(lane, packet, self._dice.randint(self.least_delay_ms, self.most_delay_ms))
 
-    def _deliver(self, lane: Lane, packet: Packet, delay_ms: int) -> None:
-        now_ms = self._scheduler.now_ms
-        lane.arrives_ms = max(lane.arrives_ms, now_ms + delay_ms)
-        session = self._session
-        self._scheduler.after(lane.arrives_ms - now_ms, lambda: self._arrive(lane, packet, session))
+    def _deliver(self, lane: Lane, packet: Packet, delay_ms: int, *, in_order: bool = True) -> None:
+        now_ms, session = self._scheduler.now_ms, self._session
+        at_ms = lane.put(now_ms + delay_ms, in_order=in_order)
+        self._scheduler.after(at_ms - now_ms, lambda: self._arrive(lane, packet, session))
 
     def _arrive(self, lane: Lane, packet: Packet, session: int) -> None:
         if session == self._session and self.is_up:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from broker.amqp.content_header import Properties, decode_properties
+from broker.amqp.content_header import HeaderFields
 from broker.amqp.wire import PROPERTIES_AT
 from broker.pipeline.faults import restated
-from broker.pipeline.routes.topology import PREDECLARED, Topology
+from broker.pipeline.routes.topology import Topology
 from broker.routing.exchange import Exchange, MessageFields
-from broker.routing.exchange_types import make_exchange
+from broker.routing.exchange_types import PREDECLARED, make_exchange
 from broker.routing.pattern import PatternLimits
 
 LIMITS: Final = PatternLimits(
     hashes=8, words=128
 )  # wider than a broker's own limits: the current bindings must fit as well
 UNSEEN: Final = b"\0" * PROPERTIES_AT  # class, weight and size before the properties, which no exchange here reads
+NO_FLAGS: Final = bytes(2)
 COMPILED_MAX: Final = 4
 
 Numbers = tuple[int, ...]
@@ -42,33 +42,10 @@ class Path(int):
     name: str
 
 
-class MessageHeader:
-    """The fields that exchanges read besides the key, from a row's encoded properties (routing's MessageFields)."""
-
-    __slots__ = ("_decoded",)
-
-    def __init__(self, properties_raw: bytes | None) -> None:
-        """Parse the properties. Raises: ConnectionFault (502) for malformed octets."""
-        self._decoded = Properties() if properties_raw is None else decode_properties(UNSEEN + properties_raw)
-
-    @property
-    def headers(self) -> Mapping[str, Any]:
-        """The header table, empty if there is none."""
-        headers: Mapping[str, Any] | None = self._decoded.headers
-        return headers or {}
-
-    @property
-    def further_keys(self) -> list[str]:
-        """The routing keys of header CC; the broker removes those of BCC before it stores a message."""
-        keys = self.headers.get("CC")
-        return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
-
-    def property(self, name: str) -> str | None:
-        """Return a property as text, a timestamp in seconds since 1970; None if it is absent."""
-        value: Any = getattr(self._decoded, name)
-        if isinstance(value, datetime):
-            return str(int(value.replace(tzinfo=value.tzinfo or UTC).timestamp()))
-        return None if value is None else str(value)
+def further_keys(fields: MessageFields) -> list[str]:
+    """Return the routing keys of header CC; the broker removes those of BCC before it stores a message."""
+    keys = fields.headers.get("CC")
+    return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
 
 
 class Matcher:
@@ -140,13 +117,13 @@ class Matcher:
             if start.alternate is None and not self._onward and not start.by_headers:
                 return start.route(key).destinations
             return self._walk(vhost, start, (key,), None)
-        header = MessageHeader(properties_raw)
-        return self._walk(vhost, start, tuple(dict.fromkeys((key, *header.further_keys))), header)
+        fields = HeaderFields(UNSEEN + properties_raw)
+        return self._walk(vhost, start, tuple(dict.fromkeys((key, *further_keys(fields)))), fields)
 
     def _implicit(self, vhost: str, exchange: str, key: str, properties_raw: bytes | None) -> Numbers | None:
         if exchange:
             return () if exchange in PREDECLARED else None
-        more = () if properties_raw is None else MessageHeader(properties_raw).further_keys
+        more = () if properties_raw is None else further_keys(HeaderFields(UNSEEN + properties_raw))
         places = [self._places.get((vhost, name)) for name in dict.fromkeys((key, *more))]
         return tuple(self.default_at + place for place in places if place is not None)
 
@@ -177,7 +154,7 @@ class Matcher:
     def _found(self, exchange: Exchange, keys: Sequence[str], fields: MessageFields | None) -> tuple[Any, ...]:
         if len(keys) == 1 and not exchange.by_headers:
             return exchange.route(keys[0]).destinations
-        return exchange.match(keys, fields or MessageHeader(None))
+        return exchange.match(keys, fields or HeaderFields(UNSEEN + NO_FLAGS))
 
     def _asks_headers(self, place: tuple[str, str]) -> bool:
         vhost = place[0]

@@ -17,15 +17,8 @@ from typing import Any, Final
 from broker.cli.parser import DEFAULT_VHOST
 from broker.pipeline.faults import restated
 from broker.pipeline.options import text_file
+from broker.routing.exchange_types import PREDECLARED
 
-PREDECLARED: Final[Mapping[str, str]] = {
-    "amq.direct": "direct",
-    "amq.fanout": "fanout",
-    "amq.topic": "topic",
-    "amq.headers": "headers",
-    "amq.match": "headers",
-    "amq.rabbitmq.trace": "topic",
-}
 DEFAULT_TYPE: Final = "topic"
 CSV_COLUMNS: Final = ("exchange", "pattern", "queue", "type", "vhost")
 NAMES: Final = {  # a field's name elsewhere -> its name here

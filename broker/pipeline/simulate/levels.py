@@ -214,7 +214,7 @@ class MessageSimulation(Simulation):
         for name in self.publishers:
             leaf = network.leaves[name]
             source = leaf.leaf.sources[SPACE]
-            if source.needed_from() <= leaf.log.streams[SPACE].last:
+            if source.needed_from() <= leaf.streams[SPACE].last:
                 return True
         return False
 

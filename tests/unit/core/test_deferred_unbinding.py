@@ -72,7 +72,7 @@ def test_a_queue_of_many_bindings_goes_at_once_and_leaves_the_index_in_chunks(ki
     assert room.deadlines.next_ms is None
     assert reached(exchange, "k.7.*") == ["other"]
     vhost.bindings.unbind("other", "x", keys(kind)[7])
-    for attribute in ("bundles", "_parted", "_keys", "_index", "_destinations", "_predicates", "_buckets"):
+    for attribute in ("bundles", "_parted", "_keys", "_index", "_predicates", "_buckets"):
         assert len(getattr(exchange, attribute, ())) == 0, attribute
 
 

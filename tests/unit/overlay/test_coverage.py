@@ -21,7 +21,6 @@ def test_it_is_a_set_of_numbers(start: int, ranges: list[tuple[int, int]]) -> No
         assert [number in coverage for number in range(1, 60)] == [number in numbers for number in range(1, 60)]
         upto = next(number for number in range(1, 60) if number not in numbers) - 1
         assert coverage.upto == upto
-        assert coverage.last == max(numbers, default=0)
         hole = coverage.hole(50)
         assert hole is not None
         assert hole[0] == upto + 1

@@ -8,7 +8,7 @@ from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
 from broker.overlay.leaf import Leaf
 from broker.overlay.packets import Ack, Conjunction, Data, Space, StreamName, StreamRun, Update, UpdateAck, VectorChange
-from broker.overlay.simulation.memory_log import MemoryLog
+from tests.overlay.faulty_log import MemoryLog
 
 SPACE = Space("/", "orders")
 STREAM = StreamName("pb", SPACE)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from broker.overlay.packets import Nack, Space, StreamName, StreamRun, VectorChange
-from broker.overlay.simulation.memory_log import MemoryLog
 from broker.overlay.sink import WHOLE_STREAM
 from broker.overlay.source import StreamSource
+from tests.overlay.faulty_log import MemoryLog
 
 SPACE = Space("/", "orders")
 STREAM = StreamName("pb", SPACE)

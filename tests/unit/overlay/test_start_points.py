@@ -2,44 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
+from broker.overlay.aggregation import Aggregation
 from broker.overlay.packets import Conjunction, Space
-from broker.overlay.subscriptions import StartPoints
+from broker.overlay.subscriptions import Subscriptions
+from broker.overlay.virtual_time import VirtualTime
 
 SPACE = Space("/", "orders")
 WANTED = Conjunction(SPACE, "#")
 
 
+class Bindings:
+    """The subscriptions of a leaf whose virtual time begins with 1, and ends with each batch."""
+
+    def __init__(self, recovered: Mapping[str, int]) -> None:
+        self.time = VirtualTime()
+        self.subscriptions = Subscriptions(Aggregation.COVERING, self.time)
+        self.subscriptions.recover(recovered)
+
+    def change(self, added: Mapping[str, bool], *removed: str) -> None:
+        """Apply a batch: bindings, each durable or not, and bindings that are gone."""
+        self.subscriptions.change([(name, WANTED, durable) for name, durable in added.items()], removed)
+        self.time.advance()
+
+
 def test_the_limits_follow_the_bindings() -> None:
     """The lowest and the highest start point of a space."""
-    points = StartPoints({})
+    bindings = Bindings({})
+    points = bindings.subscriptions
     assert (points.floor(SPACE), points.ceiling(SPACE)) == (None, 0)
-    points.change([("one", WANTED, True), ("two", WANTED, False)], (), {"one": 3, "two": 5}.__getitem__)
-    assert (points.floor(SPACE), points.ceiling(SPACE), points.durable()) == (3, 5, {"one": 3})
-    points.change((), ["one"], lambda _binding: 0)
-    assert (points.floor(SPACE), points.ceiling(SPACE), points.durable()) == (5, 5, {})
-    points.change((), ["two"], lambda _binding: 0)
+    bindings.change({"one": True})
+    bindings.change({"two": False})
+    assert (points.floor(SPACE), points.ceiling(SPACE), points.start_points()) == (1, 2, {"one": 1})
+    bindings.change({}, "one")
+    assert (points.floor(SPACE), points.ceiling(SPACE), points.start_points()) == (2, 2, {})
+    bindings.change({}, "two")
     assert points.floor(SPACE) is None
     with pytest.raises(KeyError):
-        points.of("two")
+        points.start("two")
 
 
 def test_a_recovered_binding_keeps_its_start_point() -> None:
-    """Messages published before the crash still arrive."""
-    points = StartPoints({"one": 3})
-    points.change([("one", WANTED, True), ("new", WANTED, True)], (), lambda _binding: 1_025)
-    assert (points.of("one"), points.of("new")) == (3, 1_025)
-    points.change([("one", WANTED, True)], ["one"], lambda _binding: 1_026)
-    assert points.of("one") == 1_026
+    """What was published before the crash still comes."""
+    bindings = Bindings({"one": 0})
+    points = bindings.subscriptions
+    bindings.change({"one": True, "new": True})
+    assert (points.start("one"), points.start("new"), points.floor(SPACE)) == (0, 1, 0)
+    bindings.change({"one": True}, "one")
+    assert points.start("one") == 2
 
 
 def test_changes_of_durable_bindings_are_told_once() -> None:
-    """One that goes and comes again has come; a transient one is no one's business."""
-    points = StartPoints({"one": 3, "lost": 4})
-    points.change([("one", WANTED, True), ("two", WANTED, True), ("not", WANTED, False)], (), lambda _binding: 7)
-    assert points.take_changes() == ({"one": 3, "two": 7}, set())
-    points.change([("one", WANTED, True), ("three", WANTED, True)], ["one", "two", "not"], lambda _binding: 8)
-    points.change([("two", WANTED, False)], ["three"], lambda _binding: 9)
-    assert points.take_changes() == ({"one": 8}, {"two", "three"})
+    """One that goes and comes again has come; a transient one is nobody's business."""
+    bindings = Bindings({"one": 0, "lost": 0})
+    points = bindings.subscriptions
+    bindings.change({"one": True, "two": True, "not": False})
+    assert points.take_changes() == ({"one": 0, "two": 1}, set())
+    bindings.change({"one": True, "three": True}, "one", "two", "not")
+    bindings.change({"two": False}, "three")
+    assert points.take_changes() == ({"one": 2}, {"two", "three"})
     assert points.take_changes() == ({}, set())

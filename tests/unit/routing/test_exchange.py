@@ -190,5 +190,5 @@ def test_lifecycle_leaves_nothing(exchange_type: str) -> None:
             warm_route(exchange, key)
     for binding in list(exchange.bindings)[::-1]:
         exchange.unbind(binding.destination, binding.key, binding.arguments)
-    for attribute in ("bundles", "_parted", "_keys", "_index", "_destinations", "_predicates"):
+    for attribute in ("bundles", "_parted", "_keys", "_index", "_predicates"):
         assert len(getattr(exchange, attribute, ())) == 0, attribute

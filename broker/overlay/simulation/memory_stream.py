@@ -1,4 +1,4 @@
-"""The streams of a simulated leaf: what is durable survives its crash."""
+"""The stream of a simulated leaf, in memory."""
 
 from __future__ import annotations
 
@@ -10,39 +10,16 @@ from broker.overlay.source import LogPart
 from broker.routing.index import TopicIndex
 
 
-class MemoryLog:
-    """All streams of one leaf.
-
-    `on_append` is called after each append; `on_trim` before elements go, with the number up to which they are gone and
-    the new one.
-    """
-
-    def __init__(self, spaces: Iterable[Space], on_append: Callable[[Space], None] = lambda _: None) -> None:
-        self.streams = {space: MemoryStream(self, space) for space in spaces}
-        self.on_append = on_append
-        self.on_trim: Callable[[Space, int, int], None] = _nothing_trimmed
-
-    def crash(self) -> None:
-        """Lose what is not durable."""
-        for stream in self.streams.values():
-            stream.crash()
-
-
 class MemoryStream:
-    """One stream, and the bindings that draw messages into it."""
+    """One stream, and the bindings that draw messages into it. `on_append` is called after each append."""
 
-    def __init__(self, log: MemoryLog, space: Space, before: int = 0) -> None:
-        """`before` is the number before the first one."""
-        self._log = log
+    def __init__(self, space: Space, on_append: Callable[[Space], None]) -> None:
         self._space = space
+        self._on_append = on_append
         self.index = TopicIndex()
-        self.bound: set[str] = set()
         self.elements: dict[int, Element] = {}
         self.numbers: list[int] = []
-        self.last = before
-        self.durable = before
-        self.trimmed = before
-        self.lost = 0
+        self.last = self.durable = self.trimmed = self.lost = 0
         self._before_next: Callable[[], None] | None = None
 
     @property
@@ -89,29 +66,18 @@ class MemoryStream:
         self.last = element.number
         self.elements[element.number] = element
         self.numbers.append(element.number)
-        self._log.on_append(self._space)
+        self._on_append(self._space)
         return self.last
 
     def sync(self) -> None:
         """Make all elements durable."""
         self.durable = self.last
 
-    def trim(self, upto: int) -> None:
-        """Drop elements that no leaf needs."""
-        self._log.on_trim(self._space, self.trimmed, upto)
-        self._drop(upto)
-
     def mark_lost(self, upto: int) -> None:
         """Mark numbers that go before all had them."""
         self.lost = max(self.lost, upto)
 
-    def force_out(self, upto: int) -> None:
-        """Drop elements as a limit does."""
-        if upto > self.trimmed:
-            self.mark_lost(upto)
-            self._drop(upto)
-
-    def _drop(self, upto: int) -> None:
+    def trim(self, upto: int) -> None:
         """Drop the elements up to a number, except the last vector change among them."""
         end = bisect_left(self.numbers, upto + 1)
         kept: int | None = None
@@ -127,21 +93,5 @@ class MemoryStream:
         """Change the bindings of the stream."""
         for text in added:
             self.index.add(self.index.parse(text), self._space)
-            self.bound.add(text)
         for text in removed:
             self.index.remove(self.index.parse(text), self._space)
-            self.bound.discard(text)
-
-    def crash(self) -> None:
-        """Lose what is not durable."""
-        for number in [number for number in self.numbers if number > self.durable]:
-            del self.elements[number]
-        self.numbers = [number for number in self.numbers if number <= self.durable]
-        self.last = self.durable
-        self.index = TopicIndex()
-        self.bound = set()
-        self._before_next = None
-
-
-def _nothing_trimmed(_space: Space, _trimmed: int, _upto: int) -> None:
-    """Do nothing."""
