@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from broker.perf import wire
 from broker.perf.faults import Refusal
 from broker.perf.scanner import Scanner, Watch, reason
-from broker.perf.wire import FRAME_MAX_BYTES
+from broker.perf.wire import EMPTY, FRAME_MAX_BYTES, Table
 
 T = TypeVar("T")
 Pending = TypeVar("Pending", bytes, memoryview)
@@ -270,14 +270,7 @@ class PeerConnection(Peer):
         request = wire.exchange_declare(self.channel, name, kind, durable=durable, passive=passive)
         self.call(request, wire.EXCHANGE_DECLARE_OK)
 
-    def declare_queue(
-        self,
-        name: str,
-        *,
-        durable: bool,
-        passive: bool = False,
-        arguments: Mapping[str, str | int | bool] = MappingProxyType({}),
-    ) -> int:
+    def declare_queue(self, name: str, *, durable: bool, passive: bool = False, arguments: Table = EMPTY) -> int:
         """Declare a queue (`passive`: only check that it exists) and return how many messages are ready in it."""
         request = wire.queue_declare(self.channel, name, durable=durable, passive=passive, arguments=arguments)
         return _message_count(self.call(request, wire.QUEUE_DECLARE_OK))

@@ -27,6 +27,7 @@ from broker.perf.flags import (
     count,
     count_or_none,
     duration,
+    heartbeat,
     rate,
     seconds_of,
 )
@@ -142,7 +143,7 @@ def add_connections(commands: Any) -> None:
     add(load, "-w --at-once", "N", count, "simultaneous handshakes, default 1", 1)
     add(load, "-r --rate", "R", rate, "open at most R per second")
     add(load, "-z --hold", "T", duration, "hold them for T, default 2s", 2.0)
-    add(load, "--heartbeat", "T", _heartbeat, "heartbeat, default 60s; 0: none", 60)
+    add(load, "--heartbeat", "T", heartbeat, "heartbeat, default 60s; 0: none", 60)
 
 
 def run_connections(options: argparse.Namespace, progress: RunProgress) -> Result:
@@ -235,13 +236,6 @@ class Gathering(ScriptedRun):
         if self.fault is None:
             return [f"stopped by Ctrl-C after {opened:,} of {wanted:,} connections"] if opened < wanted else []
         return [f"{opened:,} of {wanted:,} connections opened, {self.lost:,} refused or lost: {self.fault}"]
-
-
-def _heartbeat(text: str) -> int:
-    value = duration(text)
-    if value != int(value) or value > _MOST_CHANNELS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not whole seconds up to 65535")
-    return int(value)
 
 
 def add_churn(commands: Any) -> None:

@@ -28,7 +28,6 @@ from broker.perf.flags import (
     size,
     spread,
 )
-from broker.perf.machine import TreeUsage
 from broker.perf.outcome import RunOutcome, RunTally, cost_figures, time_figures
 from broker.perf.parts import Consumers, Load, Share
 from broker.perf.peer import PeerConnection, send_some
@@ -211,7 +210,11 @@ def run_backlog(options: argparse.Namespace, progress: RunProgress) -> Result:
     with stage(options, topology, progress) as here:
         before = here.usage()
         outcome = here.run(filling)
-        figures = _filled(outcome, before)
+        figures, published = {"fill": Figure(outcome.publish_s, "s")}, outcome.tally.published
+        figures |= cost_figures(outcome.before, outcome.after, published, cpu="fill_cpu_per_message")
+        if before and outcome.after and published:
+            figures["memory_growth"] = Figure(outcome.after.rss_bytes - before.rss_bytes, "bytes")
+        figures |= cost_figures(before, outcome.after, published, memory="memory_per_message")
         kept = outcome.tally.published - outcome.tally.nacked - outcome.tally.returned
         if kept and not outcome.failures and not outcome.interrupted:
             wanted = min(kept, options.cmessages or kept)
@@ -235,14 +238,6 @@ def _append(first: RunOutcome, second: RunOutcome) -> None:
     first.after = second.after
     first.failures += second.failures
     first.interrupted = second.interrupted
-
-
-def _filled(outcome: RunOutcome, before: TreeUsage | None) -> dict[str, Figure]:
-    figures, published = {"fill": Figure(outcome.publish_s, "s")}, outcome.tally.published
-    figures |= cost_figures(outcome.before, outcome.after, published, cpu="fill_cpu_per_message")
-    if before and outcome.after and published:
-        figures["memory_growth"] = Figure(outcome.after.rss_bytes - before.rss_bytes, "bytes")
-    return figures | cost_figures(before, outcome.after, published, memory="memory_per_message")
 
 
 def add_pingpong(commands: Any) -> None:
