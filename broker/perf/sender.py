@@ -103,10 +103,14 @@ class Sender:
         """The number of whole messages that the kernel has accepted."""
         return self._taken - -(-len(self._pending) // self._spool.stride)
 
+    @property
+    def confirmed(self) -> int:
+        return self._confirmed - self.scanner.nacked
+
     def tally(self) -> RunTally:
         """Return the counts so far."""
-        nacked, blocked = self.scanner.nacked, bool(self.blocked_for)
-        return RunTally(self.published, self._confirmed - nacked, nacked, self.scanner.returned, blocked=blocked)
+        nacked, returned, blocked = self.scanner.nacked, self.scanner.returned, bool(self.blocked_for)
+        return RunTally(self.published, self.confirmed, nacked, returned, blocked=blocked)
 
     @property
     def blocked_for(self) -> str:

@@ -25,7 +25,7 @@ MOST = {
     "broker/overlay": (23, 5_500),
     "broker/overlay_node": (11, 2_600),
     "broker/parts": (11, 1_100),
-    "broker/perf": (27, 5_350),
+    "broker/perf": (27, 5_300),
     "broker/pipeline": (65, 12_350),
     "broker/routing": (30, 5_450),
     "broker/settings": (11, 1_600),
