@@ -124,3 +124,15 @@ def test_a_rate_pauses_reading() -> None:
         assert (one.delivered, one.wakes_ns(), one.interest(1)) == (2, 200_000_001, 0)
         one.react(0, 200_000_001)
         assert one.interest(200_000_001) == EVENT_READ
+
+
+def test_what_came_with_the_answer_to_consume_is_counted_once() -> None:
+    """Deliveries that were read before the start are counted, and one that was read in part only when it is whole."""
+    with loose_peer(2) as (peer, broker):
+        second = delivery(2, b"body")
+        peer.received += delivery(1, b"body") + second[:20]
+        one, _ = receiver(peer, ReceiverPace(1, 4))
+        assert (one.delivered, acks(broker)) == (1, [(1, False)])
+        broker.send(second[20:])
+        one.react(EVENT_READ, 1)
+        assert (one.delivered, acks(broker)) == (2, [(2, False)])
