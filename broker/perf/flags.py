@@ -20,7 +20,6 @@ from broker.perf.machine import cores
 from broker.perf.parts import Load
 from broker.perf.peer import AMQP_PORTS, LOGIN, Address
 from broker.perf.receiver import ReceiverPace
-from broker.perf.scenarios import SCENARIOS
 from broker.perf.spool import STAMP_BYTES, Material
 
 T = TypeVar("T", int, float)
@@ -118,16 +117,15 @@ def add_switch(group: argparse._ActionsContainer, names: str, text: str) -> None
 def add_scenario(
     commands: Any,
     name: str,
-    more: str = "",
+    summary: str,
     default_uri: str = DEFAULT_URI,
     ports: Mapping[str, int] = AMQP_PORTS,
 ) -> argparse.ArgumentParser:
-    """Return a scenario's parser, with the options that every scenario has; `more` ends its summary.
+    """Return a scenario's parser, with the options that every scenario has.
 
     Shapes: the options have `scenario` (its name), `uri` (an Address), `pid`, `interval` (seconds), `json` (None, "-"
     or a file's name), `plot`, `quiet`; `ports` are those of the URL's schemes.
     """
-    summary = SCENARIOS[name] + more
     made: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, description=summary, allow_abbrev=False, add_help=False
     )

@@ -157,7 +157,7 @@ def send_some(end: socket.socket, pending: Pending) -> Pending:
         return pending
 
 
-class Peer:
+class PeerSocket:
     """A connection that is used call by call until messages flow, and then without blocking.
 
     Shapes: `received` holds what was not used yet, at most a part of a frame once messages flow; the answer to
@@ -204,7 +204,7 @@ class Peer:
         self.socket.close()
 
 
-class PeerConnection(Peer):
+class PeerConnection(PeerSocket):
     """A connection of AMQP with one open channel."""
 
     def __init__(self, address: Address, channel: int, *, receive_bytes: int = 0, unsent_bytes: int = 0) -> None:

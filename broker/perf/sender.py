@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.perf.histogram import Histogram
 from broker.perf.outcome import RunTally
-from broker.perf.peer import Peer, send_some
+from broker.perf.peer import PeerSocket, send_some
 from broker.perf.spool import CHUNK_BYTES, Spool
 
 NEVER_NS: Final = 1 << 62
@@ -64,7 +64,7 @@ class Sender:
 
     def __init__(
         self,
-        peer: Peer,
+        peer: PeerSocket,
         spool: Spool,
         pace: SenderPace,
         confirm_times: Histogram,
@@ -108,7 +108,6 @@ class Sender:
         return self._confirmed - self.scanner.nacked
 
     def tally(self) -> RunTally:
-        """Return the counts so far."""
         nacked, returned, blocked = self.scanner.nacked, self.scanner.returned, bool(self.blocked_for)
         return RunTally(self.published, self.confirmed, nacked, returned, blocked=blocked)
 

@@ -37,6 +37,7 @@ from broker.perf.outcome import cost_figures, document, generator, time_figures,
 from broker.perf.peer import Address, Ask, PeerConnection, Script, closing, opening
 from broker.perf.progress import RunProgress
 from broker.perf.result import Figure, Result
+from broker.perf.scenarios import SCENARIOS
 
 KINDS: Final = ("connections", "channels", "queues", "bindings", "consumers")  # of objects that churn
 _EXCHANGE: Final = "amq.topic"
@@ -135,7 +136,7 @@ class ScriptedRun:
 
 def add_connections(commands: Any) -> None:
     """Add the scenario's parser."""
-    parser = add_scenario(commands, "connections")
+    parser = add_scenario(commands, "connections", SCENARIOS["connections"])
     load = parser.add_argument_group("connections")
     add(load, "-n --connections", "N", count, "number of connections, default 1000", 1000)
     channels = at_most(count_or_none, _MOST_CHANNELS, "AMQP can number")
@@ -240,7 +241,7 @@ class Gathering(ScriptedRun):
 
 def add_churn(commands: Any) -> None:
     """Add the scenario's parser."""
-    parser = add_scenario(commands, "churn")
+    parser = add_scenario(commands, "churn", SCENARIOS["churn"])
     load = parser.add_argument_group("churn")
     load.add_argument("kind", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
     add(load, "-w --workers", "N", count, "number of workers with a connection each, default 4", 4)
@@ -270,10 +271,11 @@ class Churn(ScriptedRun):
             talks = await asyncio.gather(*(self.dial(worker.begin()) for worker in workers))
         before, watch = self.usage(), Stopwatch()
         quota.until_s = time.monotonic() + (seconds_of(self.options) or math.inf)
-        telling = asyncio.create_task(self._tell(quota))
-        await asyncio.gather(*(self._churn(*pair, quota) for pair in zip(workers, talks, strict=True)))
-        took_s, busy_share, after = watch.seconds(), watch.busy_share(), self.usage()
-        telling.cancel()
+        async with asyncio.TaskGroup() as group:
+            telling = group.create_task(self._tell(quota))
+            await asyncio.gather(*(self._churn(*pair, quota) for pair in zip(workers, talks, strict=True)))
+            took_s, busy_share, after = watch.seconds(), watch.busy_share(), self.usage()
+            telling.cancel()
         held = [(talk, worker) for talk, worker in zip(talks, workers, strict=True) if talk is not None]
         await asyncio.gather(*(self.follow(talk, worker.end()) for talk, worker in held if talk in self.open))
         if not quota.cycles and self.fault is not None:

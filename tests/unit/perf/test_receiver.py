@@ -10,7 +10,7 @@ import pytest
 from pamqp import commands, frame
 
 from broker.perf import wire
-from broker.perf.peer import Peer
+from broker.perf.peer import PeerSocket
 from broker.perf.receiver import DeliveryQuota, Receiver, ReceiverPace, Watch
 from broker.perf.spool import STAMP
 from tests.unit.perf.loose_peer import loose_peer
@@ -22,7 +22,7 @@ def delivery(tag: int, body: bytes) -> bytes:
     return frame.marshal(method, 2) + wire.content(2, body, persistent=False)
 
 
-def receiver(peer: Peer, demand: ReceiverPace, quota: DeliveryQuota | None = None) -> tuple[Receiver, Watch]:
+def receiver(peer: PeerSocket, demand: ReceiverPace, quota: DeliveryQuota | None = None) -> tuple[Receiver, Watch]:
     """Return a started receiver and its figures."""
     watch = Watch(demand.body_bytes)
     made = Receiver(peer, demand, watch, quota or DeliveryQuota(None))
