@@ -125,9 +125,10 @@ class Crew(AbstractContextManager["Crew"]):
             reports = self.reports(deadline - time.monotonic(), missing)
             if not reports:
                 raise RunFailed(f"no {word!r} from {' and '.join(sorted(missing))} within {limit_s:.0f} s")
-            for role, said, gathered[role] in reports:
+            for role, said, figures in reports:
                 if said != word:
                     raise RunFailed(f"{role}: {said}")
+                gathered[role] = figures
         return gathered
 
 

@@ -120,7 +120,6 @@ class MqttSender(Sender):
     _answers = b""
 
     def interest(self, now_ns: int) -> int:
-        """Return the selector events to wait for."""
         return EVENT_READ | EVENT_WRITE if self._answers else super().interest(now_ns)
 
     def push(self, now_ns: int) -> None:
