@@ -1,24 +1,15 @@
-"""The connections of the scenarios without messages: thousands on one event loop, each through scripts of requests."""
+"""One of thousands of connections without messages on one event loop: it follows scripts of requests."""
 
 from __future__ import annotations
 
 import asyncio
-from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any, Final, Self
 
 from broker.perf import wire
-from broker.perf.crew import Interruption
 from broker.perf.faults import BrokenStream, Fault, Refusal, Stalled
-from broker.perf.machine import ProcessTree, Stopwatch, TreeUsage, make_room
-from broker.perf.outcome import document, generator, used
-from broker.perf.peer import CALL_LIMIT_S, Address, PeerConnection, Script, next_frame
-from broker.perf.progress import RunProgress
-from broker.perf.result import Figure, Result
+from broker.perf.peer import CALL_LIMIT_S, Address, Script, next_frame
 from broker.perf.scanner import reason
-
-TURN_S: Final = 0.2
 
 _BEAT: Final = wire.frame(wire.HEARTBEAT, 0, b"")
 _NOTICES: Final = (wire.CONNECTION_BLOCKED, wire.CONNECTION_UNBLOCKED)  # these scripts publish nothing
@@ -128,91 +119,3 @@ class Conversation(asyncio.Protocol):
             self.end(Refusal(reason(payload)))
         elif name not in _NOTICES:
             self.end(Refusal(f"the broker sent method {name} unasked"))
-
-
-class ScriptedRun:
-    """The conversations of a run, and the resource usage since its start.
-
-    Invariant: `fault` is the first fault of any conversation, None without one; `lost` counts those that had one.
-    """
-
-    def __init__(
-        self,
-        options: Namespace,
-        progress: RunProgress,
-        interruption: Interruption,
-        sockets: int,
-        heartbeat_s: float = 0,
-    ) -> None:
-        """Connect to the broker and read the usage of its process; `sockets` is the number that the run needs.
-
-        Raises: Fault, OSError for a broker that refuses a first connection, or a process that does not exist.
-        """
-        make_room(sockets + 1)
-        self.options = options
-        self.progress = progress
-        self.interruption = interruption
-        self.address: Address = options.uri
-        self.open: set[Conversation] = set()
-        self.fault: Fault | None = None
-        self.lost = 0
-        self._heartbeat_s = heartbeat_s
-        first = PeerConnection(self.address, 1)
-        self._product = first.product
-        first.close()
-        self._tree = ProcessTree(options.pid) if options.pid else None
-        self._outset = self.usage()
-        if self._tree is not None:
-            if self._outset is None or not self._outset.rss_bytes:
-                raise Fault(f"no process {options.pid} on this machine")
-            self._tree.reset_peak()
-        self._watch = Stopwatch()
-
-    @property
-    def stopping(self) -> bool:
-        """Whether nothing further may begin, after a fault or Ctrl-C."""
-        return self.fault is not None or self.interruption.asked
-
-    def usage(self) -> TreeUsage | None:
-        """Return the broker's usage so far, None if its process is unknown."""
-        return self._tree.usage() if self._tree else None
-
-    async def dial(self, script: Script) -> Conversation | None:
-        """Return a new conversation that has followed `script`; None, with the fault, if it could not."""
-        try:
-            talk = await Conversation.connect(self.address, self._forget, self._heartbeat_s)
-        except OSError as error:
-            self._note(Refusal(f"no more connections: {error.strerror or error}"))
-            return None
-        self.open.add(talk)
-        return talk if await self.follow(talk, script) else None
-
-    async def follow(self, talk: Conversation, script: Script) -> bool:
-        """Return whether the conversation could follow a script to its end."""
-        with suppress(Fault):  # which `_forget` has noted
-            await talk.follow(script)
-            return True
-        return False
-
-    def result(self, figures: Mapping[str, Figure], failures: Iterable[str], busy_share: float) -> Result:
-        """Close open connections, and return the result document."""
-        for talk in list(self.open):
-            talk.end()
-        return document(
-            self.options,
-            self._product,
-            self._watch.seconds(),
-            generator=generator(self._watch.cpu_s(), busy_share),
-            process=used(self._outset, self.usage(), 0),
-            figures=dict(figures),
-            failures=tuple(failures),
-        )
-
-    def _forget(self, talk: Conversation) -> None:
-        self.open.discard(talk)
-        if talk.fault is not None:
-            self._note(talk.fault)
-
-    def _note(self, fault: Fault) -> None:
-        self.fault = self.fault or fault
-        self.lost += 1

@@ -23,7 +23,7 @@ from broker.perf.faults import Fault, RunFailed
 from broker.perf.histogram import Histogram
 from broker.perf.machine import Stopwatch
 from broker.perf.outcome import RunTally
-from broker.perf.peer import Peer
+from broker.perf.peer import PeerSocket
 from broker.perf.sender import NEVER_NS
 
 END_LIMIT_S = 5.0
@@ -125,9 +125,10 @@ class Crew(AbstractContextManager["Crew"]):
             reports = self.reports(deadline - time.monotonic(), missing)
             if not reports:
                 raise RunFailed(f"no {word!r} from {' and '.join(sorted(missing))} within {limit_s:.0f} s")
-            for role, said, gathered[role] in reports:
+            for role, said, figures in reports:
                 if said != word:
                     raise RunFailed(f"{role}: {said}")
+                gathered[role] = figures
         return gathered
 
 
@@ -190,7 +191,7 @@ def uninterrupted() -> Iterator[None]:
 class DrivenConnection(Protocol):
     """A connection that is driven by events."""
 
-    peer: Peer
+    peer: PeerSocket
 
     def start(self, at_ns: int) -> None: ...
     def interest(self, now_ns: int) -> int: ...

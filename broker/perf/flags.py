@@ -13,15 +13,16 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from broker.perf.faults import BadOptions
 from broker.perf.machine import cores
 from broker.perf.parts import Load
 from broker.perf.peer import AMQP_PORTS, LOGIN, Address
 from broker.perf.receiver import ReceiverPace
-from broker.perf.scenarios import SCENARIOS
 from broker.perf.spool import STAMP_BYTES, Material
+
+T = TypeVar("T", int, float)
 
 _QUANTITY: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z%]*)")
 _SECONDS: Final = {"": 1.0, "s": 1.0, "ms": 0.001, "us": 1e-6, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -37,22 +38,6 @@ _DEFAULT_S: Final = 10.0
 _NUMBERS: Final = ("pmessages", "cmessages", "cycles")  # options that end a run
 
 
-def rate(text: str) -> float:
-    """Return the events per second of 0.5, 1000 or 10k; more than 0. Raises: ArgumentTypeError, as all quantities."""
-    value = _read(_TIMES, "a rate per second such as 0.5, 1000 or 10k", text)
-    if not value:
-        raise ArgumentTypeError(f"{text!r} is not a rate: leave it out for as fast as possible")
-    return value
-
-
-def share(text: str) -> float:
-    """Return 1% or 0.01 as a fraction of 1."""
-    value = _read({"": 1.0, "%": 0.01}, "a share such as 1% or 0.01", text)
-    if value > 1:
-        raise ArgumentTypeError(f"{text!r} is more than all")
-    return value
-
-
 def argument(text: str) -> tuple[str, str | int | bool]:
     """Return the name and value of K=V; digits become an integer, true and false a bool."""
     name, equals, value = text.partition("=")
@@ -63,16 +48,21 @@ def argument(text: str) -> tuple[str, str | int | bool]:
     return name, {"true": True, "false": False}.get(value, value)
 
 
-def at_most(kind: Callable[[str], int], most: int, limit: str) -> Callable[[str], int]:
-    """Return a parser of numbers up to `most`, which is the most that `limit`."""
+def within(kind: Callable[[str], T], least: float, most: float, problem: str) -> Callable[[str], T]:
+    """Return a parser of quantities from `least` to `most`; `problem` says what another one is."""
 
-    def parse(text: str) -> int:
+    def parse(text: str) -> T:
         value = kind(text)
-        if value > most:
-            raise ArgumentTypeError(f"{text!r} is more than {most}, the most that {limit}")
+        if not least <= value <= most:
+            raise ArgumentTypeError(f"{text!r} is {problem}")
         return value
 
     return parse
+
+
+def at_most(kind: Callable[[str], int], most: int, limit: str) -> Callable[[str], int]:
+    """Return a parser of numbers up to `most`, which is the most that `limit`."""
+    return within(kind, 0, most, f"more than {most}, the most that {limit}")
 
 
 def _read(units: Mapping[str, float], expected: str, text: str) -> float:
@@ -97,6 +87,12 @@ duration: Final = partial(_read, _SECONDS, "a time such as 30s, 500ms or 5m")
 size: Final = partial(_whole, _BYTES, "a size such as 16, 1KiB or 64kB", 0)
 count: Final = partial(_whole, _TIMES, "a number such as 1000 or 10k, at least 1", 1)
 count_or_none: Final = partial(_whole, _TIMES, "a number such as 0, 1000 or 10k", 0)
+_rate: Final = partial(_read, _TIMES, "a rate per second such as 0.5, 1000 or 10k")
+rate: Final = within(_rate, 1e-6, _MOST, "not a rate: leave it out for as fast as possible")
+share: Final = within(partial(_read, {"": 1.0, "%": 0.01}, "a share such as 1% or 0.01"), 0, 1, "more than all")
+_whole_seconds: Final = partial(_whole, _SECONDS, "whole seconds up to 65535", 0)
+heartbeat: Final = within(_whole_seconds, 0, 0xFFFF, "not whole seconds up to 65535")
+_interval: Final = within(duration, 0.05, 3600, "not between 50ms and 1h")
 
 
 def add(
@@ -121,16 +117,15 @@ def add_switch(group: argparse._ActionsContainer, names: str, text: str) -> None
 def add_scenario(
     commands: Any,
     name: str,
-    more: str = "",
+    summary: str,
     default_uri: str = DEFAULT_URI,
     ports: Mapping[str, int] = AMQP_PORTS,
 ) -> argparse.ArgumentParser:
-    """Return a scenario's parser, with the options that every scenario has; `more` ends its summary.
+    """Return a scenario's parser, with the options that every scenario has.
 
     Shapes: the options have `scenario` (its name), `uri` (an Address), `pid`, `interval` (seconds), `json` (None, "-"
     or a file's name), `plot`, `quiet`; `ports` are those of the URL's schemes.
     """
-    summary = SCENARIOS[name] + more
     made: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, description=summary, allow_abbrev=False, add_help=False
     )
@@ -287,10 +282,3 @@ def _address(text: str, ports: Mapping[str, int]) -> Address:
         return Address.parse(text, ports)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _interval(text: str) -> float:
-    value = duration(text)
-    if not 0.05 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is not between 50ms and 1h")
-    return value

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from broker.perf.faults import BrokenStream, Refusal
-from broker.perf.peer import CALL_LIMIT_S, Address, Peer
+from broker.perf.peer import CALL_LIMIT_S, Address, PeerSocket
 from broker.perf.scanner import Scanner, Watch, equal_run
 
 MQTT_PORTS: Final = MappingProxyType({"mqtt": 1883, "mqtts": 8883})
@@ -67,7 +67,7 @@ def properties_of(raw: bytes) -> dict[int, int | str]:
     return found
 
 
-class MqttPeer(Peer):
+class MqttPeer(PeerSocket):
     """A client's connection; no keep alive is agreed."""
 
     round_trip = b"\xc0\x00"  # PINGREQ

@@ -150,7 +150,8 @@ class RunOutcome:
 
     def _interval(self, at_s: float) -> Interval:
         """Return what was reported since the last interval."""
-        since = {name: getattr(self.tally, name) - getattr(self._shown, name) for name in _FLOWS}
+        tally = self.tally
+        since = {name: getattr(tally, name) - getattr(self._shown, name) for name in _FLOWS}
         return Interval(at_s, **since, latency_us=LatencyPair.of(self._within))
 
     def totals(self, body_bytes: int) -> RunTotals:

@@ -114,10 +114,11 @@ def page(results: Sequence[Result]) -> str:
     names = labels(results)
     alone = len(results) == 1
     title = f"{' and '.join(dict.fromkeys(result.scenario for result in results))}: {' / '.join(names)}"
-    measures = rows(results)
-    charts = "".join(pictures(results, names)) + (_latencies(results[0]) if alone else "")
+    measures, first = rows(results), results[0]
+    subtitle = f"{first.started}, {duration_text(first.seconds * 1e6)}" if alone else "Ratios are to the first column."
+    charts = "".join(pictures(results, names)) + (_latencies(first) if alone else "")
     parts = [
-        f"<header><h1>{escaped(title)}</h1>{_subtitle(results)}</header>\n",
+        f'<header><h1>{escaped(title)}</h1><p class="soft">{escaped(subtitle)}</p></header>\n',
         *(_failures(result, name, alone=alone) for result, name in zip(results, names, strict=True)),
         _tiles(measures) if alone else _comparison(measures, names),
         *(_generator(result, name, alone=alone) for result, name in zip(results, names, strict=True)),
@@ -131,13 +132,6 @@ def page(results: Sequence[Result]) -> str:
         _commands(results),
     ]
     return document(title, f"{''.join(parts)}<footer>Made by <code>slotmq perf --plot</code>.</footer>\n")
-
-
-def _subtitle(results: Sequence[Result]) -> str:
-    if len(results) > 1:
-        return '<p class="soft">Ratios are to the first column.</p>'
-    result = results[0]
-    return f'<p class="soft">{escaped(f"{result.started}, {duration_text(result.seconds * 1e6)}")}</p>'
 
 
 def _failures(result: Result, name: str, *, alone: bool) -> str:

@@ -156,9 +156,8 @@ class Load:
 
     Shapes: `queues` holds the queues of each consumer; `messages` and `deliveries` are the totals of all publishers and
     consumers, None for no limit; `copies` is the number of queues that a message reaches, None if unknown; `ready` is
-    the number of messages that the queues held before the run; `unsent_bytes` is how much
-    the kernel accepts from a publisher before it must send, 0 for its default; `publishing` and `consuming` connect the
-    clients of one process.
+    the number of messages that the queues held before the run; `unsent_bytes` is how much the kernel accepts from a
+    publisher before it must send, 0 for its default; `publishing` and `consuming` connect the clients of one process.
     """
 
     address: Address

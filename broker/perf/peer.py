@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from broker.perf import wire
 from broker.perf.faults import Refusal
 from broker.perf.scanner import Scanner, Watch, reason
-from broker.perf.wire import FRAME_MAX_BYTES
+from broker.perf.wire import EMPTY, FRAME_MAX_BYTES, Table
 
 T = TypeVar("T")
 Pending = TypeVar("Pending", bytes, memoryview)
@@ -157,7 +157,7 @@ def send_some(end: socket.socket, pending: Pending) -> Pending:
         return pending
 
 
-class Peer:
+class PeerSocket:
     """A connection that is used call by call until messages flow, and then without blocking.
 
     Shapes: `received` holds what was not used yet, at most a part of a frame once messages flow; the answer to
@@ -204,7 +204,7 @@ class Peer:
         self.socket.close()
 
 
-class PeerConnection(Peer):
+class PeerConnection(PeerSocket):
     """A connection of AMQP with one open channel."""
 
     def __init__(self, address: Address, channel: int, *, receive_bytes: int = 0, unsent_bytes: int = 0) -> None:
@@ -270,14 +270,7 @@ class PeerConnection(Peer):
         request = wire.exchange_declare(self.channel, name, kind, durable=durable, passive=passive)
         self.call(request, wire.EXCHANGE_DECLARE_OK)
 
-    def declare_queue(
-        self,
-        name: str,
-        *,
-        durable: bool,
-        passive: bool = False,
-        arguments: Mapping[str, str | int | bool] = MappingProxyType({}),
-    ) -> int:
+    def declare_queue(self, name: str, *, durable: bool, passive: bool = False, arguments: Table = EMPTY) -> int:
         """Declare a queue (`passive`: only check that it exists) and return how many messages are ready in it."""
         request = wire.queue_declare(self.channel, name, durable=durable, passive=passive, arguments=arguments)
         return _message_count(self.call(request, wire.QUEUE_DECLARE_OK))

@@ -11,7 +11,7 @@ from typing import Final
 from broker.perf import wire
 from broker.perf.histogram import Histogram
 from broker.perf.outcome import RunTally
-from broker.perf.peer import ROOM_BYTES, Peer, send_some
+from broker.perf.peer import ROOM_BYTES, PeerSocket, send_some
 from broker.perf.sender import NEVER_NS
 from broker.perf.spool import DUE_BYTES, STAMP, STAMP_BYTES
 
@@ -84,7 +84,7 @@ class Watch:
 class Receiver:
     """Consumes until it is told to stop. Invariant: no delivery above the quota is acked or counted."""
 
-    def __init__(self, peer: Peer, demand: ReceiverPace, watch: Watch, quota: DeliveryQuota) -> None:
+    def __init__(self, peer: PeerSocket, demand: ReceiverPace, watch: Watch, quota: DeliveryQuota) -> None:
         self.peer = peer
         self.last_ns = 0
         self.delivered = 0
@@ -105,7 +105,6 @@ class Receiver:
         del self.peer.received[: self._scan(self.peer.received, len(self.peer.received))]
 
     def tally(self) -> RunTally:
-        """Return the counts so far."""
         body_bytes = self.scanner.body_bytes * self.delivered // (self.scanner.deliveries or 1)
         return RunTally(delivered=self.delivered, acked=self.acked, deliver_bytes=body_bytes)
 

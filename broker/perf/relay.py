@@ -14,19 +14,14 @@ from typing import cast
 from broker.perf import wire
 from broker.perf.peer import next_frame
 
-_ANSWERS: dict[tuple[int, int], tuple[tuple[int, int], bytes]] = {
-    wire.CONNECTION_START_OK: (wire.CONNECTION_TUNE, wire.TUNE.pack(2047, 131_072, 0)),
-    wire.CONNECTION_OPEN: (wire.CONNECTION_OPEN_OK, b"\x00"),
-    wire.CONNECTION_CLOSE: (wire.CONNECTION_CLOSE_OK, b""),
-    wire.CHANNEL_OPEN: (wire.CHANNEL_OPEN_OK, wire.long_string(b"")),
-    wire.EXCHANGE_DECLARE: (wire.EXCHANGE_DECLARE_OK, b""),
-    wire.EXCHANGE_DELETE: (wire.EXCHANGE_DELETE_OK, b""),
-    wire.QUEUE_DECLARE: (wire.QUEUE_DECLARE_OK, wire.short_string("") + bytes(8)),
-    wire.QUEUE_BIND: (wire.QUEUE_BIND_OK, b""),
-    wire.QUEUE_DELETE: (wire.QUEUE_DELETE_OK, bytes(4)),
-    wire.BASIC_QOS: (wire.BASIC_QOS_OK, b""),
-    wire.BASIC_CONSUME: (wire.BASIC_CONSUME_OK, wire.short_string("")),
-    wire.CONFIRM_SELECT: (wire.CONFIRM_SELECT_OK, b""),
+_ARGUMENTS: dict[tuple[int, int], bytes] = {  # of the answer to each method, whose own number is the next one
+    wire.CONNECTION_OPEN: b"\x00",
+    wire.CHANNEL_OPEN: wire.long_string(b""),
+    wire.QUEUE_DECLARE: wire.short_string("") + bytes(8),
+    wire.QUEUE_DELETE: bytes(4),
+    wire.BASIC_CONSUME: wire.short_string(""),
+    **dict.fromkeys((wire.EXCHANGE_DECLARE, wire.EXCHANGE_DELETE, wire.QUEUE_BIND, wire.CONNECTION_CLOSE), b""),
+    **dict.fromkeys((wire.BASIC_QOS, wire.CONFIRM_SELECT), b""),
 }
 _BODY_SIZE_AT = 11  # in a content header's frame
 _PROPERTIES = wire.long_string(b"\x07productS" + wire.long_string(b"bare relay"))
@@ -111,9 +106,10 @@ class Relay(asyncio.Protocol):
             Relay.consumer = self.transport
         elif name == wire.CONFIRM_SELECT:
             self.confirms = True
-        answer = _ANSWERS.get(name)
-        if answer:
-            self.transport.write(wire.method(channel, *answer))
+        if name == wire.CONNECTION_START_OK:
+            self.transport.write(wire.method(0, wire.CONNECTION_TUNE, wire.TUNE.pack(2047, wire.FRAME_MAX_BYTES, 0)))
+        elif name in _ARGUMENTS:
+            self.transport.write(wire.method(channel, (name[0], name[1] + 1), _ARGUMENTS[name]))
         if name == wire.CONNECTION_CLOSE:
             self.transport.close()
 

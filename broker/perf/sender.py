@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.perf.histogram import Histogram
 from broker.perf.outcome import RunTally
-from broker.perf.peer import Peer, send_some
+from broker.perf.peer import PeerSocket, send_some
 from broker.perf.spool import CHUNK_BYTES, Spool
 
 NEVER_NS: Final = 1 << 62
@@ -35,19 +35,20 @@ class Schedule:
         self._start_ns = at_ns
 
     def due_ns(self, number: int) -> int:
-        """Return the moment at which a message is due; numbers start at 0."""
+        """Return when a message is due; numbers start at 0."""
         return self._start_ns + number * self._period // self._times
 
     def due(self, now_ns: int) -> int:
-        """Return the number of messages due by now."""
+        """Return how many messages are due by now."""
         elapsed_ns = now_ns - self._start_ns
         return ((elapsed_ns + 1) * self._times - 1) // self._period + 1 if elapsed_ns >= 0 else 0
 
 
 @dataclass(frozen=True, slots=True)
 class SenderPace:
-    """The pace of publishing. Shapes: `window` 0 means no confirms; `messages` None means no limit, `per_s` None as
-    fast as possible.
+    """How a sender publishes.
+
+    Shapes: `window` 0 means no confirms; `messages` None means no limit, `per_s` None as fast as possible.
     """
 
     window: int = 0
@@ -63,7 +64,7 @@ class Sender:
 
     def __init__(
         self,
-        peer: Peer,
+        peer: PeerSocket,
         spool: Spool,
         pace: SenderPace,
         confirm_times: Histogram,
@@ -83,7 +84,7 @@ class Sender:
         self._chunk_bytes = min(slice_bytes, spool.length)
         self._at = 0
         self._taken = 0
-        self.confirmed = 0
+        self._confirmed = 0
         self._settled = 0  # messages whose confirm latency has been recorded
         self._waiting: deque[tuple[int, int]] = deque()  # last number of a slice, and when it was due
 
@@ -102,10 +103,13 @@ class Sender:
         """The number of whole messages that the kernel has accepted."""
         return self._taken - -(-len(self._pending) // self._spool.stride)
 
+    @property
+    def confirmed(self) -> int:
+        return self._confirmed - self.scanner.nacked
+
     def tally(self) -> RunTally:
-        """Return the counts so far."""
-        nacked, blocked = self.scanner.nacked, bool(self.blocked_for)
-        return RunTally(self.published, self.confirmed - nacked, nacked, self.scanner.returned, blocked=blocked)
+        nacked, returned, blocked = self.scanner.nacked, self.scanner.returned, bool(self.blocked_for)
+        return RunTally(self.published, self.confirmed, nacked, returned, blocked=blocked)
 
     @property
     def blocked_for(self) -> str:
@@ -120,11 +124,11 @@ class Sender:
     @property
     def done(self) -> bool:
         """Return whether every message is sent, and confirmed if confirms are on."""
-        confirmed = not self._pace.window or self.confirmed >= self._taken
+        confirmed = not self._pace.window or self._confirmed >= self._taken
         return self._taken >= self._limit and not self._pending and confirmed
 
     def wakes_ns(self) -> int:
-        """Return when the next message is due that only the schedule delays; NEVER_NS if only an event decides."""
+        """Return when the next message is due that only the schedule delays; NEVER_NS if only an event can tell."""
         if not self._schedule or self._pending or self._allowed() <= 0:
             return NEVER_NS
         return self._schedule.due_ns(self._taken)
@@ -148,7 +152,7 @@ class Sender:
             self._pending = send_some(self._socket, self._pending)
 
     def settle(self, limit_s: float) -> None:
-        """Wait until the broker has read everything and sent all returns.
+        """Wait until the broker has read everything and has returned what it will.
 
         Raises: Refusal, BrokenStream, OSError.
         """
@@ -165,7 +169,7 @@ class Sender:
     def _allowed(self) -> int:
         room = self._limit - self._taken
         if self._pace.window:
-            room = min(room, self._pace.window - self._taken + self.confirmed)
+            room = min(room, self._pace.window - self._taken + self._confirmed)
         return room
 
     def _room(self, now_ns: int) -> int:
@@ -199,7 +203,7 @@ class Sender:
 
     def _count_confirms(self, now_ns: int) -> None:
         confirms = self.scanner.confirms
-        self.confirmed = confirms.count
+        self._confirmed = confirms.count
         waiting = self._waiting
         while waiting:
             last, due_ns = waiting[0]

@@ -18,7 +18,7 @@ from broker.figures.numerals import (
     share_text,
     size_text,
 )
-from broker.perf.result import Generator, Latency, ProcessUse, Result, RunTotals
+from broker.perf.result import Generator, Result
 
 _MUCH_THE_SAME: Final = 0.05  # two runs on one machine can differ by more than this
 _LESS_IS_BETTER: Final = frozenset({"us", "s", "bytes"})
@@ -37,7 +37,7 @@ _MEASURES: Final = (  # name, unit, part of the result, its field
     ("broker peak memory", "bytes", "process", "peak_rss_bytes"),
 )
 _MB = 1e6
-_LATENCY_HEAD = ("", "messages", "min", "mean", "p50", "p75", "p95", "p99", "p99.9", "max")
+_LATENCIES = ("min", "mean", "p50", "p75", "p95", "p99", "p99.9", "max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,8 @@ def rows(results: Sequence[Result]) -> list[Measure]:
     ]
     units = {name: figure.unit for result in results for name, figure in result.figures.items()}
     for name, unit in units.items():
-        values = tuple(_figure(result, name, unit) for result in results)
+        found = [result.figures.get(name) for result in results]
+        values = tuple(one.value if one and one.unit == unit else None for one in found)
         made.append(Measure(spoken(name), unit, values, own=True))
     return [row for row in made if any(value is not None for value in row.values)]
 
@@ -120,11 +121,6 @@ def _option(result: Result, key: str) -> str:
     if isinstance(value, list):
         return ", ".join(item if isinstance(item, str) else json.dumps(item) for item in value)
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _figure(result: Result, name: str, unit: str) -> float | None:
-    figure = result.figures.get(name)
-    return figure.value if figure is not None and figure.unit == unit else None
 
 
 def _measured(result: Result, part: str, field: str) -> float | None:
@@ -179,47 +175,41 @@ def bottleneck_text(generator: Generator) -> str:
 
 def _count_rows(result: Result) -> list[tuple[str, ...]]:
     totals, seconds = result.totals, result.seconds or 1.0
+    rows: list[tuple[str, ...]] = [("", "messages", "per second", "MB/s")]
     rates = {
         "published": (totals.publish_per_s, totals.publish_bytes),
         "confirmed": (totals.confirm_per_s, 0),
         "delivered": (totals.deliver_per_s, totals.deliver_bytes),
     }
-    if totals == RunTotals():
-        return []
-    rows: list[tuple[str, ...]] = [("", "messages", "per second", "MB/s")]
     for name in ("published", "confirmed", "delivered", "acked", "nacked", "returned"):
         per_s, size_bytes = rates.get(name, (0.0, 0))
         megabytes = digits(size_bytes / seconds / _MB) if size_bytes else ""
         if count := getattr(totals, name):
             rows.append((name, count_text(count), count_text(per_s) if per_s else "", megabytes))
-    return rows
+    return rows if len(rows) > 1 else []
 
 
 def latency_rows(result: Result) -> list[tuple[str, ...]]:
     """Return the measured latencies as rows under a header; empty if none were measured."""
-    rows = [("publish to deliver", result.latency_us), ("publish to confirm", result.confirm_latency_us)]
-    shown = [_latency_row(name, latency) for name, latency in rows if latency is not None]
-    return [_LATENCY_HEAD, *shown] if shown else []
-
-
-def _latency_row(name: str, one: Latency) -> tuple[str, ...]:
-    values = (one.min, one.mean, one.p50, one.p75, one.p95, one.p99, one.p99_9, one.max)
-    return (name, count_text(one.count), *(duration_text(value) for value in values))
+    rows: list[tuple[str, ...]] = [("", "messages", *_LATENCIES)]
+    latencies = {"publish to deliver": result.latency_us, "publish to confirm": result.confirm_latency_us}
+    for name, one in latencies.items():
+        if one is not None:
+            values = (getattr(one, field.replace(".", "_")) for field in _LATENCIES)
+            rows.append((name, count_text(one.count), *map(duration_text, values)))
+    return rows if len(rows) > 1 else []
 
 
 def _use_lines(result: Result) -> list[str]:
-    lines = [f"broker     {_process_text(result.process)}"] if result.process else []
-    generator = result.generator
+    lines, process, generator = [], result.process, result.generator
+    if process:
+        each_us = process.cpu_us_per_message
+        each = "" if each_us is None else f", {duration_text(each_us)} per message"
+        memory = f"memory {size_text(process.rss_bytes)}, at most {size_text(process.peak_rss_bytes)}"
+        lines.append(f"broker     CPU {duration_text(process.cpu_s * 1e6)}{each}, {memory}")
     if generator != Generator():
         lines.append(f"generator  CPU {duration_text(generator.cpu_s * 1e6)}, {bottleneck_text(generator)}")
     return lines
-
-
-def _process_text(process: ProcessUse) -> str:
-    text = f"CPU {duration_text(process.cpu_s * 1e6)}"
-    if process.cpu_us_per_message is not None:
-        text += f", {duration_text(process.cpu_us_per_message)} per message"
-    return f"{text}, memory {size_text(process.rss_bytes)}, at most {size_text(process.peak_rss_bytes)}"
 
 
 def _columns(rows: Iterable[Sequence[str]]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,7 +30,7 @@ class RunTopology:
     exchange: str = ""
     kind: str = "topic"
     bindings: tuple[tuple[str, str], ...] = ()
-    arguments: Mapping[str, str | int | bool] = field(default_factory=dict)
+    arguments: wire.Table = field(default_factory=dict)
     predeclared: bool = False
     own_queues: bool = True
     own_exchange: bool = True

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from struct import Struct
 from types import MappingProxyType
 
+Table = Mapping[str, str | int | bool]
+
+EMPTY: Table = MappingProxyType({})
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 FRAME_END = b"\xce"
@@ -71,7 +74,7 @@ def long_string(raw: bytes) -> bytes:
     return len(raw).to_bytes(4, "big") + raw
 
 
-def table(fields: Mapping[str, str | int | bool]) -> bytes:
+def table(fields: Table) -> bytes:
     """Return a field table of strings, 64-bit integers and booleans."""
     return long_string(b"".join(short_string(name) + _field(value) for name, value in fields.items()))
 
@@ -100,14 +103,7 @@ def exchange_declare(channel: int, name: str, kind: str, *, durable: bool, passi
     return method(channel, EXCHANGE_DECLARE, arguments)
 
 
-def queue_declare(
-    channel: int,
-    name: str,
-    *,
-    durable: bool,
-    passive: bool = False,
-    arguments: Mapping[str, str | int | bool] = MappingProxyType({}),
-) -> bytes:
+def queue_declare(channel: int, name: str, *, durable: bool, passive: bool = False, arguments: Table = EMPTY) -> bytes:
     """Return queue.declare of a queue that outlives its connection."""
     flags = bytes(((0b00010 if durable else 0) | passive,))
     return method(channel, QUEUE_DECLARE, b"\x00\x00" + short_string(name) + flags + table(arguments))

@@ -28,7 +28,7 @@ SCENARIOS: Final = {  # name -> the summary in `slotmq perf --help`
     "mqtt": "publish to MQTT subscribers, at QoS 0, 1 or 2, with any number of clients",
     "churn": "make and remove connections, channels, queues, bindings or consumers, over and over",
 }
-_OWN_MODULES: Final = frozenset(("connections", "mqtt", "churn"))
+_MODULES: Final = {"connections": "connections", "churn": "connections", "mqtt": "mqtt"}  # the others: messages
 
 
 def add(name: str, commands: Any) -> None:
@@ -43,4 +43,4 @@ def run(name: str, given: argparse.Namespace, progress: RunProgress) -> Result:
 
 
 def _module(name: str) -> Any:
-    return import_module(f"{__name__}.{name if name in _OWN_MODULES else 'messages'}")
+    return import_module(f"{__name__}.{_MODULES.get(name, 'messages')}")

@@ -1,39 +1,150 @@
-"""Opens many connections, holds them idle and closes them: the time of each, and the broker's cost of each."""
+"""The scenarios without messages: connections that are opened and held, and objects created and deleted on them."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import math
+import secrets
 import time
-from collections.abc import Awaitable, Callable
-from itertools import count
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count as numbers_from
 from typing import Any, Final
 
-from broker.perf.conversation import TURN_S, Conversation, ScriptedRun
+from broker.figures.numerals import rate_text
+from broker.perf import wire
+from broker.perf.conversation import Conversation
 from broker.perf.crew import Interruption
-from broker.perf.flags import add, add_scenario, at_most, count_or_none, duration, rate
-from broker.perf.flags import count as whole
+from broker.perf.faults import Fault, Refusal
+from broker.perf.flags import (
+    add,
+    add_scenario,
+    add_switch,
+    add_time,
+    at_most,
+    count,
+    count_or_none,
+    duration,
+    heartbeat,
+    rate,
+    seconds_of,
+)
 from broker.perf.histogram import Histogram
-from broker.perf.machine import Stopwatch
-from broker.perf.outcome import cost_figures, time_figures
-from broker.perf.peer import closing, opening
+from broker.perf.machine import ProcessTree, Stopwatch, TreeUsage, make_room
+from broker.perf.outcome import cost_figures, document, generator, time_figures, used
+from broker.perf.peer import Address, Ask, PeerConnection, Script, closing, opening
 from broker.perf.progress import RunProgress
 from broker.perf.result import Figure, Result
+from broker.perf.scenarios import SCENARIOS
 
+KINDS: Final = ("connections", "channels", "queues", "bindings", "consumers")  # of objects that churn
+_EXCHANGE: Final = "amq.topic"
+_ON_A_QUEUE: Final = frozenset({"bindings", "consumers"})
 _MOST_CHANNELS: Final = 65_535
+_TURN_S: Final = 0.2
+
+
+class ScriptedRun:
+    """The conversations of a run, and the resource usage since its start.
+
+    Invariant: `fault` is the first fault of any conversation, None without one; `lost` counts those that had one.
+    """
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        progress: RunProgress,
+        interruption: Interruption,
+        sockets: int,
+        heartbeat_s: float = 0,
+    ) -> None:
+        """Connect to the broker and read the usage of its process; `sockets` is the number that the run needs.
+
+        Raises: Fault, OSError for a broker that refuses a first connection, or a process that does not exist.
+        """
+        make_room(sockets + 1)
+        self.options = options
+        self.progress = progress
+        self.interruption = interruption
+        self.address: Address = options.uri
+        self.open: set[Conversation] = set()
+        self.fault: Fault | None = None
+        self.lost = 0
+        self._heartbeat_s = heartbeat_s
+        first = PeerConnection(self.address, 1)
+        self._product = first.product
+        first.close()
+        self._tree = ProcessTree(options.pid) if options.pid else None
+        self._outset = self.usage()
+        if self._tree is not None:
+            if self._outset is None or not self._outset.rss_bytes:
+                raise Fault(f"no process {options.pid} on this machine")
+            self._tree.reset_peak()
+        self._watch = Stopwatch()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether nothing further may begin, after a fault or Ctrl-C."""
+        return self.fault is not None or self.interruption.asked
+
+    def usage(self) -> TreeUsage | None:
+        """Return what the broker has used so far, None if its process is unknown."""
+        return self._tree.usage() if self._tree else None
+
+    async def dial(self, script: Script) -> Conversation | None:
+        """Return a new conversation that has followed `script`; None, with the fault, if it could not."""
+        try:
+            talk = await Conversation.connect(self.address, self._forget, self._heartbeat_s)
+        except OSError as error:
+            self._note(Refusal(f"no more connections: {error.strerror or error}"))
+            return None
+        self.open.add(talk)
+        return talk if await self.follow(talk, script) else None
+
+    async def follow(self, talk: Conversation, script: Script) -> bool:
+        """Return whether the conversation could follow a script to its end."""
+        with suppress(Fault):  # which `_forget` has noted
+            await talk.follow(script)
+            return True
+        return False
+
+    def result(self, figures: Mapping[str, Figure], failures: Iterable[str], busy_share: float) -> Result:
+        """Return the result document, after closing what is still open."""
+        for talk in list(self.open):
+            talk.end()
+        return document(
+            self.options,
+            self._product,
+            self._watch.seconds(),
+            generator=generator(self._watch.cpu_s(), busy_share),
+            process=used(self._outset, self.usage(), 0),
+            figures=dict(figures),
+            failures=tuple(failures),
+        )
+
+    def _forget(self, talk: Conversation) -> None:
+        self.open.discard(talk)
+        if talk.fault is not None:
+            self._note(talk.fault)
+
+    def _note(self, fault: Fault) -> None:
+        self.fault = self.fault or fault
+        self.lost += 1
 
 
 def add_connections(commands: Any) -> None:
     """Add the scenario's parser."""
-    parser = add_scenario(commands, "connections")
+    parser = add_scenario(commands, "connections", SCENARIOS["connections"])
     load = parser.add_argument_group("connections")
-    add(load, "-n --connections", "N", whole, "number of connections, default 1000", 1000)
+    add(load, "-n --connections", "N", count, "number of connections, default 1000", 1000)
     channels = at_most(count_or_none, _MOST_CHANNELS, "AMQP can number")
     add(load, "-X --channels", "N", channels, "channels per connection, default 1", 1)
-    add(load, "-w --at-once", "N", whole, "simultaneous handshakes, default 1", 1)
+    add(load, "-w --at-once", "N", count, "simultaneous handshakes, default 1", 1)
     add(load, "-r --rate", "R", rate, "open at most R per second")
     add(load, "-z --hold", "T", duration, "hold them for T, default 2s", 2.0)
-    add(load, "--heartbeat", "T", _heartbeat, "heartbeat, default 60s; 0: none", 60)
+    add(load, "--heartbeat", "T", heartbeat, "heartbeat, default 60s; 0: none", 60)
 
 
 def run_connections(options: argparse.Namespace, progress: RunProgress) -> Result:
@@ -89,7 +200,7 @@ class Gathering(ScriptedRun):
         now_s = time.monotonic()
         until_s, tell_s = now_s + self.options.hold, now_s + self.options.interval
         while (now_s := time.monotonic()) < until_s and not self.interruption.asked and self.open:
-            await asyncio.sleep(min(TURN_S, until_s - now_s))
+            await asyncio.sleep(min(_TURN_S, until_s - now_s))
             if now_s >= tell_s:
                 tell_s += self.options.interval
                 self.progress.show(f"holding {len(self.open):,} connections  {until_s - now_s:.0f} s to go")
@@ -107,13 +218,13 @@ class Gathering(ScriptedRun):
 
         A fault or Ctrl-C stops further work, unless it is the `last`.
         """
-        began_s, numbers, ends = time.monotonic(), iter(range(total)), count(1)
+        began_s, numbers, ends = time.monotonic(), iter(range(total)), numbers_from(1)
 
         async def worker() -> None:
             for number in numbers:
                 due_s = began_s + number / per_s if per_s else 0.0
                 while (early_s := due_s - time.monotonic()) > 0 and not self.stopping:  # noqa: ASYNC110  Ctrl-C is a flag
-                    await asyncio.sleep(min(TURN_S, early_s))
+                    await asyncio.sleep(min(_TURN_S, early_s))
                 if self.stopping and not last:
                     return
                 await work()
@@ -128,8 +239,147 @@ class Gathering(ScriptedRun):
         return [f"{opened:,} of {wanted:,} connections opened, {self.lost:,} refused or lost: {self.fault}"]
 
 
-def _heartbeat(text: str) -> int:
-    value = duration(text)
-    if value != int(value) or value > _MOST_CHANNELS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not whole seconds up to 65535")
-    return int(value)
+def add_churn(commands: Any) -> None:
+    """Add the scenario's parser."""
+    parser = add_scenario(commands, "churn", SCENARIOS["churn"])
+    load = parser.add_argument_group("churn")
+    load.add_argument("kind", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
+    add(load, "-w --workers", "N", count, "number of workers with a connection each, default 4", 4)
+    add_time(load)
+    add(load, "-C --cycles", "N", count, "make and remove N in total")
+    add_switch(load, "--durable", "use durable queues, which are written to disk")
+
+
+def run_churn(options: argparse.Namespace, progress: RunProgress) -> Result:
+    """Create and delete until the time is over.
+
+    Raises: Fault, OSError if not even the first object could be created.
+    """
+    with Interruption() as interruption:
+        return asyncio.run(Churn(options, progress, interruption, options.workers).run())
+
+
+class Churn(ScriptedRun):
+    """The workers of a run. Invariant: a worker that is told to stop deletes what it created."""
+
+    async def run(self) -> Result:
+        """Return the result. Raises: Fault if not even the first object could be created."""
+        kind, quota = self.options.kind, CycleQuota(self.options.cycles, lambda: self.stopping)
+        workers = [CycleWorker(kind, self.address, self.options.durable) for _ in range(self.options.workers)]
+        talks: list[Conversation | None] = [None] * len(workers)
+        if kind != "connections":
+            talks = await asyncio.gather(*(self.dial(worker.begin()) for worker in workers))
+        before, watch = self.usage(), Stopwatch()
+        quota.until_s = time.monotonic() + (seconds_of(self.options) or math.inf)
+        async with asyncio.TaskGroup() as group:
+            telling = group.create_task(self._tell(quota))
+            await asyncio.gather(*(self._churn(*pair, quota) for pair in zip(workers, talks, strict=True)))
+            took_s, busy_share, after = watch.seconds(), watch.busy_share(), self.usage()
+            telling.cancel()
+        held = [(talk, worker) for talk, worker in zip(talks, workers, strict=True) if talk is not None]
+        await asyncio.gather(*(self.follow(talk, worker.end()) for talk, worker in held if talk in self.open))
+        if not quota.cycles and self.fault is not None:
+            raise self.fault
+        figures = {
+            "cycles_per_second": Figure(quota.cycles / took_s, "per_s"),
+            **time_figures("make", quota.made),
+            **time_figures("undo", quota.undone),
+            **cost_figures(before, after, quota.cycles, cpu="broker_cpu_per_cycle"),
+            "cycles": Figure(quota.cycles, kind),
+        }
+        failures = [] if self.fault is None else [f"after {quota.cycles:,} cycles: {self.fault}"]
+        return self.result(figures, failures, busy_share)
+
+    async def _churn(self, worker: CycleWorker, talk: Conversation | None, quota: CycleQuota) -> None:
+        """Repeat a worker's cycle, one of connections on a new connection each time."""
+        while quota.take():
+            cycle = quota.cycle(*worker.pair())
+            await (self.follow(talk, cycle) if talk else self.dial(cycle))
+
+    async def _tell(self, quota: CycleQuota) -> None:
+        while True:
+            cycles, begun_s = quota.cycles, time.monotonic()
+            await asyncio.sleep(self.options.interval)
+            per_s = (quota.cycles - cycles) / (time.monotonic() - begun_s)
+            self.progress.show(f"{self.options.kind} made and undone  {quota.cycles:,}  {rate_text(per_s)}")
+
+
+@dataclass(slots=True)
+class CycleQuota:
+    """The cycles that may still begin, and the times of those that completed."""
+
+    left: int | None
+    stopping: Callable[[], bool]
+    until_s: float = math.inf
+    made: Histogram = field(default_factory=Histogram)
+    undone: Histogram = field(default_factory=Histogram)
+    cycles: int = 0
+
+    def take(self) -> bool:
+        """Return whether another cycle may begin, and count it."""
+        if self.stopping() or time.monotonic() >= self.until_s or self.left == 0:
+            return False
+        if self.left is not None:
+            self.left -= 1
+        return True
+
+    def cycle(self, make: Script, undo: Script) -> Script:
+        """Run both scripts and record their times."""
+        begun_ns = time.monotonic_ns()
+        yield from make
+        made_ns = time.monotonic_ns()
+        yield from undo
+        self.made.record(made_ns - begun_ns)
+        self.undone.record(time.monotonic_ns() - made_ns)
+        self.cycles += 1
+
+
+class CycleWorker:
+    """Creates and deletes one kind of object on a connection; any queue that it needs belongs to this worker alone."""
+
+    def __init__(self, kind: str, address: Address, durable: bool) -> None:
+        self._kind = kind
+        self._address = address
+        self._queue = f"slotmq-perf-churn-{secrets.token_hex(8)}"
+        self._declare: Ask = wire.queue_declare(1, self._queue, durable=durable), wire.QUEUE_DECLARE_OK
+        self._delete: Ask = wire.queue_delete(1, self._queue), wire.QUEUE_DELETE_OK
+        self._number = 0
+
+    def begin(self) -> Script:
+        """Open the connection and create what the first cycle requires."""
+        yield from opening(self._address, channels=(1,))
+        if self._kind in _ON_A_QUEUE:
+            yield self._declare
+
+    def end(self) -> Script:
+        """Delete what `begin` created, and close the connection."""
+        if self._kind in _ON_A_QUEUE:
+            yield self._delete
+        yield from closing()
+
+    def pair(self) -> tuple[Script, Script]:
+        """Return the scripts of one cycle, which create an object and delete it."""
+        self._number += 1
+        match self._kind:
+            case "connections":
+                return opening(self._address), closing()
+            case "channels":
+                made: Ask = wire.method(2, wire.CHANNEL_OPEN, b"\x00"), wire.CHANNEL_OPEN_OK
+                return _said(made), _said((wire.close(2, wire.CHANNEL_CLOSE), wire.CHANNEL_CLOSE_OK))
+            case "queues":
+                return _said(self._declare), _said(self._delete)
+            case "bindings":
+                binding = (
+                    self._queue,
+                    _EXCHANGE,
+                    f"perf.{self._number}.*.#",
+                )  # always new, like those of short-lived clients
+                made = wire.queue_bind(1, *binding), wire.QUEUE_BIND_OK
+                return _said(made), _said((wire.queue_unbind(1, *binding), wire.QUEUE_UNBIND_OK))
+        cancel = wire.method(1, wire.BASIC_CANCEL, wire.short_string("churn") + b"\x00")
+        made = wire.basic_consume(1, self._queue, "churn", auto_ack=True), wire.BASIC_CONSUME_OK
+        return _said(made), _said((cancel, wire.BASIC_CANCEL_OK))
+
+
+def _said(ask: Ask) -> Script:
+    yield ask

@@ -28,13 +28,13 @@ from broker.perf.flags import (
     size,
     spread,
 )
-from broker.perf.machine import TreeUsage
 from broker.perf.outcome import RunOutcome, RunTally, cost_figures, time_figures
 from broker.perf.parts import Consumers, Load, Share
 from broker.perf.peer import PeerConnection, send_some
 from broker.perf.progress import RunProgress
 from broker.perf.receiver import DeliveryQuota, Receiver, ReceiverPace, Watch
 from broker.perf.result import Figure, Result
+from broker.perf.scenarios import SCENARIOS
 from broker.perf.spool import DUE_BYTES, PASS_DIGITS, STAMP_BYTES, Material, Spool
 from broker.perf.topology import RunTopology, add_addressing, addressing_of, numbered, own_name
 from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
@@ -55,7 +55,7 @@ _SHAPES: Final = ("route.{0}.*.*", "route.*.*.{0}", "*.{0}.#", "#.{0}")  # of bi
 
 def add_throughput(commands: Any) -> None:
     """Add the parser of throughput."""
-    parser = add_scenario(commands, "throughput")
+    parser = add_scenario(commands, "throughput", SCENARIOS["throughput"])
     add_time(add_load(parser))
     add_addressing(parser)
 
@@ -80,7 +80,7 @@ def addressed(options: argparse.Namespace) -> tuple[RunTopology, Load]:
 
 def add_latency(commands: Any) -> None:
     """Add the parser of latency."""
-    parser = add_scenario(commands, "latency", f"; default {_RATE:g} messages per second")
+    parser = add_scenario(commands, "latency", f"{SCENARIOS['latency']}; default {_RATE:g} messages per second")
     add_time(add_load(parser))
     add_addressing(parser)
     parser.set_defaults(rate=_RATE)
@@ -107,7 +107,7 @@ def run_latency(options: argparse.Namespace, progress: RunProgress) -> Result:
 
 def add_fanout(commands: Any) -> None:
     """Add the parser of fanout."""
-    parser = add_scenario(commands, "fanout", f"; default {_CONSUMERS} queues (-y)")
+    parser = add_scenario(commands, "fanout", f"{SCENARIOS['fanout']}; default {_CONSUMERS} queues (-y)")
     load = add_load(parser)
     add(load, "--keys", "N", count, f"number of routing keys, default {_KEYS}", _KEYS)
     add_time(load)
@@ -133,7 +133,7 @@ def run_fanout(options: argparse.Namespace, progress: RunProgress) -> Result:
 
 def add_routing(commands: Any) -> None:
     """Add the parser of routing."""
-    parser = add_scenario(commands, "routing")
+    parser = add_scenario(commands, "routing", SCENARIOS["routing"])
     load = add_load(parser)
     add(load, "--bindings", "N", count, f"number of bindings, default {_BINDINGS}", _BINDINGS)
     add(load, "--match", "SHARE", share, "share of messages that match a binding, default 1%%", 0.01)
@@ -194,7 +194,7 @@ def _key(number: int, draw: Random) -> str:
 def add_backlog(commands: Any) -> None:
     """Add the parser of backlog."""
     messages = 100_000
-    parser = add_scenario(commands, "backlog", f"; default {messages} messages (-C), persistent")
+    parser = add_scenario(commands, "backlog", f"{SCENARIOS['backlog']}; default {messages} messages (-C), persistent")
     load = add_load(parser)
     add(load, "--queues", "N", count, "number of queues, published to in turn, default 1", 1)
     add_switch(load, "--transient", "publish transient messages")
@@ -211,7 +211,11 @@ def run_backlog(options: argparse.Namespace, progress: RunProgress) -> Result:
     with stage(options, topology, progress) as here:
         before = here.usage()
         outcome = here.run(filling)
-        figures = _filled(outcome, before)
+        figures, published = {"fill": Figure(outcome.publish_s, "s")}, outcome.tally.published
+        figures |= cost_figures(outcome.before, outcome.after, published, cpu="fill_cpu_per_message")
+        if before and outcome.after and published:
+            figures["memory_growth"] = Figure(outcome.after.rss_bytes - before.rss_bytes, "bytes")
+        figures |= cost_figures(before, outcome.after, published, memory="memory_per_message")
         kept = outcome.tally.published - outcome.tally.nacked - outcome.tally.returned
         if kept and not outcome.failures and not outcome.interrupted:
             wanted = min(kept, options.cmessages or kept)
@@ -237,17 +241,9 @@ def _append(first: RunOutcome, second: RunOutcome) -> None:
     first.interrupted = second.interrupted
 
 
-def _filled(outcome: RunOutcome, before: TreeUsage | None) -> dict[str, Figure]:
-    figures, published = {"fill": Figure(outcome.publish_s, "s")}, outcome.tally.published
-    figures |= cost_figures(outcome.before, outcome.after, published, cpu="fill_cpu_per_message")
-    if before and outcome.after and published:
-        figures["memory_growth"] = Figure(outcome.after.rss_bytes - before.rss_bytes, "bytes")
-    return figures | cost_figures(before, outcome.after, published, memory="memory_per_message")
-
-
 def add_pingpong(commands: Any) -> None:
     """Add the scenario's parser."""
-    parser = add_scenario(commands, "pingpong", ", one in flight in each pair, unconfirmed")
+    parser = add_scenario(commands, "pingpong", f"{SCENARIOS['pingpong']}, one in flight in each pair, unconfirmed")
     load = parser.add_argument_group("load")
     add(load, "-x --pairs", "N", count, f"number of pairs, default {_PAIRS}", _PAIRS)
     add(load, "-s --size", "SIZE", size, f"size of a body, default {STAMP_BYTES} bytes", STAMP_BYTES)
@@ -295,7 +291,6 @@ class PairSide(Receiver):
             self._out = send_some(self._socket, bytes(self._spool.buffer[: self._spool.stride]))
 
     def tally(self) -> RunTally:
-        """Return the counts so far."""
         return super().tally()._replace(published=self.sent)
 
     def react(self, events: int, now_ns: int) -> None:

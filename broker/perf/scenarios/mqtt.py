@@ -30,6 +30,7 @@ from broker.perf.peer import ROOM_BYTES, send_some
 from broker.perf.progress import RunProgress
 from broker.perf.receiver import Receiver, ReceiverPace
 from broker.perf.result import Figure, Result
+from broker.perf.scenarios import SCENARIOS
 from broker.perf.sender import Sender
 from broker.perf.spool import CHUNK_BYTES, STAMP_BYTES, Material, Spool
 from broker.perf.topology import own_name
@@ -40,7 +41,7 @@ _PACKET_IDS: Final = 0xFFFF
 
 def add_mqtt(commands: Any) -> None:
     """Add the scenario's parser."""
-    parser = add_scenario(commands, "mqtt", default_uri="mqtt://guest:guest@127.0.0.1:1883", ports=MQTT_PORTS)
+    parser = add_scenario(commands, "mqtt", SCENARIOS["mqtt"], "mqtt://guest:guest@127.0.0.1:1883", MQTT_PORTS)
     load = parser.add_argument_group("load")
     few = at_most(count, _PACKET_IDS, "MQTT has packet ids")
     add(load, "-x --publishers --producers", "N", count_or_none, "publishers, default 1", 1)
@@ -119,7 +120,6 @@ class MqttSender(Sender):
     _answers = b""
 
     def interest(self, now_ns: int) -> int:
-        """Return the selector events to wait for."""
         return EVENT_READ | EVENT_WRITE if self._answers else super().interest(now_ns)
 
     def push(self, now_ns: int) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from broker.perf import wire
-from broker.perf.peer import Peer
+from broker.perf.peer import PeerSocket
 
 
-class LoosePeer(Peer):
+class LoosePeer(PeerSocket):
     """The part of a peer that a sender or receiver uses."""
 
     def __init__(self, end: socket.socket, channel: int) -> None:
@@ -20,7 +20,7 @@ class LoosePeer(Peer):
 
 
 @contextmanager
-def loose_peer(channel: int = 1) -> Iterator[tuple[Peer, socket.socket]]:
+def loose_peer(channel: int = 1) -> Iterator[tuple[PeerSocket, socket.socket]]:
     """Return a peer and the broker's end of its socket."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)

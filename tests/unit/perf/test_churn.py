@@ -10,7 +10,7 @@ from pamqp import frame
 
 from broker.perf.faults import Refusal
 from broker.perf.peer import Address, Script, opening
-from broker.perf.scenarios.churn import KINDS, CycleQuota, CycleWorker
+from broker.perf.scenarios.connections import KINDS, CycleQuota, CycleWorker
 
 TUNE = pack(">HHHIH", 10, 30, 2047, 131_072, 60)
 PAIRS = {
@@ -43,6 +43,14 @@ def said(script: Script) -> list[Any]:
         return methods
 
 
+def cycles(worker: CycleWorker, allowed: CycleQuota) -> list[Any]:
+    """Return the methods of a worker's cycles, until the quota is used up."""
+    methods = []
+    while allowed.take():
+        methods += said(allowed.cycle(*worker.pair()))
+    return methods
+
+
 def names(methods: list[Any]) -> list[str]:
     """Return the names of methods."""
     return [method.name for method in methods]
@@ -53,7 +61,7 @@ def test_a_cycle_makes_and_undoes(kind: str) -> None:
     """Five cycles are five pairs, in turn, with both times of each."""
     allowed = quota(5)
     worker = CycleWorker(kind, Address("127.0.0.1", 1), durable=False)
-    assert names(said(worker.cycles(allowed))) == list(PAIRS[kind]) * 5
+    assert names(cycles(worker, allowed)) == list(PAIRS[kind]) * 5
     assert (allowed.cycles, allowed.made.count, allowed.undone.count) == (5, 5, 5)
 
 
@@ -70,8 +78,7 @@ def test_a_worker_leaves_nothing(kind: str) -> None:
 def test_a_cycle_of_connections_is_a_connection() -> None:
     """A cycle opens and closes a connection, without a channel."""
     allowed = quota(1)
-    assert allowed.take()
-    methods = said(CycleWorker("connections", Address("127.0.0.1", 1), durable=False).connection(allowed))
+    methods = cycles(CycleWorker("connections", Address("127.0.0.1", 1), durable=False), allowed)
     assert names(methods) == [*OPENED, "Connection.Close"]
     assert allowed.cycles == 1
 
@@ -84,7 +91,7 @@ def test_a_connection_has_the_channels_that_are_asked_for() -> None:
 
 def test_the_same_binding_goes_as_came_and_the_next_is_another() -> None:
     """An unbind has the arguments of its bind, and each cycle has its own key."""
-    methods = said(CycleWorker("bindings", Address("127.0.0.1", 1), durable=False).cycles(quota(3)))
+    methods = cycles(CycleWorker("bindings", Address("127.0.0.1", 1), durable=False), quota(3))
     keys = [(method.queue, method.exchange, method.routing_key) for method in methods]
     assert keys[::2] == keys[1::2]
     assert len(set(keys)) == 3
@@ -94,7 +101,7 @@ def test_the_same_binding_goes_as_came_and_the_next_is_another() -> None:
 def test_queues_are_durable_when_they_shall_be(durable: bool) -> None:
     """The declare is durable if configured, and no two workers use one queue name."""
     first, second = (CycleWorker("queues", Address("127.0.0.1", 1), durable) for _ in range(2))
-    declares = [said(worker.cycles(quota(1)))[0] for worker in (first, second)]
+    declares = [cycles(worker, quota(1))[0] for worker in (first, second)]
     assert [declare.durable for declare in declares] == [durable, durable]
     assert declares[0].queue != declares[1].queue
 
@@ -102,7 +109,7 @@ def test_queues_are_durable_when_they_shall_be(durable: bool) -> None:
 def test_a_cycle_that_fails_is_not_counted() -> None:
     """A queue that was created and could not be deleted does not count as a cycle."""
     allowed = quota(None)
-    script = CycleWorker("queues", Address("127.0.0.1", 1), durable=False).cycles(allowed)
+    script = allowed.cycle(*CycleWorker("queues", Address("127.0.0.1", 1), durable=False).pair())
     next(script)
     script.send(b"")
     with pytest.raises(Refusal):

@@ -10,7 +10,7 @@ import pytest
 from pamqp import commands, frame
 
 from broker.perf import wire
-from broker.perf.peer import Peer
+from broker.perf.peer import PeerSocket
 from broker.perf.receiver import DeliveryQuota, Receiver, ReceiverPace, Watch
 from broker.perf.spool import STAMP
 from tests.unit.perf.loose_peer import loose_peer
@@ -22,7 +22,7 @@ def delivery(tag: int, body: bytes) -> bytes:
     return frame.marshal(method, 2) + wire.content(2, body, persistent=False)
 
 
-def receiver(peer: Peer, demand: ReceiverPace, quota: DeliveryQuota | None = None) -> tuple[Receiver, Watch]:
+def receiver(peer: PeerSocket, demand: ReceiverPace, quota: DeliveryQuota | None = None) -> tuple[Receiver, Watch]:
     """Return a started receiver and its figures."""
     watch = Watch(demand.body_bytes)
     made = Receiver(peer, demand, watch, quota or DeliveryQuota(None))
@@ -124,3 +124,15 @@ def test_a_rate_pauses_reading() -> None:
         assert (one.delivered, one.wakes_ns(), one.interest(1)) == (2, 200_000_001, 0)
         one.react(0, 200_000_001)
         assert one.interest(200_000_001) == EVENT_READ
+
+
+def test_what_came_with_the_answer_to_consume_is_counted_once() -> None:
+    """Deliveries that were read before the start are counted, and one that was read in part only when it is whole."""
+    with loose_peer(2) as (peer, broker):
+        second = delivery(2, b"body")
+        peer.received += delivery(1, b"body") + second[:20]
+        one, _ = receiver(peer, ReceiverPace(1, 4))
+        assert (one.delivered, acks(broker)) == (1, [(1, False)])
+        broker.send(second[20:])
+        one.react(EVENT_READ, 1)
+        assert (one.delivered, acks(broker)) == (2, [(2, False)])

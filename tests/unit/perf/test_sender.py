@@ -11,7 +11,7 @@ from pamqp import commands, frame
 from broker.perf import wire
 from broker.perf.faults import Refusal
 from broker.perf.histogram import Histogram
-from broker.perf.peer import Peer
+from broker.perf.peer import PeerSocket
 from broker.perf.sender import NEVER_NS, Sender, SenderPace
 from broker.perf.spool import Material, Spool
 from tests.unit.perf.loose_peer import loose_peer
@@ -19,7 +19,7 @@ from tests.unit.perf.loose_peer import loose_peer
 SPOOL_BYTES = 10_000
 
 
-def sender(peer: Peer, pace: SenderPace, at_ns: int = 0, size: int = 16) -> Sender:
+def sender(peer: PeerSocket, pace: SenderPace, at_ns: int = 0, size: int = 16) -> Sender:
     """Return a sender whose schedule starts at `at_ns`."""
     made = Sender(peer, Spool(Material("x", ("key",), size), 0, SPOOL_BYTES), pace, Histogram())
     made.start(at_ns)
