@@ -13,7 +13,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -142,17 +142,8 @@ def latency(ground: Ground) -> None:
     The archive is the command as a user starts it, on the same machine.
     """
     plan = ground.plan
-    words: tuple[str, ...] = (
-        "-r",
-        str(plan.latency_rate),
-        "-s",
-        str(plan.body_bytes),
-        "-a",
-        "--persistent",
-        "-e",
-        _EXCHANGE,
-    )
-    words = (*words, "-k", "bench.latency", "-z", f"{plan.latency_slice_s}s")
+    flags = f"-r {plan.latency_rate} -s {plan.body_bytes} -a --persistent -e {_EXCHANGE} -k bench.latency"
+    words = f"{flags} -z {plan.latency_slice_s}s".split()
     with slotmq(ground.folder / "latency") as broker:
         assert broker.folder is not None
         peer = PeerConnection(broker.address, PUBLISH_CHANNEL)
@@ -165,7 +156,7 @@ def latency(ground: Ground) -> None:
                 _slice(ground, broker, FOLLOWED, words)
 
 
-def _slice(ground: Ground, broker: Broker, name: str, words: tuple[str, ...]) -> None:
+def _slice(ground: Ground, broker: Broker, name: str, words: Sequence[str]) -> None:
     times = perf(broker, "latency", *words, limit_s=_LIMIT_S)[0].latency_us
     if times is None:
         raise WrongResult("latency: no message came")

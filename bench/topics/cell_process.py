@@ -10,7 +10,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -244,19 +244,10 @@ def main() -> None:
     bound = int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
     cell = Cell()
-    verbs: Mapping[str, Callable[..., Figures]] = {
-        "build": cell.build,
-        "settle": cell.settle,
-        "lap": cell.lap,
-        "footprint": cell.footprint,
-        "change": cell.change,
-        "storm": cell.storm,
-        "cache": cell.cache,
-    }
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            answer = verbs[request.pop("do")](**request)
+            answer = getattr(cell, request.pop("do"))(**request)
         except MemoryError:
             answer = {"error": f"more than {bound >> 20} MiB"}
         except Exception as error:  # noqa: BLE001 an engine's error is reported to the parent, and the next request is served
