@@ -20,7 +20,7 @@ from typing import Final
 
 from bench.service import START_LIMIT_S, NotStarted, Service
 from broker.perf import conductor
-from broker.perf.faults import Refusal
+from broker.perf.faults import Refusal, RunFailed
 from broker.perf.machine import ProcessTree
 from broker.perf.peer import Address, PeerConnection
 
@@ -38,6 +38,7 @@ __all__ = [
     "rabbitmq",
     "rabbitmq_script",
     "relay",
+    "run_slotmq",
     "slotmq",
     "with_tenants",
 ]
@@ -235,6 +236,20 @@ def slotmq(
             mqtt=Address(host, mqtt_port) if mqtt else None,
         )
         yield with_tenants(broker) if tenants else broker
+
+
+def run_slotmq(package: Path, *words: str, limit_s: float) -> str:
+    """Run a command of the command line, and return what it prints. Raises: RunFailed with its last line."""
+    what = f"slotmq {' '.join(words[:2])}"
+    command, environment = [sys.executable, "-m", "broker", *words], {**os.environ, "PYTHONPATH": str(package)}
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        raise RunFailed(f"{what} took longer than {limit_s:.0f} s") from None
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise RunFailed(said[-1] if said else f"{what} ended with {done.returncode}")
+    return done.stdout
 
 
 @contextmanager

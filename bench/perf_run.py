@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from urllib.parse import quote, urlencode
 
-from bench.brokers import PROJECT, Broker
-from bench.light import Companion
+from bench.brokers import PROJECT, Broker, run_slotmq
+from bench.light import companion
 from bench.meter import Meter
 from bench.run import Figures
 from bench.stage import NotOffered
@@ -27,28 +24,15 @@ def perf(broker: Broker, scenario: str, *flags: str, limit_s: float) -> tuple[Re
         if not broker.mqtt:
             raise NotOffered
         place = f"mqtt://guest:guest@{broker.mqtt.host}:{broker.mqtt.port}"
-    command = [sys.executable, "-m", "broker", "perf", scenario, "--uri", place, "--json", "--quiet"]
+    words = ["perf", scenario, "--uri", place, "--json", "--quiet", *flags]
     if broker.processes:
-        command += ["--pid", str(broker.processes.root)]
+        words += ["--pid", str(broker.processes.root)]
     meter = Meter(broker)
     meter.start()
-    with Companion(broker):
-        try:
-            done = subprocess.run(
-                [*command, *flags],
-                env={**os.environ, "PYTHONPATH": str(PROJECT)},
-                capture_output=True,
-                text=True,
-                timeout=limit_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise RunFailed(f"slotmq perf {scenario} took longer than {limit_s:.0f} s") from None
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise RunFailed(said[-1] if said else f"slotmq perf {scenario} ended with {done.returncode}")
+    with companion(broker):
+        printed = run_slotmq(PROJECT, *words, limit_s=limit_s)
     try:
-        result = Result.from_json(done.stdout)
+        result = Result.from_json(printed)
     except BadDocument as error:
         raise RunFailed(f"slotmq perf {scenario}: {error}") from None
     if result.failures:

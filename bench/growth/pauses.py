@@ -8,10 +8,8 @@ itself notes what the longest turn of its loop computed. A second broker, of sou
 from __future__ import annotations
 
 import json
-import os
 import select
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import brokers
-from bench.brokers import PROJECT, Broker
+from bench.brokers import PROJECT, Broker, run_slotmq
 from bench.ground import EXCHANGE, control, declare_bound, sink, source
 from bench.growth.turn_sampler import prefix
 from bench.herd import Herd
@@ -105,11 +103,7 @@ class Group:
 
     def slotmq(self, *words: str) -> None:
         """Run a command of the command line. Raises: RunFailed."""
-        command = [sys.executable, "-m", "broker", *words, "--data-dir", str(self.broker.folder)]
-        variables = {**os.environ, "PYTHONPATH": str(self._package)}
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
-        if done.returncode:
-            raise RunFailed(f"{words[0]}: {done.stderr.strip()}")
+        run_slotmq(self._package, *words, "--data-dir", str(self.broker.folder), limit_s=_LIMIT_S)
 
     def until(self, ready: int) -> None:
         """Return when the queue has this many ready messages. Raises: RunFailed."""
