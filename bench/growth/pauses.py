@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from bench import brokers
 from bench.brokers import PROJECT, Broker, run_slotmq
-from bench.ground import EXCHANGE, control, declare_bound, sink, source
+from bench.ground import EXCHANGE, control, declare_bound, fill, sink
 from bench.growth.turn_sampler import prefix
 from bench.herd import Herd
 from bench.light import LightClient
@@ -61,9 +61,7 @@ class Group:
     def fill(self) -> None:
         """Publish the messages into one queue."""
         declare_bound(self.peer, [_QUEUE, _TARGET], ["g.#", "t.#"], durable=False)
-        filler = Herd([source(self.broker.address, ["g.x"], window=0, messages=self.count)], [])
-        filler.run(_LIMIT_S, lambda: filler.confirmed >= self.count)
-        filler.close()
+        fill(self.broker.address, ["g.x"], self.count, _LIMIT_S)
         self.until(self.count)
 
     def hold(self) -> None:
