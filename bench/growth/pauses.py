@@ -71,7 +71,8 @@ class Group:
         self.peer = PeerConnection(self.broker.address, CONSUME_CHANNEL)
         self.peer.consume(_QUEUE, "c", auto_ack=False, prefetch=0)
         herd = Herd([], [sink(self.peer, 0)])
-        herd.run(_LIMIT_S, lambda: herd.delivered >= self.count)
+        herd.reach(_LIMIT_S, lambda: herd.delivered >= self.count, f"fewer than {self.count:,} messages came")
+        self.peer.received.clear()  # the herd has counted it
         self.peer.socket.setblocking(True)
 
     def declare(self) -> None:
@@ -93,10 +94,9 @@ class Group:
         self.peer.socket.sendall(wire.method(self.peer.channel, _METHODS[verb], arguments))
 
     def call(self, verb: str, arguments: bytes = b"") -> None:
-        """Send a method, and read until its answer; deliveries on the way are discarded."""
+        """Send a method, and read until its answer."""
         self.send(verb, arguments)
         number, kind = _METHODS[verb]
-        self.peer.received.clear()
         self.peer.await_method((number, kind + 1))
 
     def slotmq(self, *words: str) -> None:
@@ -151,7 +151,6 @@ def _ack(group: Group) -> None:
 
 
 def _delete(group: Group) -> None:
-    group.peer.received.clear()
     group.peer.call(wire.queue_delete(group.peer.channel, _QUEUE), wire.QUEUE_DELETE_OK)
 
 

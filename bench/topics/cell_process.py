@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.topics import hostile
+from bench.topics import workload
 from bench.topics.published_engines import make_engine
 from broker.compiled import kind
 from broker.routing.cache import CacheLimits
@@ -138,7 +138,7 @@ class Cell:
 
     def storm(self, engine: str, family: str, patterns: int, matches: int, bound_s: float) -> Figures:
         """Match the keys of a hostile family one by one."""
-        texts, keys = hostile.families(patterns)[family]
+        texts, keys = workload.hostile_families(patterns)[family]
         self._renew(engine, texts)
         for text in texts:
             self._add(text)

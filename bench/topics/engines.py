@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from bench.brokers import PROJECT
 from bench.stage import EXPECTED, Stage
-from bench.topics import hostile, workload
+from bench.topics import workload
 from bench.topics.published_engines import ENGINES, PUBLISHED
 from broker.perf.faults import RunFailed
 from broker.routing.index import AUTO, CHOICES, DEFAULT
@@ -188,7 +188,7 @@ def hostility(stage: Stage) -> None:
     plan = stage.plan
     for name, form, folder in contestants(stage, CHOSEN):
         with stage.guarded(f"hostile, {name}, {form}"), closing(Cell(folder, plan.memory_bound_bytes)) as cell:
-            for family in hostile.families(1):
+            for family in workload.hostile_families(1):
                 answer = cell.ask(
                     "storm",
                     engine=name,

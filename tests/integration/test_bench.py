@@ -161,7 +161,7 @@ def test_a_second_user_who_is_refused_fails_the_run(broker: brokers.Broker) -> N
         pass
 
 
-@pytest.mark.parametrize("name", ["delete, unacked", "rollback", "connection lost", "the same import"])
+@pytest.mark.parametrize("name", ["ack", "delete, unacked", "rollback", "connection lost", "the same import"])
 def test_a_verb_over_a_group_is_carried_out_beside_a_light_client(tmp_path: Path, name: str) -> None:
     """The verb has its effect, and the light client's longest wait and the broker's turns are measured."""
     turns = tmp_path / "turns"
