@@ -117,7 +117,7 @@ class Service:
             if found := pattern.search(self.said()):
                 return found
             if not self.alive:
-                break
+                raise self.failed(f"ended with exit code {self.exit_code} before it was ready")
             time.sleep(_LOOK_S)
         raise self.failed()
 
