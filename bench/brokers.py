@@ -18,9 +18,9 @@ from pathlib import Path
 from shutil import which
 from typing import Final
 
-from bench.service import START_LIMIT_S, NotStarted, Service
+from bench.service import START_LIMIT_S, WITHOUT_HTTP, NotStarted, Service
 from broker.perf import conductor
-from broker.perf.faults import Refusal
+from broker.perf.faults import Refusal, RunFailed
 from broker.perf.machine import ProcessTree
 from broker.perf.peer import Address, PeerConnection
 
@@ -38,13 +38,13 @@ __all__ = [
     "rabbitmq",
     "rabbitmq_script",
     "relay",
+    "run_slotmq",
     "slotmq",
     "with_tenants",
 ]
 PROJECT = Path(__file__).resolve().parent.parent
 _OPEN_FILES = 65_536  # epmd and the Erlang VM iterate over the whole range of descriptors at their start
 _READY = re.compile(r"amqps?://(?:[^\s@/]*@)?([\w.\-]+|\[[0-9a-f:]+\]):(\d+)")
-WITHOUT_HTTP = {"SLOTMQ_HTTP__ENABLED": "false", "SLOTMQ_METRICS__ENABLED": "false"}
 _RABBITMQ_SCRIPTS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "/opt/rabbitmq/sbin/rabbitmq-server")
 VHOST, OTHER_VHOST = "bench", "bench-other"
 RIGHTS = r"^(bench|slotmq-perf-|amq\.default$)"
@@ -221,7 +221,8 @@ def slotmq(
             folder.mkdir(parents=True, exist_ok=True)
             service.command += ["--load-definitions", str(write_definitions(folder / "definitions.json"))]
         service.start()
-        host, port = _await_ready_line(service)
+        ready = service.await_line(_READY)
+        host, port = ready[1].strip("[]"), int(ready[2])
         service.command = [*command, "--port", str(port)]  # after a restart its users come from the store
         address = Address(host, port)
         broker = Broker(
@@ -235,6 +236,20 @@ def slotmq(
             mqtt=Address(host, mqtt_port) if mqtt else None,
         )
         yield with_tenants(broker) if tenants else broker
+
+
+def run_slotmq(package: Path, *words: str, limit_s: float) -> str:
+    """Run a command of the command line, and return what it prints. Raises: RunFailed with its last line."""
+    what = f"slotmq {' '.join(words[:2])}"
+    command, environment = [sys.executable, "-m", "broker", *words], {**os.environ, "PYTHONPATH": str(package)}
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        raise RunFailed(f"{what} took longer than {limit_s:.0f} s") from None
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise RunFailed(said[-1] if said else f"{what} ended with {done.returncode}")
+    return done.stdout
 
 
 @contextmanager
@@ -374,18 +389,6 @@ def _bound_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft > _OPEN_FILES:
         resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, hard))
-
-
-def _await_ready_line(service: Service) -> tuple[str, int]:
-    deadline = time.monotonic() + START_LIMIT_S
-    while time.monotonic() < deadline:
-        match = _READY.search(service.said())
-        if match:
-            return match[1].strip("[]"), int(match[2])
-        if not service.alive:
-            break
-        time.sleep(0.02)
-    raise service.failed()
 
 
 def _free_ports(count: int) -> list[int]:

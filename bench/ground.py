@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from random import Random
 
+from bench.herd import Herd
 from broker.perf import wire
 from broker.perf.histogram import Histogram
 from broker.perf.peer import Address, PeerConnection
@@ -17,9 +18,12 @@ EXCHANGE = "growth"
 BODY_BYTES = 16
 WINDOW = 1_000
 LEAD = 2_000
+PREFETCH = 1_000
+ACK_EVERY = 100
 _SPOOL_MAX_BYTES = 64 << 20
 _CHUNK_BYTES = 65_536
 _PACED_WINDOW = 20_000
+_FILL_WINDOW = 10_000
 _PACED_BODY_BYTES = 64
 _UNTIMED = Watch(0)
 _SEED = 20_240_229
@@ -47,7 +51,7 @@ def bind_all(peer: PeerConnection, name: str, binding_keys: Iterable[str]) -> No
     peer.call_all((wire.queue_bind(peer.channel, name, EXCHANGE, key) for key in binding_keys), wire.QUEUE_BIND_OK)
 
 
-def consume_all(peer: PeerConnection, names: Sequence[str], prefetch: int) -> None:
+def consume_all(peer: PeerConnection, names: Sequence[str], prefetch: int = PREFETCH) -> None:
     """Start a consumer on each queue, all on one channel; tags of equal length make deliveries of equal length."""
     peer.call(wire.basic_qos(peer.channel, prefetch), wire.BASIC_QOS_OK)
     requests = [
@@ -86,7 +90,16 @@ def paced_source(address: Address, keys: Sequence[str], per_s: float, exchange: 
     return source(address, keys, exchange=exchange, window=_PACED_WINDOW, per_s=per_s, body_bytes=_PACED_BODY_BYTES)
 
 
-def sink(peer: PeerConnection, ack_every: int, watch: Watch = _UNTIMED) -> Receiver:
+def fill(address: Address, keys: Sequence[str], count: int, limit_s: float, *, persistent: bool = False) -> None:
+    """Publish so many messages with these keys in turn, and wait for their confirms. Raises: Stalled."""
+    herd = Herd([source(address, keys, window=_FILL_WINDOW, messages=count, persistent=persistent)], [])
+    try:
+        herd.reach(limit_s, lambda: herd.confirmed >= count, f"fewer than {count:,} messages were confirmed")
+    finally:
+        herd.close()
+
+
+def sink(peer: PeerConnection, ack_every: int = ACK_EVERY, watch: Watch = _UNTIMED) -> Receiver:
     """Return a consumer that acks `multiple`, in steps; `ack_every` 0 means auto-ack."""
     return Receiver(peer, ReceiverPace(ack_every, BODY_BYTES), watch, DeliveryQuota(None))
 

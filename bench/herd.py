@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from selectors import EVENT_READ, EVENT_WRITE
 
+from bench.run import Figures
 from broker.perf.faults import Stalled
 from broker.perf.receiver import Receiver
 from broker.perf.sender import Sender
@@ -36,6 +37,12 @@ class Moved:
     def messages(self) -> float:
         """Return how many messages went all the way: those in flight at either end count half."""
         return (sum(self.sent_each) + sum(self.got_each)) / 2
+
+    @property
+    def rates(self) -> Figures:
+        """Return how many messages were published and delivered in a second."""
+        published, delivered = sum(self.sent_each), sum(self.got_each)
+        return {"published_per_s": published / self.seconds, "delivered_per_s": delivered / self.seconds}
 
 
 class Herd:
@@ -108,6 +115,12 @@ class Herd:
             for after, then in zip(self._counts(), before, strict=True)
         ]
         return Moved(time.monotonic() - begun, *each)
+
+    def reach(self, limit_s: float, condition: Callable[[], bool], otherwise: str) -> None:
+        """Publish and consume until a condition holds. Raises: Stalled with a text if it does not in time."""
+        self.run(limit_s, condition)
+        if not condition():
+            raise Stalled(f"{otherwise} within {limit_s:.0f} s")
 
     def _counts(self) -> tuple[list[int], list[int], list[int]]:
         """Return what each publisher has sent, what was confirmed to it, and what each consumer has got."""

@@ -7,9 +7,10 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from typing import Any
 
 from bench.brokers import Broker
 from broker.perf import wire
@@ -141,50 +142,40 @@ class LightClient:
         return times
 
 
-class Companion:
-    """Publishes and consumes a few messages a second, each of which must arrive; does nothing for a broker without a
-    second user.
+@contextmanager
+def companion(broker: Broker) -> Iterator[Future[int] | None]:
+    """Let a second user publish and consume a few messages a second, each of which must arrive; provide their number.
+
+    Does nothing for a broker without a second user.
 
     Raises: RunFailed at the end, when a message was lost or the broker refused.
     """
-
-    def __init__(self, broker: Broker) -> None:
-        self.delivered = 0
-        self._address = broker.other
-        self._stopped = threading.Event()
-        self._connected = threading.Event()
-        self._fault: Exception | None = None
-        self._thread = threading.Thread(target=self._run, args=(broker.other,), daemon=True)
-
-    def __enter__(self) -> Self:
-        if self._address:
-            self._thread.start()
-            self._connected.wait()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if not self._address:
-            return
-        self._stopped.set()
-        self._thread.join()
-        if error is None and self._fault:
-            raise RunFailed(f"the second user: {self._fault}")
-
-    def _run(self, address: Address) -> None:
+    if not broker.other:
+        yield None
+        return
+    connected, stopped = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as aside:
+        delivered = aside.submit(_accompany, broker.other, connected, stopped)
+        connected.wait()
         try:
-            control = PeerConnection(address, 1)
-            control.delete(QUEUE, _EXCHANGE)  # left by an earlier run; its consumer ended with its connection
-            control.declare_exchange(_EXCHANGE, durable=False)
-            control.close()
-            client = LightClient(address, _EXCHANGE, every_s=_COMPANION_EVERY_S)
-            self._connected.set()
-            try:
-                self.delivered = client.exchange(sys.maxsize, self._stopped.is_set).count
-            finally:
-                client.close()
-        except (Fault, OSError) as error:
-            self._fault = error
+            yield delivered
         finally:
-            self._connected.set()
+            stopped.set()
+    try:
+        delivered.result()
+    except (Fault, OSError) as error:
+        raise RunFailed(f"the second user: {error}") from None
+
+
+def _accompany(address: Address, connected: threading.Event, stopped: threading.Event) -> int:
+    """Publish and consume until stopped, and return the number of messages. Raises: Fault, OSError."""
+    try:
+        control = PeerConnection(address, 1)
+        control.delete(QUEUE, _EXCHANGE)  # left by an earlier run; its consumer ended with its connection
+        control.declare_exchange(_EXCHANGE, durable=False)
+        control.close()
+        client = LightClient(address, _EXCHANGE, every_s=_COMPANION_EVERY_S)
+    finally:
+        connected.set()
+    with closing(client):
+        return client.exchange(sys.maxsize, stopped.is_set).count

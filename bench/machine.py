@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from broker.perf.machine import MachineFacts
+
 _PROBE_STEPS = 200_000
 _SYNCS = 40
 _SYNC_BYTES = 4096
@@ -17,10 +19,11 @@ _SYNC_BYTES = 4096
 
 def describe(folder: Path) -> dict[str, Any]:
     """Return cores, memory, kernel, Python, and the file system under `folder` with the time of one fdatasync."""
+    here = MachineFacts.here()
     return {
-        "cpu": _first("/proc/cpuinfo", "model name"),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "cpu": here.cpu,
+        "cores": here.cores,
+        "memory_gib": round(here.memory_bytes / 2**30, 1),
         "kernel": platform.release().split("-")[0],
         "python": platform.python_version(),
         "file_system": _file_system(folder),
@@ -49,14 +52,6 @@ def step_ns() -> float:
     for step in range(_PROBE_STEPS):
         total += step
     return (time.process_time_ns() - begun) / _PROBE_STEPS
-
-
-def _first(path: str, name: str) -> str:
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError:
-        return "unknown"
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "unknown")
 
 
 def _file_system(folder: Path) -> str:

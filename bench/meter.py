@@ -23,7 +23,7 @@ class Meter:
         if processes:
             processes.reset_peak()
             self._before = processes.usage()
-            self._calls_before = calls(processes)
+            self._calls_before = _calls(processes)
 
     def stop(self, units: int) -> Figures:
         """Take the second reading and return the cost of each of `units`, such as messages.
@@ -35,7 +35,7 @@ class Meter:
         if not processes or not before:
             return {}
         after = processes.usage()
-        reads, writes = (now - then for now, then in zip(calls(processes), self._calls_before, strict=True))
+        reads, writes = (now - then for now, then in zip(_calls(processes), self._calls_before, strict=True))
         return {
             "cpu_s": after.cpu_s - before.cpu_s,
             "cpu_us": (after.cpu_s - before.cpu_s) / units * 1e6,
@@ -59,7 +59,7 @@ def threads_s(processes: ProcessTree) -> float:
     return found
 
 
-def calls(processes: ProcessTree) -> tuple[int, int]:
+def _calls(processes: ProcessTree) -> tuple[int, int]:
     """Return how many reads and writes the processes have made, as far as the kernel provides them."""
     reads = writes = 0
     for pid in processes.pids():

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from urllib.parse import quote, urlencode
 
-from bench.brokers import PROJECT, Broker
-from bench.light import Companion
-from bench.meter import calls
+from bench.brokers import PROJECT, Broker, run_slotmq
+from bench.light import companion
+from bench.meter import Meter
 from bench.run import Figures
 from bench.stage import NotOffered
 from broker.perf.faults import BadDocument, RunFailed
@@ -18,7 +15,7 @@ from broker.perf.result import Result
 
 
 def perf(broker: Broker, scenario: str, *flags: str, limit_s: float) -> tuple[Result, Figures]:
-    """Return the result of a scenario, and the bench's own measurements of the broker.
+    """Return the result of a scenario, and what the broker used; its reads and writes include those for the topology.
 
     Raises: RunFailed when the tool fails, or when it reports a failed run; NotOffered by a broker without MQTT.
     """
@@ -27,32 +24,26 @@ def perf(broker: Broker, scenario: str, *flags: str, limit_s: float) -> tuple[Re
         if not broker.mqtt:
             raise NotOffered
         place = f"mqtt://guest:guest@{broker.mqtt.host}:{broker.mqtt.port}"
-    command = [sys.executable, "-m", "broker", "perf", scenario, "--uri", place, "--json", "--quiet"]
+    words = ["perf", scenario, "--uri", place, "--json", "--quiet", *flags]
     if broker.processes:
-        command += ["--pid", str(broker.processes.root)]
-    before = calls(broker.processes) if broker.processes else (0, 0)
-    with Companion(broker):
-        try:
-            done = subprocess.run(
-                [*command, *flags],
-                env={**os.environ, "PYTHONPATH": str(PROJECT)},
-                capture_output=True,
-                text=True,
-                timeout=limit_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise RunFailed(f"slotmq perf {scenario} took longer than {limit_s:.0f} s") from None
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise RunFailed(said[-1] if said else f"slotmq perf {scenario} ended with {done.returncode}")
+        words += ["--pid", str(broker.processes.root)]
+    meter = Meter(broker)
+    meter.start()
+    with companion(broker):
+        printed = run_slotmq(PROJECT, *words, limit_s=limit_s)
     try:
-        result = Result.from_json(done.stdout)
+        result = Result.from_json(printed)
     except BadDocument as error:
         raise RunFailed(f"slotmq perf {scenario}: {error}") from None
     if result.failures:
         raise RunFailed(result.failures[0])
-    return result, _looked_at(broker, result, before)
+    process = result.process
+    used = meter.stop(max(1, result.totals.delivered, result.totals.published))
+    if not process or not used:
+        return result, {}
+    del used["cpu_us"], used["rss_growth_bytes"]  # the run counts the messages, and knows where it begins
+    used |= {"cpu_s": process.cpu_s, "rss_bytes": process.rss_bytes, "peak_rss_bytes": process.peak_rss_bytes}
+    return result, used | ({"cpu_us": process.cpu_us_per_message} if process.cpu_us_per_message is not None else {})
 
 
 def url(address: Address) -> str:
@@ -65,21 +56,3 @@ def url(address: Address) -> str:
         trust["verify"] = "verify_none"
     query = f"?{urlencode(trust)}" if trust else ""
     return f"{scheme}://{user}:{password}@{host}:{address.port}/{vhost}{query}"
-
-
-def _looked_at(broker: Broker, result: Result, before: tuple[int, int]) -> Figures:
-    """Return what the broker used; its reads and writes include the creation and removal of the topology."""
-    process = result.process
-    if not process or not broker.processes:
-        return {}
-    moved = max(1, result.totals.delivered, result.totals.published)
-    reads, writes = (now - then for now, then in zip(calls(broker.processes), before, strict=True))
-    used = {
-        "cpu_s": process.cpu_s,
-        "rss_bytes": process.rss_bytes,
-        "peak_rss_bytes": process.peak_rss_bytes,
-        "disk_bytes": broker.disk_bytes(),
-        "reads": reads / moved,
-        "writes": writes / moved,
-    }
-    return used | ({"cpu_us": process.cpu_us_per_message} if process.cpu_us_per_message is not None else {})

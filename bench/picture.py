@@ -16,7 +16,7 @@ Draw = Callable[[Any, Run], bool]
 BLUE, ORANGE, GREEN, RED, GREY, PALE = "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#b0b0b0", "#9ecae1"
 
 
-class NoPicture(Exception):
+class NoPicture(ImportError):
     """matplotlib is not installed."""
 
 
@@ -24,22 +24,27 @@ def draw_all(pictures: Mapping[str, tuple[tuple[float, float], Draw]], run: Run,
     """Write the pictures that a run has figures for into a folder, and return their paths. Raises: NoPicture."""
     if not pictures:
         return []
-    try:
-        library: Any = import_module("matplotlib.figure")  # an optional package: type checks must work without it
-        import_module("matplotlib").rcParams["svg.hashsalt"] = "slotmq"  # equal figures produce equal files
-    except ImportError:
-        raise NoPicture("matplotlib is not installed; it comes with the [bench] extra") from None
     found, form = run.facts["machine"], "compiled" if run.facts.get("compiled", True) else "interpreted"
     caption = f"brokers {form}; medians; {found['cores']} cores, {found['cpu']}, Python {found['python']}"
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     for name, (size, draw) in pictures.items():
-        figure = library.Figure(figsize=size, layout="constrained")
+        figure = new_figure(size)
         if draw(figure, run):
             figure.suptitle(caption, fontsize=8)
             drawn.append(folder / f"{name}.svg")
             figure.savefig(drawn[-1], metadata={"Date": None})
     return drawn
+
+
+def new_figure(size: tuple[float, float]) -> Any:
+    """Return an empty figure. Raises: NoPicture."""
+    try:
+        library: Any = import_module("matplotlib.figure")  # an optional package: type checks must work without it
+        import_module("matplotlib").rcParams["svg.hashsalt"] = "slotmq"  # equal figures produce equal files
+    except ImportError:
+        raise NoPicture("matplotlib is not installed; it comes with the [bench] extra") from None
+    return library.Figure(figsize=size, layout="constrained")
 
 
 def bars(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from broker.perf.faults import Refusal
@@ -14,6 +17,7 @@ from broker.perf.peer import Address, PeerConnection
 
 START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 20.0
+WITHOUT_HTTP = {"SLOTMQ_HTTP__ENABLED": "false", "SLOTMQ_METRICS__ENABLED": "false"}
 _LOOK_S = 0.01
 _TAIL_LINES = 15
 
@@ -27,12 +31,16 @@ class NotStarted(Exception):
 class Service:
     """A process that writes into a log; `processes` are it and its children, after any number of starts."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, environment: dict[str, str], folder: Path | None = None
+    ) -> None:
+        """`folder` is the working directory, that of the log by default."""
         self.name = name
         self.command = list(command)
         self.processes = ProcessTree(0)
         self._log = log
         self._environment = environment
+        self._folder = folder or log.parent
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -45,32 +53,46 @@ class Service:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=_clean_environment() | self._environment,
-                cwd=self._log.parent,
+                cwd=self._folder,
                 start_new_session=True,  # Ctrl-C reaches only the bench, which then stops its brokers in order
             )
         self.processes.root = self._process.pid
 
-    def stop(self, *, killed: bool = False) -> None:
-        """Stop the process and its children: by a signal first, killed by pid after a timeout or on request."""
+    def stop(self, *, killed: bool = False) -> int | None:
+        """Stop the process: by SIGTERM first, its whole group by SIGKILL after a timeout or on request.
+
+        Returns the exit code, None if it did not run.
+        """
         process = self._process
         if process is None:
-            return
-        pids = self.processes.pids()
+            return None
         if killed:
-            _kill(pids)
+            self.signal(signal.SIGKILL)
         else:
             process.terminate()
         try:
             process.wait(_STOP_LIMIT_S)
         except subprocess.TimeoutExpired:
-            _kill(pids)
+            self.signal(signal.SIGKILL)
             process.wait()
         self._process = None
+        return process.returncode
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process and its children."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
 
     @property
     def alive(self) -> bool:
         """Whether the process runs."""
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self.exit_code is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of a process that has ended by itself."""
+        return None if self._process is None else self._process.poll()
 
     def said(self) -> str:
         """Return the output of the process since its last start."""
@@ -88,18 +110,21 @@ class Service:
                 return
         raise self.failed()
 
-    def failed(self) -> NotStarted:
+    def await_line(self, pattern: re.Pattern[str]) -> re.Match[str]:
+        """Wait until the output has this, and return the first match. Raises: NotStarted."""
+        deadline = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < deadline:
+            if found := pattern.search(self.said()):
+                return found
+            if not self.alive:
+                raise self.failed(f"ended with exit code {self.exit_code} before it was ready")
+            time.sleep(_LOOK_S)
+        raise self.failed()
+
+    def failed(self, how: str = "did not become ready") -> NotStarted:
         """Return the error with the last output of the process."""
         tail = "\n".join(self.said().splitlines()[-_TAIL_LINES:])
-        return NotStarted(f"{self.name} did not become ready; it said:\n{tail}")
-
-
-def _kill(pids: Sequence[int]) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, 9)
-        except ProcessLookupError:
-            continue
+        return NotStarted(f"{self.name} {how}; it said:\n{tail}")
 
 
 def _clean_environment() -> dict[str, str]:

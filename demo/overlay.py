@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from importlib import import_module
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 from pika.adapters.blocking_connection import BlockingChannel
 from rich.table import Table
 
+from bench.picture import new_figure, plain
 from broker.cli.control_client import Unanswered, ask
 from demo.brokers import Broker, BrokerFailed, together
 from demo.clients import PUBLISHERS as PUBLISHING_CLIENTS
@@ -58,7 +58,7 @@ class OverlayRun(Run):
         """Publish and consume everything, and draw it; return whether the overlay kept its guarantees."""
         plot = self._options.plot
         if plot is not None:
-            import_module("matplotlib")  # without it there is no picture, which is told before the run
+            new_figure((1, 1))  # without matplotlib there is no picture, which is told before the run
         self._now: Mapping[str, Facts] = {name: {"state": "starting"} for name in NAMES}
         self._samples: list[Sample] = []
         self._events: list[tuple[float, str]] = []
@@ -201,16 +201,14 @@ def cells(name: str, facts: Facts) -> list[str]:
 
 def draw(path: Path, samples: Sequence[Sample], events: Sequence[tuple[float, str]]) -> None:
     """Draw a run: what crossed each link, and what each site got while brokers were killed."""
-    matplotlib: Any = import_module("matplotlib")  # an optional package: type checks must work without it
-    matplotlib.rcParams["svg.hashsalt"] = "slotmq"  # equal figures produce equal files
-    figure = import_module("matplotlib.figure").Figure(figsize=(11, 9), layout="constrained")
+    figure = new_figure((11, 9))
     tree, sites, middle = figure.subplots(3, 1, height_ratios=(5, 4, 4))
     _tree(tree, samples)
     got = {name: [one.delivered[name] for one in samples] for name in SUBSCRIBERS}
     on = {name: running(passed(one.facts[name]) for one in samples) for name in MIDDLE}
     for axes, counts, label in ((sites, got, "messages to consumers"), (middle, on, "messages passed on")):
         _rates(axes, [sample.at_s - samples[0].at_s for sample in samples], counts)
-        axes.set_ylabel(f"{label}\nper second")
+        plain(axes, "", up=f"{label}\nper second")
         for at_s, text in events:
             names, killed, _ = text.partition(" killed")
             if killed or " started again" in text:
@@ -250,7 +248,6 @@ def _rates(axes: Any, times: Sequence[float], counts: Mapping[str, Sequence[int]
         axes.plot(times[1:], rates, color=COLOURS[name], label=name, linewidth=1.4)
     axes.set_ylim(0)
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _mark(axes: Any, at_s: float, text: str) -> None:

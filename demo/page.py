@@ -86,8 +86,7 @@ class PageRun:
         """Run until Ctrl-C or for --seconds. Raises: Failed."""
         try:
             self._broker.start()
-            found = PAGE_LINE.search(self._broker.output)
-            assert found is not None, "a broker with HTTP names its page"
+            found = self._broker.await_line(PAGE_LINE)
             arguments = (self._options, self._broker.url, found[0])
             # A process of its own, because aio-pika may wait for ever for the close of a connection in use.
             scene = multiprocessing.get_context("spawn").Process(target=_play, args=arguments, daemon=True)
@@ -96,7 +95,7 @@ class PageRun:
                 scene.join()
             scene.kill()
             scene.join()
-            self._broker.stop()
+            self._broker.end()
             if scene.exitcode not in (0, -signal.SIGKILL):
                 raise Failed("the clients of the page have failed")
         finally:

@@ -184,7 +184,7 @@ class Run:
             return None
         began_s = time.monotonic()
         try:
-            together(Broker.stop, self._brokers.values())
+            together(Broker.end, self._brokers.values())
         except BrokerFailed as error:
             return str(error)
         return time.monotonic() - began_s

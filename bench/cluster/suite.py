@@ -6,7 +6,6 @@ Each round of a case has a new cluster with a database of its own. "brokers" is 
 from __future__ import annotations
 
 import argparse
-import json
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -115,16 +114,10 @@ class Database:
             brokers = []
             for number in range(count):
                 name = chr(ord("a") + number)
-                own = folder / name
-                own.mkdir(parents=True)
-                config = own / "slotmq.toml"
-                config.write_text(
-                    f"[cluster]\nurl = {json.dumps(url)}\nnode = {json.dumps(name)}\nlease_ms = {self._lease_ms}\n"
-                )
-                options = ["--config", str(config)]
-                brokers.append(
-                    running.enter_context(slotmq(own, options=options, package=self._package, name=f"node {name}"))
-                )
+                cluster = {"URL": url, "NODE": name, "LEASE_MS": str(self._lease_ms)}
+                variables = {f"SLOTMQ_CLUSTER__{field}": text for field, text in cluster.items()}
+                started = slotmq(folder / name, package=self._package, name=f"node {name}", variables=variables)
+                brokers.append(running.enter_context(started))
             yield brokers
 
 

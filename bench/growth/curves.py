@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -11,11 +10,21 @@ from random import Random
 
 from bench import brokers
 from bench.brokers import Broker
-from bench.ground import LEAD, bind_all, consume_all, control, declare_bound, shuffled, sink, source
+from bench.ground import (
+    LEAD,
+    PREFETCH,
+    bind_all,
+    consume_all,
+    control,
+    declare_bound,
+    fill,
+    shuffled,
+    sink,
+    source,
+)
 from bench.herd import Herd
 from bench.meter import Meter
 from bench.stage import Stage
-from broker.perf.faults import Stalled
 from broker.perf.peer import Address, PeerConnection
 from broker.perf.spool import PASS_DIGITS
 from broker.perf.wire import CONSUME_CHANNEL
@@ -25,11 +34,8 @@ ROW = 16
 KEYS = 10_000  # distinct keys of every curve, so that caches are equally full everywhere
 
 _QUEUE = "growth"
-_PREFETCH = 1_000
-_ACK_EVERY = 100
 _CROWD_PREFETCH = 100  # of each consumer, with many consumers
 _CROWD_ACK_EVERY = 10
-_FILL_WINDOW = 10_000
 _FILL_LIMIT_S = 400.0
 _HEAD = 400_000  # messages that a broker may hold in memory; later ones come from disk
 _WARM_UP_S = 30.0
@@ -120,8 +126,8 @@ def _spread(address: Address, count: int, keys: list[str]) -> Herd:
     peer = control(address)
     names = [f"growth-{place:05d}" for place in range(count)]
     declare_bound(peer, names, [f"g.{place:05d}.#" for place in range(count)])
-    consume_all(peer, names, _PREFETCH)
-    return Herd([source(address, keys)], [sink(peer, _ACK_EVERY)], lead=LEAD)
+    consume_all(peer, names)
+    return Herd([source(address, keys)], [sink(peer)], lead=LEAD)
 
 
 def _one_queue(address: Address, *, durable: bool = False) -> tuple[PeerConnection, list[str]]:
@@ -135,14 +141,9 @@ def _backlog(address: Address, count: int) -> Herd:
     """Measure one queue with a backlog of this many messages while a consumer takes messages from another."""
     peer, keys = _one_queue(address, durable=True)
     if count:
-        filler = Herd([source(address, keys, window=_FILL_WINDOW, messages=count, persistent=True)], [])
-        begun = time.monotonic()
-        filler.run(_FILL_LIMIT_S, lambda: filler.confirmed >= count)
-        filler.close()
-        if filler.confirmed < count:
-            raise Stalled(f"{filler.confirmed:,} of {count:,} messages queued after {time.monotonic() - begun:.0f} s")
-    peer.consume(_QUEUE, "c", auto_ack=False, prefetch=_PREFETCH)
-    return Herd([source(address, keys, persistent=True)], [sink(peer, _ACK_EVERY)], lead=LEAD, paced=_PREFETCH)
+        fill(address, keys, count, _FILL_LIMIT_S, persistent=True)
+    peer.consume(_QUEUE, "c", auto_ack=False, prefetch=PREFETCH)
+    return Herd([source(address, keys, persistent=True)], [sink(peer)], lead=LEAD, paced=PREFETCH)
 
 
 def _on_one_connection(address: Address, count: int) -> Herd:
@@ -171,8 +172,8 @@ def _bindings(address: Address, count: int, *, renewed: bool) -> Herd:
     if renewed:
         keys = [f"{key}.{PASS_DIGITS}" for key in keys]
     bind_all(peer, "growth-other", (_misses(number) for number in range(count - 2)))
-    peer.consume(_QUEUE, "c", auto_ack=False, prefetch=_PREFETCH)
-    return Herd([source(address, keys, renewed=renewed)], [sink(peer, _ACK_EVERY)], lead=LEAD)
+    peer.consume(_QUEUE, "c", auto_ack=False, prefetch=PREFETCH)
+    return Herd([source(address, keys, renewed=renewed)], [sink(peer)], lead=LEAD)
 
 
 def _misses(number: int) -> str:

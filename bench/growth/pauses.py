@@ -8,10 +8,8 @@ itself notes what the longest turn of its loop computed. A second broker, of sou
 from __future__ import annotations
 
 import json
-import os
 import select
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -21,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import brokers
-from bench.brokers import PROJECT, Broker
-from bench.ground import EXCHANGE, control, declare_bound, sink, source
+from bench.brokers import PROJECT, Broker, run_slotmq
+from bench.ground import EXCHANGE, control, declare_bound, fill, sink
 from bench.growth.turn_sampler import prefix
 from bench.herd import Herd
 from bench.light import LightClient
@@ -63,9 +61,7 @@ class Group:
     def fill(self) -> None:
         """Publish the messages into one queue."""
         declare_bound(self.peer, [_QUEUE, _TARGET], ["g.#", "t.#"], durable=False)
-        filler = Herd([source(self.broker.address, ["g.x"], window=0, messages=self.count)], [])
-        filler.run(_LIMIT_S, lambda: filler.confirmed >= self.count)
-        filler.close()
+        fill(self.broker.address, ["g.x"], self.count, _LIMIT_S)
         self.until(self.count)
 
     def hold(self) -> None:
@@ -75,7 +71,8 @@ class Group:
         self.peer = PeerConnection(self.broker.address, CONSUME_CHANNEL)
         self.peer.consume(_QUEUE, "c", auto_ack=False, prefetch=0)
         herd = Herd([], [sink(self.peer, 0)])
-        herd.run(_LIMIT_S, lambda: herd.delivered >= self.count)
+        herd.reach(_LIMIT_S, lambda: herd.delivered >= self.count, f"fewer than {self.count:,} messages came")
+        self.peer.received.clear()  # the herd has counted it
         self.peer.socket.setblocking(True)
 
     def declare(self) -> None:
@@ -97,19 +94,14 @@ class Group:
         self.peer.socket.sendall(wire.method(self.peer.channel, _METHODS[verb], arguments))
 
     def call(self, verb: str, arguments: bytes = b"") -> None:
-        """Send a method, and read until its answer; deliveries on the way are discarded."""
+        """Send a method, and read until its answer."""
         self.send(verb, arguments)
         number, kind = _METHODS[verb]
-        self.peer.received.clear()
         self.peer.await_method((number, kind + 1))
 
     def slotmq(self, *words: str) -> None:
         """Run a command of the command line. Raises: RunFailed."""
-        command = [sys.executable, "-m", "broker", *words, "--data-dir", str(self.broker.folder)]
-        variables = {**os.environ, "PYTHONPATH": str(self._package)}
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
-        if done.returncode:
-            raise RunFailed(f"{words[0]}: {done.stderr.strip()}")
+        run_slotmq(self._package, *words, "--data-dir", str(self.broker.folder), limit_s=_LIMIT_S)
 
     def until(self, ready: int) -> None:
         """Return when the queue has this many ready messages. Raises: RunFailed."""
@@ -159,7 +151,6 @@ def _ack(group: Group) -> None:
 
 
 def _delete(group: Group) -> None:
-    group.peer.received.clear()
     group.peer.call(wire.queue_delete(group.peer.channel, _QUEUE), wire.QUEUE_DELETE_OK)
 
 

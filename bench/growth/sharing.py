@@ -10,7 +10,7 @@ from statistics import fmean
 
 from bench import brokers
 from bench.brokers import Broker
-from bench.ground import EXCHANGE, WINDOW, control, declare_bound, sink, source
+from bench.ground import EXCHANGE, WINDOW, control, declare_bound, fill, sink, source
 from bench.growth.curves import KEYS
 from bench.herd import Herd, Moved
 from bench.light import LightClient
@@ -143,7 +143,7 @@ def press(line: CrewPipe, address: Address, pressure: Pressure) -> None:
     moved = herd.run(_PRESSURE_S, lambda: bool(told.poll(0)))
     figures = {
         "confirmed_per_s": sum(moved.confirmed_each) / moved.seconds,
-        "delivered_per_s": sum(moved.got_each) / moved.seconds,
+        **moved.rates,
         **_spread(moved),
     }
     line.tell("done", figures)
@@ -169,9 +169,7 @@ def _silent(stage: Stage, broker: Broker) -> None:
     declare_bound(peer, [_BUSY, _SILENT], ["g.#", "s.#"])
     with ExitStack() as stack:
         stack.callback(peer.close)
-        filler = Herd([source(address, ["s.x"], messages=_SILENT_MESSAGES)], [])
-        filler.run(_READY_S, lambda: filler.confirmed >= _SILENT_MESSAGES)
-        filler.close()
+        fill(address, ["s.x"], _SILENT_MESSAGES, _READY_S)
         keys = [f"g.{number:05d}" for number in range(KEYS)]
         herd = Herd([source(address, keys)], [_sink(address, _BUSY)])
         stack.callback(herd.close)

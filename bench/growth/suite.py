@@ -15,7 +15,6 @@ from bench.suites import Suite
 from bench.tables import Column, table, table_of
 
 FLAT: Final = 1.2  # ratio to the cost at the smallest size: "flat within 20 %"
-LIGHT_P99_MS: Final = 20.0  # the goal beside one publisher at full speed
 _TITLES: Final = {
     "queues": "queues that the messages go to",
     "backlog": "messages that stand in the queue",

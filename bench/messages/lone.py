@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass
 from statistics import median, quantiles
 
 from bench.brokers import Broker
-from bench.light import Companion
+from bench.light import companion
 from bench.messages.limits import Limits
 from bench.meter import threads_s
 from bench.run import Figures
@@ -64,7 +64,7 @@ class LoneCall:
         Units: times are medians of the calls as the client sees them; `cpu_us` is the broker's CPU time per call, to
         the nanosecond where the kernel keeps it.
         """
-        with Companion(broker), KINDS[self.kind][1](broker.address, limits.lone_calls) as call:
+        with companion(broker), KINDS[self.kind][1](broker.address, limits.lone_calls) as call:
             call()  # the first one may fill a cache
             used_s = _used_s(broker)
             times = _timed(call, limits)

@@ -25,7 +25,8 @@ from broker.perf.wire import PUBLISH_CHANNEL
 
 FANOUT: Final = 50  # queues
 FRAME_BYTES: Final = 131_064  # of a body; a larger one takes several frames
-_PAIRS: Final = 8
+_PAIRS: Final = ("pingpong", "-x", "8")
+_SAID_PAIRS: Final = "8 pairs, one unconfirmed message each way at a time"
 _FLIGHT_BYTES: Final = 20 << 20  # large bodies have a smaller window
 _LEAST_WINDOW: Final = 4
 _ACKS: Final = ("-c", "{window}", "-q", "{prefetch}", "-A", "{ack_every}")
@@ -185,24 +186,26 @@ def latency(size: int) -> PerfLoad:
     return PerfLoad(f"S6-{size}", title, (*words, "--keys", "{keys}"), size, "latency_seconds", paced=True)
 
 
-def connections() -> PerfLoad:
-    """Return S8: idle connections, in a fresh broker: the cost of opening and of keeping one."""
-    words = ("connections", "-n", "{connections}", "-w", "1")
-    title = "idle connections with one channel each: open, memory"
-    return PerfLoad("S8", title, words, stage="connections", rounds=1, relayed=False)
-
-
-def pingpong() -> PerfLoad:
-    """Return S9: pairs of clients that each wait for every single message, which rules out batching."""
-    title = f"{_PAIRS} pairs, one unconfirmed message each way at a time, per message"
-    return PerfLoad("S9", title, ("pingpong", "-x", str(_PAIRS)), relayed=False)
-
-
-def lone_confirm() -> PerfLoad:
-    """Return S10: one publisher of persistent messages that waits for the confirm of each."""
-    title = "persistent, durable, 16 B, one at a time: publish until confirm"
-    words = ("throughput", "-y", "0", "-s", "16", "-c", "1", "--persistent")
-    return PerfLoad("S10", title, words, beside_disk=True, relay_window=1, consumers=0)
+CONNECTIONS: Final = PerfLoad(
+    "S8",
+    "idle connections with one channel each: open, memory",
+    ("connections", "-n", "{connections}", "-w", "1"),
+    stage="connections",
+    rounds=1,
+    relayed=False,
+)
+"""S8: idle connections, in a fresh broker: the cost of opening and of keeping one."""
+PINGPONG: Final = PerfLoad("S9", f"{_SAID_PAIRS}, per message", _PAIRS, relayed=False)
+"""S9: pairs of clients that each wait for every single message, which rules out batching."""
+LONE_CONFIRM: Final = PerfLoad(
+    "S10",
+    "persistent, durable, 16 B, one at a time: publish until confirm",
+    ("throughput", "-y", "0", "-s", "16", "-c", "1", "--persistent"),
+    beside_disk=True,
+    relay_window=1,
+    consumers=0,
+)
+"""S10: one publisher of persistent messages that waits for the confirm of each."""
 
 
 def full_speed(kind: str, size: int) -> PerfLoad:
@@ -222,7 +225,7 @@ def over_tls(kind: str, size: int) -> PerfLoad:
     """Return the same load over both ports of a broker, one after the other."""
     said, words = {
         "S2": ("transient, confirms, manual ack", ("throughput", *_ACKS)),
-        "S9": (f"{_PAIRS} pairs, one unconfirmed message each way at a time", ("pingpong", "-x", str(_PAIRS))),
+        "S9": (_SAID_PAIRS, _PAIRS),
     }[kind]
     title = f"TLS beside plain: {said}, {size_text(size)}"
     words = (*words, "-s", str(size))

@@ -11,18 +11,18 @@ from bench.brokers import Broker
 from bench.messages.limits import Limits
 from bench.messages.lone import KINDS, LoneCall
 from bench.messages.perf_load import (
+    CONNECTIONS,
+    LONE_CONFIRM,
+    PINGPONG,
     PerfLoad,
-    connections,
     declared,
     fanout,
     flow,
     full_speed,
     large,
     latency,
-    lone_confirm,
     mqtt,
     over_tls,
-    pingpong,
     routing,
 )
 from bench.meter import Meter
@@ -142,8 +142,8 @@ def rows(only: Sequence[str], limits: Limits | None = None) -> tuple[Scenario, .
         *(flow(kind, size) for kind in ("S1", "S2", "S3") for size in SIZES),
         *map(fanout, SIZES),
         *map(latency, SIZES),
-        pingpong(),
-        lone_confirm(),
+        PINGPONG,
+        LONE_CONFIRM,
         *map(LoneCall, KINDS),
         *(over_tls("S2", size) for size in SIZES),
         over_tls("S9", SIZES[0]),
@@ -152,7 +152,7 @@ def rows(only: Sequence[str], limits: Limits | None = None) -> tuple[Scenario, .
         *(full_speed(kind, size) for kind in ("S1", "S2", "S4") for size in SIZES),
         *(routing(name, count) for name, count in zip(("S5-10k", "S5-100k"), bindings, strict=False)),
         declared(bindings[-1]),
-        connections(),
+        CONNECTIONS,
         mqtt("M1", "one publisher, one subscriber, QoS 0", "-Q", "0"),
         mqtt("M3", "one publisher, one subscriber, QoS 1", "-Q", "1", "-c", "{window}"),
         mqtt("M4", "fan-out to 1,000 subscribers, QoS 0", "-Q", "0", "-c", "100", subscribers=1000),

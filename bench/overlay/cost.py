@@ -11,13 +11,14 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
-from bench.brokers import slotmq
+from bench.brokers import Broker, slotmq
 from bench.ground import EXCHANGE, control, declare_bound, sink, source
 from bench.herd import Herd
 from bench.light import await_route
 from bench.messages.rows import SIZES
 from bench.meter import threads_s
 from bench.overlay.hops import chain
+from bench.overlay.tree import Tree
 from bench.run import Figures
 from bench.stage import Stage
 from broker.perf import wire
@@ -28,46 +29,43 @@ _KEYS = tuple(f"bench.{number % 97:02d}.{number:08d}" for number in range(10_000
 _LEAD = 20_000
 _DRAIN_LIMIT_S = 5.0
 
-Used = Callable[[], Mapping[str, float]]
-
 
 def measure(stage: Stage) -> None:
     """Measure each form and size in turn. Raises: NotStarted, Fault, RunFailed, OSError."""
     works = {}
     with ExitStack() as running:
         for form, package in stage.packages.items():
-            here = replace(stage, packages={form: package})
             alone = running.enter_context(slotmq(stage.new_folder(), package=package, name=f"{form} broker"))
-            tree = running.enter_context(chain(here, 1))
+            tree = running.enter_context(chain(replace(stage, packages={form: package}), 1))
             tree.start()
-            pb, sb, processes = tree.address("pb"), tree.address("sb"), alone.processes
-            for address in (pb, sb, alone.address):
+            for address in (tree.address("pb"), tree.address("sb"), alone.address):
                 control(address, durable=True).close()
-            assert processes is not None  # it was started here
-
-            def measured(
-                _round: int, size: int, form: str, alone_at: Address, pb: Address, sb: Address, one: Used, three: Used
-            ) -> None:
-                own = _sent(alone_at, alone_at, size, stage.plan.cost_seconds, one)
-                chained = _sent(pb, sb, size, stage.plan.cost_seconds, three)
-                figures = {"s1_us": own["alone"], "s1_per_s": own["per_s"], "per_s": chained["per_s"]}
-                figures |= {
-                    "middle_us": chained["ib1"],
-                    "publishing_us": chained["pb"],
-                    "subscribing_us": chained["sb"],
-                }
-                figures["times"] = figures["middle_us"] / figures["s1_us"]
-                stage.add("cost", figures, form=form, size=size)
-
-            one: Used = partial(lambda processes: {"alone": threads_s(processes)}, processes)
             for size in SIZES:
-                works[f"cost, {form}, {size} B"] = partial(
-                    measured, size=size, form=form, alone_at=alone.address, pb=pb, sb=sb, one=one, three=tree.each_cpu_s
-                )
+                works[f"cost, {form}, {size} B"] = partial(_measured, stage, form, size, alone, tree)
         stage.in_turn(works, stage.plan.rounds)
 
 
-def _sent(publish_at: Address, consume_at: Address, size: int, seconds: float, used: Used) -> Figures:
+def _measured(stage: Stage, form: str, size: int, alone: Broker, tree: Tree, _round: int) -> None:
+    """Add what a message costs a broker by itself, and each broker of a chain."""
+    processes, seconds = alone.processes, stage.plan.cost_seconds
+    assert processes is not None  # it was started here
+    own = _sent(alone.address, alone.address, size, seconds, lambda: {"alone": threads_s(processes)})
+    chained = _sent(tree.address("pb"), tree.address("sb"), size, seconds, tree.each_cpu_s)
+    figures = {
+        "s1_us": own["alone"],
+        "s1_per_s": own["per_s"],
+        "per_s": chained["per_s"],
+        "middle_us": chained["ib1"],
+        "publishing_us": chained["pb"],
+        "subscribing_us": chained["sb"],
+        "times": chained["ib1"] / own["alone"],
+    }
+    stage.add("cost", figures, form=form, size=size)
+
+
+def _sent(
+    publish_at: Address, consume_at: Address, size: int, seconds: float, used: Callable[[], Mapping[str, float]]
+) -> Figures:
     """Send messages at full speed; return the rate, and by each process what a message costs it in microseconds."""
     queue = f"bench-cost-{size}"
     subscriber = control(consume_at, durable=True)

@@ -26,8 +26,6 @@ TOPICS = 16
 STEADY_TOPICS = 8
 STEADY_SUBSCRIBERS = 60
 _QUEUE = "bench-start"
-_PREFETCH = 1_000
-_ACK_EVERY = 100
 _LIMIT_S = 30.0
 _LOAD_LIMIT_S = 600.0
 _QUIET_S = 0.05
@@ -70,21 +68,15 @@ def steady_load(line: CrewPipe, pb: Address, sb: Address, plan: Plan) -> None:
     subscriber = control(sb, durable=True)
     queues = [f"steady-{number:02d}" for number in range(STEADY_SUBSCRIBERS)]
     declare_bound(subscriber, queues, [keys[number % STEADY_TOPICS] for number in range(STEADY_SUBSCRIBERS)])
-    consume_all(subscriber, queues, _PREFETCH)
+    consume_all(subscriber, queues)
     source = paced_source(pb, keys, plan.topic_per_s * TOPICS)
-    herd = Herd([source], [sink(subscriber, _ACK_EVERY)], burst_s=BURST_S)
-    herd.run(_LIMIT_S, lambda: herd.delivered > 0)
-    if not herd.delivered:
-        raise Stalled("no message went through the chain")
+    herd = Herd([source], [sink(subscriber)], burst_s=BURST_S)
+    herd.reach(_LIMIT_S, lambda: herd.delivered > 0, "no message went through the chain")
     herd.run(plan.settle_s)
     line.tell("running")
     moved = herd.run(_LOAD_LIMIT_S, lambda: bool(select.select([line], [], [], 0)[0]))
     herd.close()
-    figures = {
-        "published_per_s": sum(moved.sent_each) / moved.seconds,
-        "delivered_per_s": sum(moved.got_each) / moved.seconds,
-    }
-    line.tell("left", figures)
+    line.tell("left", moved.rates)
 
 
 def _delivery(pb: Address, sb: Address, plan: Plan) -> Figures:

@@ -7,6 +7,7 @@ those, some subscribers are steady and the others come and go.
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from bench.ground import EXCHANGE, bind_all, consume_all, control, paced_source, sink
 from bench.herd import BURST_S, Herd
@@ -15,13 +16,10 @@ from bench.overlay.tree import Logical, Tree
 from bench.run import Figures
 from bench.stage import Stage
 from broker.perf import wire
-from broker.perf.faults import Stalled
 from broker.perf.peer import Address, PeerConnection
 
 TOPICS = 100
 COPIES = 2  # subscribers of each topic at each leaf
-_PREFETCH = 1_000
-_ACK_EVERY = 100
 _CHANGE_EVERY_S = 1.0
 _FIRST_LIMIT_S = 30.0
 
@@ -41,7 +39,8 @@ def measure(stage: Stage) -> None:
                         name = f"sb{len(leaves) + 1}"
                         tree.start(name)
                         leaves.append(LeafSubscribers(tree.address(name), herd))
-                    _settle(herd, leaves, plan.settle_s)
+                    herd.reach(_FIRST_LIMIT_S, partial(_reached, leaves), "no message reached one of the leaves")
+                    herd.run(plan.settle_s)
                     stage.add("leaves", _cell(tree, herd, leaves, plan.seconds), scheme=scheme, leaves=count)
             finally:
                 herd.close()
@@ -72,8 +71,8 @@ class LeafSubscribers:
             for name in names:
                 peer.declare_queue(name, durable=False)
                 bind_all(peer, name, own)
-        consume_all(peer, [*steady, *self._dynamic], _PREFETCH)
-        self.sink = sink(peer, _ACK_EVERY)
+        consume_all(peer, [*steady, *self._dynamic])
+        self.sink = sink(peer)
         herd.add(self.sink)
         self._changer = PeerConnection(address, wire.CONSUME_CHANNEL)
         self._keys = keys[TOPICS // 2 :]
@@ -99,12 +98,8 @@ class LeafSubscribers:
         self._changer.close()
 
 
-def _settle(herd: Herd, leaves: list[LeafSubscribers], seconds: float) -> None:
-    """Publish until each leaf has had a message, and then for a while. Raises: Stalled."""
-    herd.run(_FIRST_LIMIT_S, lambda: all(leaf.sink.delivered for leaf in leaves))
-    if not all(leaf.sink.delivered for leaf in leaves):
-        raise Stalled("no message reached one of the leaves")
-    herd.run(seconds)
+def _reached(leaves: list[LeafSubscribers]) -> bool:
+    return all(leaf.sink.delivered for leaf in leaves)
 
 
 def _cell(tree: Tree, herd: Herd, leaves: list[LeafSubscribers], seconds: float) -> Figures:
@@ -122,6 +117,5 @@ def _cell(tree: Tree, herd: Herd, leaves: list[LeafSubscribers], seconds: float)
         "pb": shares["pb"],
         "ib": shares["ib"],
         "sb": sum(subscribing) / len(subscribing),
-        "published_per_s": sum(moved.sent_each) / moved.seconds,
-        "delivered_per_s": sum(moved.got_each) / moved.seconds,
+        **moved.rates,
     }

@@ -11,7 +11,6 @@ from bench.overlay.plan import Plan
 from bench.overlay.tree import Logical, Tree
 from bench.run import Figures
 from bench.stage import Stage
-from broker.perf.faults import Stalled
 from broker.perf.sender import Sender
 
 SCHEMES = ("propagation", "flooding")
@@ -19,8 +18,6 @@ PUBLISHING = ("pb1", "pb2", "pb3", "pb4")
 SUBSCRIBING = "sb"
 _MIDDLE = "n5"
 _UNUSED = "unused"
-_PREFETCH = 1_000
-_ACK_EVERY = 100
 _FIRST_LIMIT_S = 30.0
 _KEPT_UP = 0.8  # of the due messages: below it the brokers are saturated, and more publishers say nothing
 
@@ -57,15 +54,15 @@ def _measure_scheme(stage: Stage, tree: Tree, scheme: str) -> None:
     subscriber = control(tree.address(SUBSCRIBING), durable=True)
     queues = [f"subscriber-{number:05d}" for number in range(plan.subscriptions)]
     declare_bound(subscriber, queues, keys[: plan.subscriptions])
-    consume_all(subscriber, queues, _PREFETCH)
-    herd = Herd([], [sink(subscriber, _ACK_EVERY)], burst_s=BURST_S)
+    consume_all(subscriber, queues)
+    herd = Herd([], [sink(subscriber)], burst_s=BURST_S)
     before = 0
     try:
         for publishers in plan.publishers:
             for one in _publishers(tree, keys[before:publishers], plan.publisher_per_s):
                 herd.add(one)
             before = publishers
-            _await_first(herd)
+            herd.reach(_FIRST_LIMIT_S, lambda: herd.delivered > 0, "no message reached the subscribers")
             herd.run(plan.settle_s)
             figures = _cell(tree, herd, plan.seconds)
             saturated = falls_behind(figures, publishers, plan)
@@ -92,13 +89,6 @@ def _publishers(tree: Tree, keys: list[str], per_s: float) -> list[Sender]:
     ]
 
 
-def _await_first(herd: Herd) -> None:
-    """Publish until a message has arrived. Raises: Stalled."""
-    herd.run(_FIRST_LIMIT_S, lambda: herd.delivered > 0)
-    if not herd.delivered:
-        raise Stalled("no message reached the subscribers")
-
-
 def _cell(tree: Tree, herd: Herd, seconds: float) -> Figures:
     before = tree.each_cpu_s()
     moved = herd.run(seconds)
@@ -106,6 +96,5 @@ def _cell(tree: Tree, herd: Herd, seconds: float) -> Figures:
     return {
         "pb_cpu": sum(shares[name] for name in PUBLISHING) / len(PUBLISHING),
         "sb_cpu": shares[SUBSCRIBING],
-        "published_per_s": sum(moved.sent_each) / moved.seconds,
-        "delivered_per_s": sum(moved.got_each) / moved.seconds,
+        **moved.rates,
     }

@@ -8,8 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from bench.brokers import Broker, NotStarted, slotmq
 from bench.meter import threads_s
@@ -30,8 +28,8 @@ class Logical:
     leaf: bool = False
 
 
-class Tree:
-    """The processes of one overlay, each named and with the logical brokers that it holds.
+class Tree(ExitStack):
+    """The processes of one overlay, each named and with the logical brokers that it holds; they stop at its exit.
 
     A process connects to the processes that were started before it, so every port is known when it is needed.
 
@@ -48,6 +46,7 @@ class Tree:
         *,
         floods: bool = False,
     ) -> None:
+        super().__init__()
         self.brokers: dict[str, Broker] = {}
         self._folder = folder
         self._package = package
@@ -55,15 +54,6 @@ class Tree:
         self._processes = processes
         self._edges = {frozenset(edge) for edge in edges}
         self._floods = floods
-        self._running = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._running.__exit__(kind, error, traceback)
 
     def start(self, *names: str) -> None:
         """Start processes, by default all, and wait until each has a link to every running neighbour.
@@ -71,12 +61,9 @@ class Tree:
         Raises: NotStarted.
         """
         for name in names or tuple(self._processes):
-            own = self._folder / name
-            own.mkdir(parents=True)
-            config = own / "slotmq.toml"
-            config.write_text(self.settings(name))
-            started = slotmq(own, options=["--config", str(config)], package=self._package, name=name)
-            self.brokers[name] = self._running.enter_context(started)
+            variables = self.settings(name)
+            started = slotmq(self._folder / name, package=self._package, name=name, variables=variables)
+            self.brokers[name] = self.enter_context(started)
         self._await_links()
 
     def address(self, name: str) -> Address:
@@ -109,19 +96,21 @@ class Tree:
         assert service is not None
         service.start()
 
-    def settings(self, name: str) -> str:
-        """Return the settings file of a process."""
-        lines = ["[overlay]", f"exchanges = {json.dumps(list(self._exchanges))}"]
-        for one in self._processes[name]:
-            lines += [
-                "",
-                "[[overlay.node]]",
-                f"broker = {json.dumps(one.name)}",
-                f"node = {json.dumps(one.node)}",
-                f"leaf = {json.dumps(one.leaf)}",
-                f"neighbours = [{', '.join(self._neighbour(*other) for other in self._neighbours(one))}]",
-            ]
-        return "\n".join(lines) + "\n"
+    def settings(self, name: str) -> dict[str, str]:
+        """Return the settings of a process, as variables of its environment."""
+        nodes = [
+            {
+                "broker": one.name,
+                "node": one.node,
+                "leaf": one.leaf,
+                "neighbours": [self._neighbour(*other) for other in self._neighbours(one)],
+            }
+            for one in self._processes[name]
+        ]
+        return {
+            "SLOTMQ_OVERLAY__EXCHANGES": json.dumps(list(self._exchanges)),
+            "SLOTMQ_OVERLAY__NODE": json.dumps(nodes),
+        }
 
     def _neighbours(self, one: Logical) -> list[tuple[str, Logical]]:
         """Return the brokers of the neighbouring tree nodes, each with the process that holds it."""
@@ -132,15 +121,15 @@ class Tree:
             if frozenset((one.node, other.node)) in self._edges
         ]
 
-    def _neighbour(self, process: str, other: Logical) -> str:
-        """Return a neighbour as an inline table, with its URL if its process runs."""
+    def _neighbour(self, process: str, other: Logical) -> dict[str, str]:
+        """Return a neighbour, with its URL if its process runs."""
         fields = {"node": other.node, "broker": other.name}
         if process in self.brokers:
             address = self.address(process)
             fields["url"] = f"amqp://{address.user}:{address.password}@{address.host}:{address.port}"
         if self._floods:
             fields["subscriptions"] = "none"
-        return "{ " + ", ".join(f"{name} = {json.dumps(value)}" for name, value in fields.items()) + " }"
+        return fields
 
     def _await_links(self) -> None:
         """Wait until each process has opened the links to its running neighbours. Raises: NotStarted."""

@@ -13,7 +13,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,7 @@ from bench.brokers import PROJECT, Broker, slotmq
 from bench.perf_run import perf
 from bench.pipeline.ground import Ground
 from bench.run import Figures
+from bench.service import Service
 from bench.stage import WrongResult
 from broker.cli.control_client import ask
 from broker.perf.machine import ProcessTree
@@ -50,7 +51,6 @@ _TAP: Final = "latency"
 _LIMIT_S: Final = 300.0
 _FOLLOW_LIMIT_S: Final = 120.0
 _SETTLE_S: Final = 2.0
-_STOP_LIMIT_S: Final = 60.0
 
 
 def commands(ground: Ground) -> None:
@@ -142,17 +142,8 @@ def latency(ground: Ground) -> None:
     The archive is the command as a user starts it, on the same machine.
     """
     plan = ground.plan
-    words: tuple[str, ...] = (
-        "-r",
-        str(plan.latency_rate),
-        "-s",
-        str(plan.body_bytes),
-        "-a",
-        "--persistent",
-        "-e",
-        _EXCHANGE,
-    )
-    words = (*words, "-k", "bench.latency", "-z", f"{plan.latency_slice_s}s")
+    flags = f"-r {plan.latency_rate} -s {plan.body_bytes} -a --persistent -e {_EXCHANGE} -k bench.latency"
+    words = f"{flags} -z {plan.latency_slice_s}s".split()
     with slotmq(ground.folder / "latency") as broker:
         assert broker.folder is not None
         peer = PeerConnection(broker.address, PUBLISH_CHANNEL)
@@ -165,7 +156,7 @@ def latency(ground: Ground) -> None:
                 _slice(ground, broker, FOLLOWED, words)
 
 
-def _slice(ground: Ground, broker: Broker, name: str, words: tuple[str, ...]) -> None:
+def _slice(ground: Ground, broker: Broker, name: str, words: Sequence[str]) -> None:
     times = perf(broker, "latency", *words, limit_s=_LIMIT_S)[0].latency_us
     if times is None:
         raise WrongResult("latency: no message came")
@@ -178,32 +169,24 @@ def _archive(ground: Ground, data: Path) -> Iterator[None]:
     command = [sys.executable, "-m", "broker", "pipeline", "archive", "--path", str(data), "--follow", "--quiet"]
     command += ["--lake", str(ground.folder / "latency-lake"), "--tap", _TAP, "--cursor", _TAP, "--every", "1"]
     command += ["--driver-memory", ground.plan.driver_memory]
-    log = ground.folder / "latency-archive.log"
-    with log.open("wb") as output:
-        environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+    service = Service("the archive", command, ground.folder / "latency-archive.log", {"PYTHONPATH": str(PROJECT)})
+    service.start()
     try:
-        if not _follows(data, process):
-            tail = " ".join(log.read_text(errors="replace").splitlines()[-3:])
-            raise WrongResult(f"latency: the archive does not follow: {tail}")
+        if not _follows(data, service):
+            raise WrongResult(f"latency: the archive does not follow: {' '.join(service.said().splitlines()[-3:])}")
         time.sleep(_SETTLE_S)
         yield
-        if process.poll() is not None:
+        if not service.alive:
             raise WrongResult("latency: the archive ended")
     finally:
-        process.terminate()
-        try:
-            process.wait(_STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        service.stop()
 
 
-def _follows(data: Path, process: subprocess.Popen[bytes]) -> bool:
+def _follows(data: Path, archive: Service) -> bool:
     """Wait until the cursor has passed a slot that was sealed after the archive began; return whether it has."""
     wanted = ask(data, "seal", vhost="/", tap=_TAP)["last_seal"] + 1
     deadline = time.monotonic() + _FOLLOW_LIMIT_S
-    while time.monotonic() < deadline and process.poll() is None:
+    while time.monotonic() < deadline and archive.alive:
         if any(one["seal"] >= wanted for one in ask(data, "cursors") if one["name"] == _TAP):
             return True
         time.sleep(0.3)

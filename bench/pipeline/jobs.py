@@ -159,19 +159,8 @@ def replay(ground: Ground) -> None:
     with slotmq(ground.folder / "target") as broker:
 
         def plain(_folder: Path) -> int:
-            words: tuple[str, ...] = (
-                "-y",
-                "0",
-                "-e",
-                EXCHANGE,
-                "-k",
-                "replayed",
-                "--keys",
-                str(plan.keys),
-                "--persistent",
-                "-p",
-            )
-            words = (*words, "-s", str(plan.body_bytes), "-c", "1000", "-C", str(rows), "-z", "0")
+            flags = f"-y 0 -e {EXCHANGE} -k replayed --keys {plan.keys} --persistent -p -s {plan.body_bytes}"
+            words = f"{flags} -c 1000 -C {rows} -z 0".split()
             return perf(broker, "throughput", *words, limit_s=_LIMIT_S)[0].totals.confirmed
 
         def job(producer: str) -> int:

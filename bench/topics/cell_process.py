@@ -10,13 +10,13 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.topics import hostile
+from bench.topics import workload
 from bench.topics.published_engines import make_engine
 from broker.compiled import kind
 from broker.routing.cache import CacheLimits
@@ -138,7 +138,7 @@ class Cell:
 
     def storm(self, engine: str, family: str, patterns: int, matches: int, bound_s: float) -> Figures:
         """Match the keys of a hostile family one by one."""
-        texts, keys = hostile.families(patterns)[family]
+        texts, keys = workload.hostile_families(patterns)[family]
         self._renew(engine, texts)
         for text in texts:
             self._add(text)
@@ -244,19 +244,10 @@ def main() -> None:
     bound = int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
     cell = Cell()
-    verbs: Mapping[str, Callable[..., Figures]] = {
-        "build": cell.build,
-        "settle": cell.settle,
-        "lap": cell.lap,
-        "footprint": cell.footprint,
-        "change": cell.change,
-        "storm": cell.storm,
-        "cache": cell.cache,
-    }
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            answer = verbs[request.pop("do")](**request)
+            answer = getattr(cell, request.pop("do"))(**request)
         except MemoryError:
             answer = {"error": f"more than {bound >> 20} MiB"}
         except Exception as error:  # noqa: BLE001 an engine's error is reported to the parent, and the next request is served

@@ -8,16 +8,15 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from bench.brokers import PROJECT
 from bench.stage import EXPECTED, Stage
-from bench.topics import hostile, workload
+from bench.topics import workload
 from bench.topics.published_engines import ENGINES, PUBLISHED
 from broker.perf.faults import RunFailed
 from broker.routing.index import AUTO, CHOICES, DEFAULT
@@ -44,14 +43,6 @@ class Cell:
             stdout=subprocess.PIPE,
             env=environment,
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def ask(self, do: str, limit_s: float = ANSWER_LIMIT_S, **request: Any) -> dict[str, Any]:
         """Return the answer to one request. Raises: RunFailed; after a late answer the cell is unusable."""
@@ -170,7 +161,7 @@ def _measure_group(stage: Stage, group: Sequence[_Entry], patterns: str, keys: s
     """Measure engines that run at once, in turn."""
     plan = stage.plan
     with ExitStack() as stack:
-        cells = [(entry, stack.enter_context(Cell(entry.folder, plan.memory_bound_bytes))) for entry in group]
+        cells = [(entry, stack.enter_context(closing(Cell(entry.folder, plan.memory_bound_bytes)))) for entry in group]
         for entry, cell in cells:  # builds all at once: building is not timed
             cell.begin("build", engine=entry.engine, patterns=patterns, keys=keys)
         for entry, cell in cells:
@@ -196,8 +187,8 @@ def hostility(stage: Stage) -> None:
     """Measure single matches of hostile sets of patterns, in the engines that a broker may be configured to use."""
     plan = stage.plan
     for name, form, folder in contestants(stage, CHOSEN):
-        with stage.guarded(f"hostile, {name}, {form}"), Cell(folder, plan.memory_bound_bytes) as cell:
-            for family in hostile.families(1):
+        with stage.guarded(f"hostile, {name}, {form}"), closing(Cell(folder, plan.memory_bound_bytes)) as cell:
+            for family in workload.hostile_families(1):
                 answer = cell.ask(
                     "storm",
                     engine=name,
@@ -215,6 +206,6 @@ def caching(stage: Stage) -> None:
     patterns = written(stage, f"patterns-{plan.cache_patterns}", workload.patterns(plan.cache_patterns))
     keys = written(stage, "thrash-keys", workload.keys(plan.thrash_keys, seed=5))
     for form, folder in reversed(list(stage.packages.items())):
-        with Cell(folder, plan.memory_bound_bytes) as cell:
+        with closing(Cell(folder, plan.memory_bound_bytes)) as cell:
             row = cell.ask("cache", patterns=patterns, keys=keys, recurring=plan.cache_keys, rounds=plan.rounds)
         stage.add("cache", row, form=form)

@@ -14,20 +14,20 @@ from bench import brokers
 from bench.brokers import Certificate
 from bench.growth import pauses
 from bench.growth.turn_sampler import prefix
-from bench.light import Companion
+from bench.light import companion
 from bench.messages.limits import QUICK
 from bench.messages.lone import KINDS, LoneCall
 from bench.messages.perf_load import (
+    CONNECTIONS,
+    LONE_CONFIRM,
+    PINGPONG,
     PerfLoad,
-    connections,
     declared,
     fanout,
     flow,
     full_speed,
     latency,
-    lone_confirm,
     over_tls,
-    pingpong,
     routing,
 )
 from bench.messages.rows import Backlog
@@ -58,10 +58,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[brokers.Broker]
         (flow("S2", 204_800), ("held_bytes", "flight_bytes", "held_times")),
         (fanout(16), ()),
         (latency(16), ("p50_us", "p99_us")),
-        (pingpong(), ()),
+        (PINGPONG, ()),
         (routing("S5", 200), ("declare_s", "each_bytes")),
         (declared(200), ("declare_s", "each_bytes")),
-        (connections(), ("open_ms", "open_cpu_ms", "each_bytes")),
+        (CONNECTIONS, ("open_ms", "open_cpu_ms", "each_bytes")),
     ],
     ids=lambda one: one.name if isinstance(one, PerfLoad) else "",
 )
@@ -110,7 +110,7 @@ def test_a_lone_client_gets_every_answer(broker: brokers.Broker, kind: str) -> N
 
 def test_a_lone_confirm_is_measured_beside_the_disk(broker: brokers.Broker) -> None:
     """The confirm's time is compared with one sync of the disk that holds the broker's folder."""
-    figures = lone_confirm().measure(broker, LIMITS)
+    figures = LONE_CONFIRM.measure(broker, LIMITS)
     assert figures["beyond_us"] == figures["p50_us"] - figures["fdatasync_us"]
 
 
@@ -129,7 +129,7 @@ def test_tls_is_measured_beside_plain_where_it_is_offered(broker: brokers.Broker
 
 def test_the_relay_runs_what_a_broker_runs() -> None:
     """The relay reports figures of the same names, and confirms where the load wants it."""
-    loads = [flow("S1", 16), flow("S2", 204_800), latency(16), lone_confirm(), routing("S5", 9)]
+    loads = [flow("S1", 16), flow("S2", 204_800), latency(16), LONE_CONFIRM, routing("S5", 9)]
     with brokers.relay() as relay:
         found = [load.measure(relay, LIMITS) for load in loads]
     assert all(figures["messages"] > 0 and figures["cpu_us"] >= 0 for figures in found)
@@ -145,9 +145,10 @@ def test_the_second_user_sees_nothing_of_the_first(broker: brokers.Broker) -> No
     with pytest.raises(Refusal, match="403"):
         peer.declare_queue("somebody-elses", durable=False)
     peer.socket.close()
-    with Companion(broker) as companion:
+    with companion(broker) as delivered:
         pass
-    assert companion.delivered > 0
+    assert delivered is not None
+    assert delivered.result() > 0
 
 
 def test_a_second_user_who_is_refused_fails_the_run(broker: brokers.Broker) -> None:
@@ -155,12 +156,12 @@ def test_a_second_user_who_is_refused_fails_the_run(broker: brokers.Broker) -> N
     assert broker.other is not None
     with (
         pytest.raises(RunFailed, match="the second user"),
-        Companion(replace(broker, other=replace(broker.other, password="wrong"))),
+        companion(replace(broker, other=replace(broker.other, password="wrong"))),
     ):
         pass
 
 
-@pytest.mark.parametrize("name", ["delete, unacked", "rollback", "connection lost", "the same import"])
+@pytest.mark.parametrize("name", ["ack", "delete, unacked", "rollback", "connection lost", "the same import"])
 def test_a_verb_over_a_group_is_carried_out_beside_a_light_client(tmp_path: Path, name: str) -> None:
     """The verb has its effect, and the light client's longest wait and the broker's turns are measured."""
     turns = tmp_path / "turns"

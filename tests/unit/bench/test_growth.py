@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bench.ground import EXCHANGE, control, declare_bound, sink, source
+from bench.ground import EXCHANGE, control, declare_bound, fill, sink, source
 from bench.growth import sharing, soak
 from bench.growth.suite import QUICK, Plan, curves_of, verdict
 from bench.growth.turn_sampler import deepest
@@ -119,12 +119,10 @@ async def test_a_paced_herd_leaves_the_backlog_as_long_as_it_is(tmp_path: Path) 
     async with mortal_broker(tmp_path) as broker:
         address = Address("127.0.0.1", broker.listener.port)
 
-        def fill() -> None:
+        def stock() -> None:
             peer = control(address)
             declare_bound(peer, ["q"], ["g.#"])
-            herd = Herd([source(address, ["g.a", "g.b"], messages=5_000)], [])
-            herd.run(20, lambda: herd.confirmed >= 5_000)
-            herd.close()
+            fill(address, ["g.a", "g.b"], 5_000, limit_s=20)
             peer.close()
 
         def consume() -> tuple[int, int]:
@@ -136,7 +134,7 @@ async def test_a_paced_herd_leaves_the_backlog_as_long_as_it_is(tmp_path: Path) 
             herd.close()
             return herd.published, sum(moved.got_each)
 
-        await talk(broker, fill)
+        await talk(broker, stock)
         assert queue_of(broker, "q").ready == 5_000
         published, delivered = await talk(broker, consume)
         manager = queue_of(broker, "q").level.manager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +137,7 @@ def test_a_process_connects_to_those_that_run(tmp_path: Path) -> None:
     processes = {name: (Logical(name, f"at-{name}", leaf=True), Logical(f"hop-{name}", "mid")) for name in ("a", "b")}
     tree = Tree(tmp_path, PROJECT, ["x"], processes, [("at-a", "mid"), ("at-b", "mid")], floods=True)
     tree.brokers["a"] = Broker("a", Address("127.0.0.1", 4711))
-    settings = tomllib.loads(tree.settings("b"))["overlay"]
-    leaf, hop = settings["node"]
+    leaf, hop = json.loads(tree.settings("b")["SLOTMQ_OVERLAY__NODE"])
     url = "amqp://guest:guest@127.0.0.1:4711"
     assert (leaf["broker"], leaf["node"], leaf["leaf"], hop["leaf"]) == ("b", "at-b", True, False)
     assert leaf["neighbours"] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def test_a_cell_answers_as_the_reference(tmp_path: Path) -> None:
     patterns, keys = workload.patterns(200), workload.keys(100)
     stage = a_stage(tmp_path)
     kept = written(stage, "p", patterns), written(stage, "k", keys)
-    with Cell(PROJECT, MEMORY_BYTES) as cell:
+    with closing(Cell(PROJECT, MEMORY_BYTES)) as cell:
         built = cell.ask("build", engine="trie", patterns=kept[0], keys=kept[1])
         assert (built["patterns"], built["form"]) == (200, "interpreted")
         hits = cell.ask("settle", slice_s=1e-4)["hits"]
@@ -60,7 +61,7 @@ def test_a_cell_answers_as_the_reference(tmp_path: Path) -> None:
 
 def test_a_cell_tells_why_it_cannot() -> None:
     """An unknown engine is reported with a reason, and the next request is answered."""
-    with Cell(PROJECT, MEMORY_BYTES) as cell:
+    with closing(Cell(PROJECT, MEMORY_BYTES)) as cell:
         with pytest.raises(RunFailed, match="not a topic engine"):
             cell.ask("storm", engine="none", family="#.a.#", patterns=1, matches=1, bound_s=1)
         told = cell.ask("storm", engine="trie", family="#.a.#", patterns=40, matches=5, bound_s=9)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.topics import hostile, workload
+from bench.topics import workload
 from broker.routing.pattern import HASH, PatternLimits, parse_pattern
 from tests.property.topic_reference import matches
 
@@ -34,7 +34,7 @@ def test_keys_are_distinct_and_have_three_to_five_words() -> None:
 
 def test_hostile_families_are_within_the_limits_and_distinct() -> None:
     """A broker accepts every pattern of every family, and no two are equal."""
-    for name, (texts, keys) in hostile.families(3000).items():
+    for name, (texts, keys) in workload.hostile_families(3000).items():
         parsed = {parse_pattern(text, PatternLimits()).text for text in texts}
         assert len(parsed) == len(texts) == 3000, name
         assert all(len(key.split(".")) == 64 for key in keys)
@@ -42,5 +42,5 @@ def test_hostile_families_are_within_the_limits_and_distinct() -> None:
 
 def test_star_runs_are_reached_and_never_match() -> None:
     """The worst family is searched everywhere and matches nothing, so none of its cost is for results."""
-    texts, keys = hostile.families(50)["#.*.a.*.#"]
+    texts, keys = workload.hostile_families(50)["#.*.a.*.#"]
     assert not any(matches(text.split("."), key.split(".")) for text in texts for key in keys)
