@@ -63,7 +63,7 @@ class QueueLogs:
         self._lock = Lock()  # no chunk is written while it is removed, or moved to its file
         self._buffer = EntryBuffer()
         self._live: dict[int, IdRanges] = {}
-        self._chunks: dict[int, dict[int, Path]] = {}  # on disk, by queue number
+        self._chunks: dict[int, set[int]] = {}  # on disk, by queue number
         self._tops: dict[tuple[int, int], int] = {}  # the id after the last entry of each chunk that began empty
         self._begun: set[tuple[int, int]] = set()  # chunks whose header this process wrote
         self._checked: set[tuple[int, int]] = set()  # chunks whose header was read
@@ -75,7 +75,7 @@ class QueueLogs:
         for name in files.list(folder):
             match = _NAME.fullmatch(name)
             if match:
-                self._chunks.setdefault(int(match[1]), {})[int(match[2])] = folder / name
+                self._chunks.setdefault(int(match[1]), set()).add(int(match[2]))
 
     @property
     def numbers(self) -> list[int]:
@@ -231,11 +231,12 @@ class QueueLogs:
 
     def _drop_chunk(self, key: tuple[int, int], position: int) -> None:
         """Give up a chunk: later, if a checkpoint may refer to it, which is also true of one that is to be synced."""
+        self._tops.pop(key, None)
         if key in self._buffer and key not in self._touched:
             self._buffer.discard(*key)
-            self._tops.pop(key, None)
         else:
             self._dropped[key] = position
+            self._readers.forget(self._path(*key))
 
     def sync(self) -> None:
         """Bring everything written so far for lasting queues to the disk."""
@@ -352,7 +353,7 @@ class QueueLogs:
             raise
         self.written += len(pieces)
         self._begun.add(key)
-        self._chunks.setdefault(queue_number, {})[chunk] = path
+        self._chunks.setdefault(queue_number, set()).add(chunk)
         self._buffer.discard(queue_number, chunk)  # not earlier: readers look here first, and take no lock
 
     def _open(self, key: tuple[int, int], path: Path) -> File:
@@ -396,15 +397,11 @@ class QueueLogs:
         self._touched.discard((queue_number, chunk))
         self._tops.pop((queue_number, chunk), None)
         chunks = self._chunks[queue_number]
-        del chunks[chunk]
+        chunks.remove(chunk)
         if not chunks:
             del self._chunks[queue_number]
 
     def _path(self, queue_number: int, chunk: int) -> Path:
-        chunks = self._chunks.get(queue_number)
-        known = None if chunks is None else chunks.get(chunk)
-        if known is not None:
-            return known
         return self._folder / f"{queue_number:010d}-{chunk:08d}.queue"
 
 

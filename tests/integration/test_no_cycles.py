@@ -16,8 +16,10 @@ import aio_pika
 import pytest
 import trustme
 import uvloop
+from aio_pika.abc import AbstractIncomingMessage
 from pamqp import commands
 
+from broker.core.message.message import Message
 from broker.server import BrokerServer
 from broker.store.message_log import Batch
 from tests.deadline import wait_until
@@ -304,3 +306,22 @@ async def test_a_written_batch_is_released(tmp_path: Path) -> None:
         log.complete(batch)
         del batch
         assert sys.getrefcount(record) == 2
+
+
+async def test_delivered_messages_are_released(tmp_path: Path) -> None:
+    """The messages that were delivered last are kept for other queues only until the broker is at rest."""
+
+    def messages() -> dict[int, Message]:
+        return {id(one): one for one in gc.get_objects() if type(one) is Message}
+
+    others = messages()
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        queue = await channel.declare_queue("q")
+        sent = [channel.default_exchange.publish(aio_pika.Message(b"body"), "q") for _ in range(SOME)]
+        await asyncio.gather(*sent)
+        arrived: asyncio.Queue[AbstractIncomingMessage] = asyncio.Queue()
+        await queue.consume(arrived.put, no_ack=True)
+        await asyncio.to_thread(wait_until, lambda: arrived.qsize() == SOME and broker.at_rest, "all are delivered")
+        for _ in broker.free_computed():
+            pass
+        assert messages().keys() <= others.keys()
