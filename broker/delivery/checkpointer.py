@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from broker.core.durable_topology import TopologySnapshot
@@ -48,12 +48,15 @@ class Checkpointer:
         committer: EngineCommitter,
         pager: Pager,
         thread: ThreadPoolExecutor,
+        shorten: Callable[[], None],
     ) -> None:
+        """`shorten` lets the next turn of the loop, which has a slice, too, read less input."""
         self._vhost = vhost
         self._store = store
         self._committer = committer
         self._pager = pager
         self._executor = thread
+        self._shorten = shorten
         self._position = store.log.position
         self._slots = 0  # in the last checkpoint
         self._left = 0  # of the present slice
@@ -114,6 +117,7 @@ class Checkpointer:
     async def _turn(self, cost: int) -> None:
         """Let the loop turn when the slice is used up, and spend some of it."""
         if self._left <= 0:
+            self._shorten()
             await asyncio.sleep(0)
             self._left = SLICE
         self._left -= cost

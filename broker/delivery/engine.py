@@ -128,7 +128,7 @@ class Engine(TurnEngine):
             replies=parts.replies,
         )
         self.vhost.firehose.attach(f"slotmq@{socket.gethostname()}", self.workers.trace)
-        self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._disk)
+        self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._disk, turn.shorten)
         self.compactor = Compactor(self.vhost, store, self.committer, self._disk, settings.store.compact_below_ratio)
 
     def take_settings(self, settings: Settings) -> None:

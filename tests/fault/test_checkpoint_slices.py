@@ -105,3 +105,16 @@ async def test_the_thread_of_a_checkpoint_lets_the_loop_run(tmp_path: Path, monk
             engine.vhost.queues.declare(f"q{number}", durable=True)
         await engine.checkpointer.take()
         assert len(rests) > 1000 // checkpointer.CHANGES_AT_ONCE
+
+
+async def test_a_turn_with_a_slice_has_half_a_share_of_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between any two slices the checkpoint shortens the next turn, so that clients wait for one or the other."""
+    monkeypatch.setattr(checkpointer, "SLICE", 1)
+    shortened: list[int] = []
+    async with mortal_broker(tmp_path, {}) as broker:
+        engine = broker.engines["/"]
+        for number in range(10):
+            engine.vhost.queues.declare(f"q{number}", durable=True)
+        engine.checkpointer._shorten = lambda: shortened.append(1)
+        await engine.checkpointer.take()
+        assert len(shortened) >= 9

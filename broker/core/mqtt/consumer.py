@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from broker.amqp.connection import Connection
 from broker.amqp.framing import LARGE_BYTES
+from broker.core.confirmable import Confirmer
 from broker.core.deadlines import Clock
 from broker.core.message.message import Envelope, Message
 from broker.core.mqtt.mapping import SYSTEM_EXCHANGE, MessageMapping
@@ -60,12 +62,47 @@ class ClientForm:
         self.packet_ids = PacketIds()
 
 
+class UnsyncedDeliveries:
+    """Holds back deliveries at QoS 2 until the records of their messages are on disk.
+
+    A message that is delivered and then lost with the power is published again by its client, and would come twice.
+    Shapes: `_packets` has those of the deliveries after the one numbered `confirmed`, in two pieces.
+    """
+
+    __slots__ = ("_committer", "_connection", "_packets", "confirmed", "logged", "published", "waiting")
+
+    def __init__(self, connection: Connection, committer: Confirmer) -> None:
+        self._connection = connection
+        self._committer = committer
+        self._packets: list[tuple[bytes, bytes]] = []
+        self.published = self.logged = self.confirmed = 0
+        self.waiting = False
+
+    def add(self, front: bytes, body: bytes) -> None:
+        """Send a packet after the next sync."""
+        self._packets.append((front, body))
+        self.published += 1
+        self.logged = self.published
+        if not self.waiting:
+            self.waiting = True
+            self._committer.wait(self)
+
+    def confirm(self, upto: int) -> None:
+        """Send the packets up to a number."""
+        count = upto - self.confirmed
+        self.confirmed = upto
+        for front, body in self._packets[:count]:
+            self._connection.write(front, body)
+        del self._packets[:count]
+
+
 class MqttConsumer(Consumer):
     """Takes the messages of a session's queue. Its acks are PUBACK packets; without acks it delivers at QoS 0.
 
     A message is delivered at the lower of its own QoS and that of its subscriptions. One whose key is no topic that a
     subscription may match, one that is larger than the client takes, and one that a subscription leaves out because its
-    client published it, is passed over. A copy of a retained message has RETAIN set.
+    client published it, is passed over. A copy of a retained message has RETAIN set. At QoS 2 none is sent before its
+    record is on disk, so others may come before it.
     Shapes: `_prefix` has the properties of a delivery that depend on its topic: identifiers and alias. `_front` is the
         packet up to its packet id, at QoS 0 up to its body, of messages with one envelope and content header, which has
         the size of the body; it lacks properties that have seconds. `_shared` is set for a shared subscription, whose
@@ -74,7 +111,7 @@ class MqttConsumer(Consumer):
 
     __slots__ = ("_bare", "_envelope", "_expires", "_form", "_front", "_header", "_learns", "_match",
                  "_passed_over", "_prefix", "_properties", "_qos", "_shared", "_slow", "_subscriptions", "_topic",
-                 "_vhost")  # fmt: skip
+                 "_unsynced", "_vhost")  # fmt: skip
 
     def __init__(
         self,
@@ -104,6 +141,7 @@ class MqttConsumer(Consumer):
         self._header = b""
         self._front = self._bare = self._properties = b""
         self._expires = False  # whether the properties have the seconds that a message has left
+        self._unsynced: UnsyncedDeliveries | None = None  # made by the first
 
     def forget_match(self) -> None:
         """Ask the subscriptions again: they have changed."""
@@ -167,6 +205,11 @@ class MqttConsumer(Consumer):
                     front = OCTETS[front[0] | AGAIN] + front[1:]
             properties = self._with_more(message) if self._expires else self._properties
             front = b"".join((front, OCTETS[packet_id >> 8], OCTETS[packet_id & 0xFF], properties))
+            if self._qos == 2 and self._vhost.store.needs_sync:
+                if self._unsynced is None:
+                    self._unsynced = UnsyncedDeliveries(self.connection, self._vhost.committer)
+                self._unsynced.add(front, message.body)
+                return 0
         else:
             if not self.no_ack:
                 self._form.packet_ids.pass_over(tag)

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from broker.core.auth.logins import ONLY_LOCALHOST
+from broker.core.queue.consumer import Consumer
 from broker.manage.refusal import LoginRefused
 from broker.server import BrokerServer
 from tests.http_talk import ask
@@ -336,6 +337,8 @@ async def test_clients_are_drained(tab: Tab, amqp: Any, shown: BrokerServer) -> 
 
     await queue.consume(take)
     await eventually(lambda: held)
+    (consumer,) = queue_of(shown, "drained").consumers
+    assert isinstance(consumer, Consumer)
     await tab.show("queues", "/", "drained")
     for end in ("Escape", ""):
         await tab.page.click("[aria-label=More]")
@@ -344,6 +347,7 @@ async def test_clients_are_drained(tab: Tab, amqp: Any, shown: BrokerServer) -> 
         await tab.sees("1 unacked message left", "dialog")
         if end:
             await tab.press(end)
+            await eventually(lambda: consumer.output_window.writable)  # the drain has ended
             await held.pop().ack()
             await eventually(lambda: held)
     await held.pop().ack()
