@@ -317,6 +317,7 @@ class Engine(TurnEngine):
     def free_computed(self) -> Iterator[None]:
         """Free, in steps, what is computed again when it is needed, and the tables of sets that have become small."""
         self.workers.shrink()
+        self.store.close_readers()
         yield
         yield from self.vhost.forget_misses()
 

@@ -59,7 +59,7 @@ class QueueLogs:
         self._files = files
         self._folder = folder
         self._sync = sync
-        self._readers = OpenFiles(files)
+        self.readers = OpenFiles(files)
         self._lock = Lock()  # no chunk is written while it is removed, or moved to its file
         self._buffer = EntryBuffer()
         self._live: dict[int, IdRanges] = {}
@@ -172,7 +172,7 @@ class QueueLogs:
             if chunk not in self._chunks.get(queue_number, ()):
                 return None
             try:
-                with self._readers.borrow(self._path(queue_number, chunk)) as file:
+                with self.readers.borrow(self._path(queue_number, chunk)) as file:
                     block = file.read_cached(_place(begin), size)
             except StoreFailed:
                 return None
@@ -202,7 +202,7 @@ class QueueLogs:
         block = b""
         if chunk in self._chunks.get(queue_number, ()):
             try:
-                with self._readers.borrow(self._path(queue_number, chunk)) as file:
+                with self.readers.borrow(self._path(queue_number, chunk)) as file:
                     block, _ = read_around(file.read_at, at, size)
             except StoreFailed:  # it was removed: the next write creates it again
                 self._begun.discard((queue_number, chunk))
@@ -236,7 +236,6 @@ class QueueLogs:
             self._buffer.discard(*key)
         else:
             self._dropped[key] = position
-            self._readers.forget(self._path(*key))
 
     def sync(self) -> None:
         """Bring everything written so far for lasting queues to the disk."""
@@ -294,7 +293,7 @@ class QueueLogs:
 
     def close(self) -> None:
         """Close the files."""
-        self._readers.close()
+        self.readers.close()
         with self._lock:
             self._close_newest()
 
@@ -377,7 +376,7 @@ class QueueLogs:
         key = (queue_number, chunk)
         if key not in self._begun and key not in self._checked:
             try:
-                with self._readers.borrow(self._path(queue_number, chunk)) as file:
+                with self.readers.borrow(self._path(queue_number, chunk)) as file:
                     begin = file.read_at(0, ENTRY_BYTES)
             except StoreFailed:
                 return False
@@ -391,7 +390,7 @@ class QueueLogs:
         if self._newest is not None and self._newest[0] == (queue_number, chunk):
             self._close_newest()
         self._files.remove(path)
-        self._readers.forget(path)  # not earlier: a reader would open it again, and keep it when a new one exists
+        self.readers.forget(path)  # not earlier: a reader would open it again, and keep it when a new one exists
         self._begun.discard((queue_number, chunk))
         self._checked.discard((queue_number, chunk))
         self._touched.discard((queue_number, chunk))

@@ -204,26 +204,6 @@ def test_the_file_of_a_chunk_stays_open_for_the_next_slots() -> None:
     assert logs.read(3, 2 * FEW + 1, 2 * FEW + 2) == ([0], [0])
 
 
-def test_the_file_of_an_unneeded_chunk_is_closed() -> None:
-    """Readers share an open file, until no message of its chunk is left; a checkpoint may still need the file."""
-    opened: list[str] = []
-
-    class Counting(MemoryFiles):
-        def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-            if not create:
-                opened.append(path.name)
-            return super().open(path, write=write, create=create)
-
-    logs = new_logs(Counting())
-    logs.write(3, 1, entries(FEW + 1))
-    for _ in range(2):
-        assert logs.read(3, 1, 2) == ([1], [10])
-    assert len(opened) == 1
-    logs.forget(3, 100)
-    assert logs.read(3, 1, 2) == ([1], [10])
-    assert len(opened) == 2
-
-
 def test_an_entry_that_was_written_meanwhile_is_not_mended() -> None:
     """A repair does not overwrite an entry that compaction wrote after the search."""
     logs = new_logs()
