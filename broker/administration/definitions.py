@@ -251,6 +251,11 @@ class Draft(Definitions):
         self._copy_users()
         return self._permissions
 
+    def end(self) -> None:
+        """Let go of the copies of users and permissions, which know each other."""
+        if self._has_own_users:
+            self._users.listeners.clear()
+
     def _copy_users(self) -> None:
         if not self._has_own_users:
             self._has_own_users = True
