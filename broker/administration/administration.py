@@ -171,16 +171,13 @@ class Administration(Definitions):
             await self._store.settled(self.version)
             async with self._applying:
                 draft = Draft(self, self.vhosts.offline)
-                try:
-                    if "vhost" in fields:
-                        draft.check_vhost(fields["vhost"])
-                    result = edit(draft)
-                    if isinstance(result, Generator):
-                        await finished(result)
-                    if (swept := await self._try(draft)) is not None:
-                        break
-                finally:
-                    draft.end()
+                if "vhost" in fields:
+                    draft.check_vhost(fields["vhost"])
+                result = edit(draft)
+                if isinstance(result, Generator):
+                    await finished(result)
+                if (swept := await self._try(draft)) is not None:
+                    break
                 await self._take_stored()  # another broker was first: `edit` decides again
         if event:
             _log.info(event, **fields)

@@ -251,11 +251,6 @@ class Draft(Definitions):
         self._copy_users()
         return self._permissions
 
-    def end(self) -> None:
-        """Let go of the copies of users and permissions, which know each other."""
-        if self._has_own_users:
-            self._users.listeners.clear()
-
     def _copy_users(self) -> None:
         if not self._has_own_users:
             self._has_own_users = True
@@ -318,6 +313,7 @@ class Draft(Definitions):
             wanted["users"] = yield from self._users.writing()
             wanted["permissions"] = yield from self._permissions.writing()
             wanted["topic_permissions"] = yield from self._permissions.topics.writing()
+            self._users.listeners.clear()  # the copies have served, and hold each other by it
         vhosts = wanted["vhosts"] = []
         for name in self.vhost_names:
             vhosts.append(self.vhost_fields(name))

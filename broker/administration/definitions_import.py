@@ -102,7 +102,6 @@ class DefinitionsImport:
             document = self._document
             counts = {name: len(getattr(document, name)) for name in document.__slots__ if name != "unknown"}
         finally:
-            self._draft.end()
             if self._tally is not None:
                 self._tally.let_go()
             document, self._document = self._document, Document()

@@ -82,8 +82,7 @@ _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 def _lines(value: Any, depth: int = 2) -> Iterator[str]:
     """Yield the JSON of a document, or of a part of it, with a line for each entry.
 
-    Cost: a call of the encoder for each entry. One for all would let no other thread run; one that indents takes four
-    times as long, and leaves reference cycles.
+    Cost: a call of the encoder for each entry. One for all would stop all threads; one that indents leaves cycles.
     """
     if isinstance(value, list) and value:
         yield "["
