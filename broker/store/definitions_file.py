@@ -91,7 +91,7 @@ def _lines(value: Any, depth: int = 2) -> Iterator[str]:
     elif isinstance(value, Mapping) and depth:
         for number, (name, part) in enumerate(value.items()):
             yield f",\n{_encode(name)}: " if number else f"{{{_encode(name)}: "
-            yield from _lines(part, depth - 1)
+            yield from _lines(part, depth - 1)  # depth: of the argument
         yield "}" if value else "{}"
     else:
         yield _encode(value)
