@@ -44,7 +44,10 @@ class Tasks:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        finally:
+            del task  # its error holds this frame, and a collection alone would free the two
 
     @property
     def busy(self) -> bool:

@@ -317,6 +317,7 @@ class Draft(Definitions):
             wanted["users"] = yield from self._users.writing()
             wanted["permissions"] = yield from self._permissions.writing()
             wanted["topic_permissions"] = yield from self._permissions.topics.writing()
+            self._users.listeners.clear()  # the copies have served, and hold each other by it
         if self._has_own_vhosts:
             vhosts = wanted["vhosts"] = []
             for name in self.vhost_names:

@@ -315,6 +315,7 @@ class Engine(TurnEngine):
     def free_computed(self) -> Iterator[None]:
         """Free, in steps, caches that can be recomputed, and the tables of sets that have become small."""
         self.workers.shrink()
+        self.store.close_readers()
         yield
         yield from self.vhost.forget_misses()
 

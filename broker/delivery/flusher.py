@@ -86,6 +86,12 @@ class _Latest:
 _latest: Final = _Latest()
 
 
+def forget_latest() -> None:
+    """Let go of the messages that were delivered last."""
+    _latest.note(_Batch([], [], 0, 0, 0, 0))
+    _latest.note_first(None)
+
+
 def deliver(consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]) -> int:
     """Append deliver, header and body frames to the consumer's connection and return the number of messages delivered.
     HOT. It stops when the connection's output reaches high water; the caller puts back the rest. Messages that need no

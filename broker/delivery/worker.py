@@ -17,7 +17,7 @@ from broker.core.queue.level import Level
 from broker.core.queue.level_owner import QueueWorker
 from broker.core.queue.queue import Queue
 from broker.delivery.awaited_queues import AwaitedQueues
-from broker.delivery.flusher import deliver, rooms_of, spread
+from broker.delivery.flusher import deliver, forget_latest, rooms_of, spread
 from broker.delivery.reader import READ_COST, SlotReader
 from broker.event_log import get_logger
 from broker.slots.slot import Slot
@@ -353,7 +353,8 @@ class Workers:
             worker.queues.discard(queue)
 
     def shrink(self) -> None:
-        """Shrink the sets from which queues were deleted."""
+        """Shrink the sets from which queues were deleted, and let go of the messages that were delivered last."""
+        forget_latest()
         for worker in self.workers:
             worker.shrink()
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections import deque
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, takewhile
 from typing import Any, Final
 
 AGE_MAX_S: Final = 3600
@@ -15,48 +14,60 @@ SAMPLES_MAX: Final = 3600  # of one history, whatever the interval
 class History:
     """Keeps the samples of the last hour.
 
-    Shapes: a sample has one integer for each of `names`, the first `counters` of which only grow.
+    Shapes: a sample has one integer for each of `names`, the first `counters` of which only grow. ``_ring`` has the
+        moment of each sample before its integers; ``_next`` is the place of the sample that comes next.
     Units: moments are in milliseconds since 1970.
+    Cost: one array. An object for each sample would keep a whole arena of 1 MiB for an hour after a load.
     """
 
-    __slots__ = ("_samples", "_times_ms", "counters", "names")
+    __slots__ = ("_length", "_next", "_ring", "counters", "names")
 
     def __init__(self, names: Sequence[str], counters: int, interval_ms: int) -> None:
         self.names = tuple(names)
         self.counters = counters
-        length = max(2, min(SAMPLES_MAX, AGE_MAX_S * 1000 // interval_ms))
-        self._times_ms: deque[int] = deque(maxlen=length)
-        self._samples: deque[array[int]] = deque(maxlen=length)
+        self._length = max(2, min(SAMPLES_MAX, AGE_MAX_S * 1000 // interval_ms))
+        self._ring = array("q")
+        self._next = 0
 
     def __len__(self) -> int:
-        """Return the number of samples."""
-        return len(self._times_ms)
+        """Return how many samples there are."""
+        return len(self._ring) // (1 + len(self.names))
 
     def add(self, at_ms: int, values: Sequence[int]) -> None:
         """Add a sample, and drop the oldest one when there are too many."""
-        self._times_ms.append(at_ms)
-        self._samples.append(array("q", values))
+        sample = array("q", (at_ms, *values))
+        first = self._next * len(sample)
+        self._ring[first : first + len(sample)] = sample
+        self._next = (self._next + 1) % self._length
+
+    def _newest(self) -> Iterator[int]:
+        """Yield where the samples are in the ring, the newest first."""
+        count, width = len(self), 1 + len(self.names)
+        for back in range(1, count + 1):
+            yield (self._next - back) % count * width
+
+    def _told(self, places: Iterable[int]) -> list[tuple[int, list[int]]]:
+        """Return samples with their moments, the last one first."""
+        ring, names = self._ring, len(self.names)
+        return [(ring[place], ring[place + 1 : place + 1 + names].tolist()) for place in places][::-1]
 
     def last(self, count: int) -> list[tuple[int, list[int]]]:
-        """Return up to `count` of the newest samples, the oldest of them first. Cost: O(count)."""
-        newest = zip(islice(reversed(self._times_ms), count), islice(reversed(self._samples), count), strict=True)
-        return [(time_ms, sample.tolist()) for time_ms, sample in newest][::-1]
+        """Return the newest samples, the oldest of them first; fewer if there are not so many. Cost: O(count)."""
+        return self._told(islice(self._newest(), count))
 
     def rates(self, values: Sequence[int], at_ms: int, window_ms: int) -> list[float] | None:
         """Return the rates per second of the first numbers, which read `values` now; None when all are 0 or unknown.
 
         They are measured since the newest sample that is `window_ms` old, or since the oldest one.
         """
-        before: array[int] | None = None
-        before_ms = at_ms
-        for time_ms, sample in zip(reversed(self._times_ms), reversed(self._samples), strict=True):
-            before, before_ms = sample, time_ms
-            if at_ms - time_ms >= window_ms:
+        ring, place = self._ring, -1
+        for place in self._newest():
+            if at_ms - ring[place] >= window_ms:
                 break
-        if before is None or at_ms <= before_ms:
+        if place < 0 or at_ms <= ring[place]:
             return None
-        window_s = (at_ms - before_ms) / 1000
-        rates = [round((value - earlier) / window_s, 2) for value, earlier in zip(values, before, strict=False)]
+        window_s = (at_ms - ring[place]) / 1000
+        rates = [round((value - ring[at]) / window_s, 2) for at, value in enumerate(values, place + 1)]
         return rates if any(rates) else None
 
     def details(self, name: str, wanted: SampleRange, now_ms: int) -> dict[str, Any]:
@@ -67,13 +78,13 @@ class History:
         place = self.names.index(name)
         values: list[tuple[int, int]] = []
         newest_ms = now_ms - now_ms % wanted.step_ms
-        known = list(zip(reversed(self._times_ms), reversed(self._samples), strict=True))
+        known = list(self._newest())
         at = 0
         for back in range(wanted.count):
             time_ms = newest_ms - back * wanted.step_ms
-            while at < len(known) and known[at][0] > time_ms:
+            while at < len(known) and self._ring[known[at]] > time_ms:
                 at += 1
-            values.append((known[at][1][place] if at < len(known) else 0, time_ms))
+            values.append((self._ring[known[at] + 1 + place] if at < len(known) else 0, time_ms))
         numbers = [value for value, _time_ms in values]
         span_s = max(1, (len(values) - 1) * wanted.step_ms) / 1000
         last_s = wanted.step_ms / 1000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,10 +67,31 @@ class DefinitionsFile:
         Raises: TypeError or ValueError when a value is not JSON, before anything is changed; StoreFailed, after which
             the next start finds the old definitions or the new ones.
         """
-        content = json.dumps(definitions, ensure_ascii=False, indent=1, allow_nan=False).encode()
+        content = "".join(_lines(definitions)).encode()
         head = b"slotmq definitions, format %d, crc32c %08x\n" % (FORMAT, crc32c(content))
         self._files.replace(self.path, [head, content]).close()
 
     def _damaged(self, reason: str) -> CorruptFile:
         advice = 'put a copy of it back, or move it away and start without users: store.on_corruption = "quarantine"'
         return CorruptFile(self.path, f"{reason}; nothing was changed: {advice}")
+
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
+def _lines(value: Any, depth: int = 2) -> Iterator[str]:
+    """Yield the JSON of a document, or of a part of it, with a line for each entry.
+
+    Cost: a call of the encoder for each entry. One for all would stop all threads; one that indents leaves cycles.
+    """
+    if isinstance(value, list) and value:
+        yield "["
+        yield ",\n".join([_encode(entry) for entry in value])
+        yield "]"
+    elif isinstance(value, Mapping) and depth:
+        for number, (name, part) in enumerate(value.items()):
+            yield f",\n{_encode(name)}: " if number else f"{{{_encode(name)}: "
+            yield from _lines(part, depth - 1)  # depth: of the argument
+        yield "}" if value else "{}"
+    else:
+        yield _encode(value)

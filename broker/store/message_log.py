@@ -89,7 +89,7 @@ class Segments:
         self._files = files
         self._folder = folder
         self._lowest = lowest
-        self._readers = OpenFiles(files)
+        self.readers = OpenFiles(files)
         self.segments: dict[int, int] = {}
         self.live: dict[int, int] = {}
 
@@ -103,12 +103,12 @@ class Segments:
 
     def read_span(self, position: int, size: int) -> bytes:
         """Return `size` bytes of one segment, unchecked, fewer at its end."""
-        with self._readers.borrow(self.path(position >> OFFSET_BITS)) as file:
+        with self.readers.borrow(self.path(position >> OFFSET_BITS)) as file:
             return file.read_at(position & OFFSET_MASK, size)
 
     def read_cached(self, position: int, size: int) -> bytes | None:
         """Return what `read_span` would return if the disk is not needed for it, None otherwise."""
-        with self._readers.borrow(self.path(position >> OFFSET_BITS)) as file:
+        with self.readers.borrow(self.path(position >> OFFSET_BITS)) as file:
             return file.read_cached(position & OFFSET_MASK, size)
 
     def corrupt(self, position: int, reason: str) -> CorruptRecord:
@@ -135,7 +135,7 @@ class Segments:
 
     def _remove(self, segment: int) -> None:
         path = self.path(segment)
-        self._readers.forget(path)
+        self.readers.forget(path)
         self._files.remove(path)
         del self.segments[segment]
 
@@ -468,8 +468,8 @@ class MessageLog(Segments):
         return gone
 
     def close(self, *, clean: bool = False) -> None:
-        """Close the files; unwritten records are lost. Shapes: `clean` means that everything was written."""
-        self._readers.close()
+        """Close the files; what was not written is lost. Shapes: `clean` says that everything was written."""
+        self.readers.close()
         if self._file is not None:
             if clean and self._zeros_end > self.segments[max(self.segments)]:
                 self._file.truncate(self.segments[max(self.segments)])

@@ -60,12 +60,12 @@ class QueueLogs:
         self._files = files
         self._folder = folder
         self._sync = sync
-        self._readers = OpenFiles(files)
-        self._lock = Lock()  # held while a chunk is written, removed, or moved to its file
+        self.readers = OpenFiles(files)
+        self._lock = Lock()  # no chunk is written while it is removed, or moved to its file
         self._buffer = EntryBuffer()
         self._live: dict[int, IdRanges] = {}
-        self._chunks: dict[int, dict[int, Path]] = {}  # on disk, by queue number
-        self._tops: dict[tuple[int, int], int] = {}  # the id after the last entry of each chunk that was empty at first
+        self._chunks: dict[int, set[int]] = {}  # on disk, by queue number
+        self._tops: dict[tuple[int, int], int] = {}  # the id after the last entry of each chunk that began empty
         self._begun: set[tuple[int, int]] = set()  # chunks whose header this process wrote
         self._checked: set[tuple[int, int]] = set()  # chunks whose header was read
         self._touched: set[tuple[int, int]] = set()  # written and not synced, of lasting queues
@@ -76,7 +76,7 @@ class QueueLogs:
         for name in files.list(folder):
             match = _NAME.fullmatch(name)
             if match:
-                self._chunks.setdefault(int(match[1]), {})[int(match[2])] = folder / name
+                self._chunks.setdefault(int(match[1]), set()).add(int(match[2]))
 
     @property
     def numbers(self) -> list[int]:
@@ -172,7 +172,7 @@ class QueueLogs:
             if chunk not in self._chunks.get(queue_number, ()):
                 return None
             try:
-                with self._readers.borrow(self._path(queue_number, chunk)) as file:
+                with self.readers.borrow(self._path(queue_number, chunk)) as file:
                     block = file.read_cached(_place(begin), size)
             except StoreFailed:
                 return None
@@ -202,7 +202,7 @@ class QueueLogs:
         block = b""
         if chunk in self._chunks.get(queue_number, ()):
             try:
-                with self._readers.borrow(self._path(queue_number, chunk)) as file:
+                with self.readers.borrow(self._path(queue_number, chunk)) as file:
                     block, _ = read_around(file.read_at, at, size)
             except StoreFailed:  # it was removed: the next write creates it again
                 self._begun.discard((queue_number, chunk))
@@ -230,10 +230,10 @@ class QueueLogs:
                 self._drop_chunk((queue_number, chunk), position)
 
     def _drop_chunk(self, key: tuple[int, int], position: int) -> None:
-        """Remove a chunk; later, if a checkpoint may refer to it or it waits for a sync."""
+        """Give up a chunk: later, if a checkpoint may refer to it, which is also true of one that is to be synced."""
+        self._tops.pop(key, None)
         if key in self._buffer and key not in self._touched:
             self._buffer.discard(*key)
-            self._tops.pop(key, None)
         else:
             self._dropped[key] = position
 
@@ -292,7 +292,7 @@ class QueueLogs:
 
     def close(self) -> None:
         """Close the files."""
-        self._readers.close()
+        self.readers.close()
         with self._lock:
             self._close_newest()
 
@@ -351,7 +351,7 @@ class QueueLogs:
             raise
         self.written += len(pieces)
         self._begun.add(key)
-        self._chunks.setdefault(queue_number, {})[chunk] = path
+        self._chunks.setdefault(queue_number, set()).add(chunk)
         self._buffer.discard(queue_number, chunk)  # not earlier: readers look here first, and take no lock
 
     def _open(self, key: tuple[int, int], path: Path) -> File:
@@ -377,7 +377,7 @@ class QueueLogs:
         key = (queue_number, chunk)
         if key not in self._begun and key not in self._checked:
             try:
-                with self._readers.borrow(self._path(queue_number, chunk)) as file:
+                with self.readers.borrow(self._path(queue_number, chunk)) as file:
                     begin = file.read_at(0, ENTRY_BYTES)
             except StoreFailed:
                 return False
@@ -391,21 +391,17 @@ class QueueLogs:
         if self._newest is not None and self._newest[0] == (queue_number, chunk):
             self._close_newest()
         self._files.remove(path)
-        self._readers.forget(path)  # not earlier: a reader would open it again, and keep it when a new one exists
+        self.readers.forget(path)  # not earlier: a reader would open it again, and keep it when a new one exists
         self._begun.discard((queue_number, chunk))
         self._checked.discard((queue_number, chunk))
         self._touched.discard((queue_number, chunk))
         self._tops.pop((queue_number, chunk), None)
         chunks = self._chunks[queue_number]
-        del chunks[chunk]
+        chunks.remove(chunk)
         if not chunks:
             del self._chunks[queue_number]
 
     def _path(self, queue_number: int, chunk: int) -> Path:
-        chunks = self._chunks.get(queue_number)
-        known = None if chunks is None else chunks.get(chunk)
-        if known is not None:
-            return known
         return self._folder / f"{queue_number:010d}-{chunk:08d}.queue"
 
 

@@ -63,7 +63,7 @@ class Spill(Segments):
 
     def close(self) -> None:
         """Close the files."""
-        self._readers.close()
+        self.readers.close()
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -339,6 +339,11 @@ class VhostStore:
             self._relocation = None
         return moves
 
+    def close_readers(self) -> None:
+        """Close the files that are open for reading; a read opens its file again."""
+        for files in (self.log, self.queues, self.spill):
+            files.readers.close()
+
     def close(self, *, clean: bool = False) -> None:
         """Close the files. `clean` means that the last checkpoint was a clean one and nothing happened after it."""
         self.log.close(clean=clean)

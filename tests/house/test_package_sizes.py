@@ -7,9 +7,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 MOST = {
-    "broker": (640, 108_800),
+    "broker": (639, 108_700),
     "broker/administration": (9, 1_900),
-    "broker/amqp": (20, 3_950),
+    "broker/amqp": (20, 4_000),
     "broker/cli": (39, 4_500),
     "broker/client": (4, 600),
     "broker/cluster": (40, 9_250),
@@ -17,16 +17,16 @@ MOST = {
     "broker/delivery": (17, 3_550),
     "broker/doctor": (6, 550),
     "broker/figures": (5, 600),
-    "broker/manage": (58, 8_300),
+    "broker/manage": (58, 8_350),
     "broker/migrate": (5, 800),
     "broker/mqtt": (10, 1_350),
     "broker/net": (15, 2_350),
     "broker/operations": (24, 3_950),
-    "broker/overlay": (23, 5_000),
+    "broker/overlay": (23, 4_950),
     "broker/overlay_node": (11, 2_600),
     "broker/parts": (11, 1_100),
-    "broker/perf": (28, 5_400),
-    "broker/pipeline": (65, 12_350),
+    "broker/perf": (27, 5_300),
+    "broker/pipeline": (65, 12_300),
     "broker/routing": (30, 5_450),
     "broker/settings": (11, 1_250),
     "broker/slot_files": (8, 1_300),
@@ -36,8 +36,8 @@ MOST = {
     "broker/testing": (6, 700),
     "broker/vhosts": (4, 600),
     "broker/zeromq": (7, 1_200),
-    "bench": (58, 8_650),
-    "demo": (15, 2_100),
+    "bench": (57, 8_550),
+    "demo": (15, 2_050),
     "tools": (25, 2_900),
 }
 """By folder: the most Python files and lines that it may have. Lower a row when the folder has shrunk."""

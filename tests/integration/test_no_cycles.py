@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import http.client
+import json
 import ssl
 import sys
 from collections import Counter
@@ -16,8 +17,10 @@ import aio_pika
 import pytest
 import trustme
 import uvloop
+from aio_pika.abc import AbstractIncomingMessage
 from pamqp import commands
 
+from broker.core.message.message import Message
 from broker.server import BrokerServer
 from broker.store.message_log import Batch
 from tests.deadline import wait_until
@@ -29,7 +32,7 @@ from tests.raw_client import RawClient, publish_frames
 MANY: Final = 1000
 SOME: Final = 100
 """How many objects of each kind come and go: connections take longer."""
-VHOST_MAX_BYTES: Final = 300_000
+VHOST_MAX_BYTES: Final = 40_000
 """What a deleted vhost may leave: its parts know each other, but nothing that clients made."""
 LEFT_MAX: Final = 20
 """Objects of the tests' own threads and of the loop, however many came and went."""
@@ -119,13 +122,37 @@ def answers(port: int) -> None:
         web.close()
 
 
+def changes(port: int) -> None:
+    """Add, change and delete users and policies, some of which are refused."""
+    user = {"password": "p", "tags": ""}
+    rights = {"configure": ".*", "write": ".*", "read": ".*"}
+    policy = {"pattern": "q", "definition": {"max-length": 1}}
+    for number in range(SOME // 5):
+        for path, fields in (
+            (f"users/u{number}", user),
+            (f"permissions/%2F/u{number}", rights),
+            (f"policies/%2F/p{number}", policy),
+            (f"policies/%2F/p{number}", {**policy, "definition": {"max-length": -1}}),
+        ):
+            ask(port, "PUT", path, fields)
+        for path in (f"users/u{number}", f"policies/%2F/p{number}"):
+            ask(port, "DELETE", path)
+
+
+def ask(port: int, method: str, path: str, fields: dict[str, Any] | None = None) -> None:
+    """Send a request of the API."""
+    web = http.client.HTTPConnection("127.0.0.1", port)
+    web.request(method, f"/api/{path}", None if fields is None else json.dumps(fields), basic(GUEST))
+    answer = web.getresponse()
+    answer.read()
+    assert answer.status in (201, 204, 400)
+    web.close()
+
+
 def use_vhost(broker: BrokerServer) -> None:
     """Create a vhost, fill its queues and caches, and delete it."""
     for method in ("PUT", "DELETE"):
-        web = http.client.HTTPConnection("127.0.0.1", broker.manage.port("http"))
-        web.request(method, "/api/vhosts/v", headers=basic(GUEST))
-        assert web.getresponse().status in (201, 204)
-        web.close()
+        ask(broker.manage.port("http"), method, "vhosts/v")
         if method == "PUT":
             with RawClient("127.0.0.1", broker.listener.port) as client:
                 client.open(vhost="v")
@@ -226,6 +253,7 @@ def test_what_comes_and_goes_leaves_no_cycles(tmp_path: Path) -> None:
         "tls": by_tls(authority),
         "http": by_http(answers),
         "live": by_http(live_streams),
+        "changes": by_http(changes),
         "mqtt": mqtt_clients,
     }
 
@@ -304,3 +332,22 @@ async def test_a_written_batch_is_released(tmp_path: Path) -> None:
         log.complete(batch)
         del batch
         assert sys.getrefcount(record) == 2
+
+
+async def test_delivered_messages_are_released(tmp_path: Path) -> None:
+    """The messages that were delivered last are kept for other queues only until the broker is at rest."""
+
+    def messages() -> dict[int, Message]:
+        return {id(one): one for one in gc.get_objects() if type(one) is Message}
+
+    others = messages()
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        queue = await channel.declare_queue("q")
+        sent = [channel.default_exchange.publish(aio_pika.Message(b"body"), "q") for _ in range(SOME)]
+        await asyncio.gather(*sent)
+        arrived: asyncio.Queue[AbstractIncomingMessage] = asyncio.Queue()
+        await queue.consume(arrived.put, no_ack=True)
+        await asyncio.to_thread(wait_until, lambda: arrived.qsize() == SOME and broker.at_rest, "all are delivered")
+        for _ in broker.free_computed():
+            pass
+        assert messages().keys() <= others.keys()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from structlog.testing import capture_logs
 
 from broker.store.checkpoint import Checkpoint, QueueState, SlotState
 from broker.store.compaction import RECORD_MIN_BYTES, SlotReference, plan_relocation
 from broker.store.damage import CorruptRecord
-from broker.store.memory_files import MemoryFile
+from broker.store.files import File
+from broker.store.memory_files import MemoryFile, MemoryFiles
 from broker.store.queue_entry import Entries
 from broker.store.queue_log import CHUNK_IDS
 from broker.store.reading import COPY_MAX_BYTES
@@ -38,6 +41,27 @@ def test_a_slot_paged_out_is_read_back() -> None:
     room.store.queues.write(1, 1, (positions, [size] * 6))
     messages = read_slot(room.store, 1, 1, 7, [5, 0, 3])
     assert [None if one is None else one.body for one in messages] == [b"1", None, None, b"4", None, b"6"]
+
+
+def test_files_stay_open_for_reading_until_the_broker_is_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads share open files of the log and of the queue logs; once these are closed, a read opens them again."""
+    room = Room()
+    positions = room.publish(6, 1, 2)
+    room.store.queues.write(1, 1, (positions, [len(room.message(1, 2, body=b"1"))] * 6))
+    room.store.queues.sync()
+    opened: list[str] = []
+
+    def open_file(self: MemoryFiles, path: Path, **how: bool) -> File:
+        opened.append(path.parent.name)
+        return opens(self, path, **how)
+
+    opens = MemoryFiles.open
+    monkeypatch.setattr(MemoryFiles, "open", open_file)
+    for times in (1, 1, 2):
+        if times == 2:
+            room.store.close_readers()
+        assert read_slot(room.store, 1, 1, 7, [5])[5] is not None
+        assert sorted(opened) == ["log"] * times + ["queues"] * times
 
 
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 50_000])
