@@ -12,7 +12,7 @@ MOST = {
     "broker/amqp": (20, 3_950),
     "broker/cli": (41, 4_600),
     "broker/client": (4, 600),
-    "broker/cluster": (40, 9_400),
+    "broker/cluster": (40, 9_300),
     "broker/core": (125, 20_450),
     "broker/delivery": (17, 3_550),
     "broker/doctor": (6, 550),
