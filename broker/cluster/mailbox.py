@@ -39,7 +39,7 @@ Question: TypeAlias = "Mapping[str, Any]"
 Answerer: TypeAlias = "Callable[[Question], Awaitable[Any]]"  # of None is no answer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RemoteReply:
     """A reply consumer of another node."""
 

@@ -82,7 +82,7 @@ def postponed_of(session: object) -> Sequence[Postponed]:
     return session.postponed if isinstance(session, SessionClient) else ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class QueueParts:
     """The parts of a node that its queues use.
 
