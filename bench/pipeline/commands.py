@@ -183,8 +183,8 @@ def _archive(ground: Ground, data: Path) -> Iterator[None]:
 
 
 def _follows(data: Path, archive: Service) -> bool:
-    """Wait until the cursor has passed a slot that was sealed after the archive began; return whether it has."""
-    wanted = ask(data, "seal", vhost="/", tap=_TAP)["last_seal"] + 1
+    """Wait until the cursor has passed all messages that came before the archive; return whether it has."""
+    wanted = ask(data, "seal", vhost="/", tap=_TAP)["last_seal"]
     deadline = time.monotonic() + _FOLLOW_LIMIT_S
     while time.monotonic() < deadline and archive.alive:
         if any(one["seal"] >= wanted for one in ask(data, "cursors") if one["name"] == _TAP):
