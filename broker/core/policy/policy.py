@@ -91,7 +91,7 @@ class _Rule:
         return self._exchanges and self._matches(exchange.name)
 
     def _matches(self, name: str) -> bool:
-        """Return whether the pattern matches. If the search takes too long, an operator policy applies."""
+        """Return whether the pattern matches. If the search takes too long, only an operator policy applies."""
         found = self.pattern.told(name)
         return self._operator if found is None else found
 
