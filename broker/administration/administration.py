@@ -85,7 +85,7 @@ class Administration(Definitions):
         """Apply changed settings."""
         self.vhosts_max = settings.limits.vhosts_max
 
-    # -- what is in force ---------------------------------------------------------------------------------------------
+    # -- definitions in force -----------------------------------------------------------------------------------------
 
     @property
     def vhost_names(self) -> list[str]:
@@ -153,18 +153,15 @@ class Administration(Definitions):
         await self._changes.ended()
 
     async def change(self, edit: Callable[[Draft], T], event: str = "", /, **fields: Any) -> T:
-        """Store and apply what `edit` does to a draft, log the event, and return what `edit` returned.
-
-        What returns a generator changes the draft in its steps. Every broker follows the change then. A vhost among the
-        fields of the event has to exist, and not to be offline.
+        """Store and apply the changes of `edit` to a draft, log the event, and return the result of `edit`. If it
+        returns a generator, the generator changes the draft in steps. Every broker then follows the change. A vhost
+        among the fields of the event must exist and not be offline.
         """
         return await self._changes.finish(self._alone(lambda: self.store(edit, event, **fields)))
 
     async def store(self, edit: Callable[[Draft], T], event: str = "", /, **fields: Any) -> T:
-        """Do what `change` does, within `alone`.
-
-        A change begins when every broker follows the one before it, so none of them can miss that a vhost was deleted
-        and added again.
+        """Perform a change as `change` does, within `alone`. A change begins once every broker follows the previous
+        one, so none of them can miss that a vhost was deleted and added again.
         """
         while True:
             await self._store.settled(self.version)
@@ -184,9 +181,8 @@ class Administration(Definitions):
         return result
 
     async def _try(self, draft: Draft) -> set[str] | None:
-        """Store and apply a draft, and return the vhosts that have other policies now.
-
-        Return None when the stored definitions are others than those in force.
+        """Store and apply a draft, and return the vhosts whose policies have changed, None if the stored definitions
+        differ from those in force.
         """
         wanted = await finished(draft.storing())
         changes = await finished(differing(self.stored, wanted))
@@ -216,7 +212,7 @@ class Administration(Definitions):
             raise ValueError(f"cannot create vhost '{names[-1]}': vhost limit of {self.vhosts_max} is reached")
 
     def _unmade(self, changes: Changes) -> list[str]:
-        """Return the vhosts that are still to be made."""
+        """Return the vhosts that must still be created."""
         names = [key[1] for key, row in changes.items() if key[0] == "vhosts" and row is not None]
         return [name for name in names if name not in self.vhosts and not self.vhosts.is_down(name)]
 
@@ -225,7 +221,7 @@ class Administration(Definitions):
         for number, name in enumerate(names):
             try:
                 await self._add(name)
-            except StoreFailed as failed:  # nothing was promised to anybody yet, so the other vhosts work on
+            except StoreFailed as failed:  # nothing was promised yet, so the other vhosts continue to work
                 await self._unmake(names[:number])
                 raise ValueError(f"cannot create vhost '{name}': {failed}") from failed
 
@@ -245,9 +241,8 @@ class Administration(Definitions):
         await self._apply(version, stored, await finished(differing(self.stored, stored)))
 
     async def follow(self, *, anew: bool = False) -> None:
-        """Apply what another broker stored; with `anew` also when the version is the known one.
-
-        Raises: ValueError when the stored definitions cannot be reached.
+        """Apply definitions stored by another broker; with `anew`, even if the version is known. Raises: ValueError if
+        the stored definitions cannot be reached.
         """
         async with self._applying:
             await self._take_stored(anew=anew)
@@ -306,7 +301,7 @@ class Administration(Definitions):
         return set(swept)
 
     def _putting(self, changes: Changes, swept: dict[str, Vhost]) -> Generator[None, None, None]:
-        """Put rows, in steps of one, and note the vhosts that have other policies."""
+        """Put rows, one per step, and record the vhosts whose policies have changed."""
         for key, row in changes.items():
             self.put_row(key, row)
             if key[1] in self.vhosts and (key[0] == "policies" or key[2:3] == (OPERATOR_POLICY,)):
@@ -314,7 +309,7 @@ class Administration(Definitions):
             yield
 
     def _hide(self, name: str) -> None:
-        """Close the connections of a vhost and forget its definitions; its engine and files still exist."""
+        """Close the connections of a vhost and drop its definitions; its engine and files still exist."""
         if self.vhosts.offline.pop(name, None) is None:
             self._close_of(self.vhosts.hide(name), f"vhost '{name}' is deleted")
         self.vhost_facts.pop(name, None)

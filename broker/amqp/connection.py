@@ -73,7 +73,7 @@ class ConnectionSession(Protocol):
         """Accept a new secret for the user of this connection, or raise Refused."""
 
     def close(self) -> None:
-        """Release what the connection holds. Called exactly once, after the sessions of all channels.
+        """Release the connection's resources. Called exactly once, after the sessions of all channels.
 
         After connection.hold() close-ok is sent later, by connection.answer_close().
         """

@@ -1,4 +1,4 @@
-"""`slotmq publish` and `slotmq get`: puts messages into a running broker, and takes them out."""
+"""`slotmq publish` and `slotmq get`: publish messages to a running broker, and get them from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`slotmq overlay`: links, interest and streams of the overlay's brokers in a process, and where a message goes."""
+"""`slotmq overlay`: links, interest and streams of the overlay brokers in a process, and the route of a message."""
 
 from __future__ import annotations
 

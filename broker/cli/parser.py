@@ -94,7 +94,7 @@ def version_line() -> str:
 
 
 class ShowVersion(argparse.Action):
-    """Prints the version and ends; imports only when it is used."""
+    """Print the version and exit; the imports happen only on use."""
 
     def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> None:
         """End with exit code 0."""
@@ -199,7 +199,7 @@ def add_switch(command: argparse._ActionsContainer, name: str, meaning: str) -> 
 def finish(
     command: argparse.ArgumentParser, run: Run, *, json: bool = False, vhost: bool = False, **defaults: Any
 ) -> None:
-    """Add the last options of a command that asks the broker, and set what runs it."""
+    """Add the last options of a command that asks the broker, and set the function that runs it."""
     if json:
         add_json(command)
     if vhost:

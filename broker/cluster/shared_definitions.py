@@ -110,7 +110,7 @@ class SharedDefinitions:
         return version
 
     def dropped(self, vhost: Vhost) -> None:
-        """Record the vhost of deleted queues, whose stored messages are dropped."""
+        """Record the levels of a deleted vhost's queues, to drop their stored messages."""
         levels = [number for queue in vhost.queues.values() for number in queue.numbers]
         self._dropped.setdefault(vhost.name, []).extend(levels)
 

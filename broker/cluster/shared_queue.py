@@ -203,7 +203,7 @@ class SharedQueue(Queue):
         return self.ready + sum([level.demand.remaining + elsewhere.get(level.number, 0) for level in shared])
 
     def purge(self, done: Callable[[int], None]) -> None:
-        """Drop the ready messages on all nodes, and report their number."""
+        """Drop this node's ready messages, and report the number dropped on all nodes."""
         purged, self._purged = self._purged, 0
         super().purge(lambda count: done(count + purged))
 

@@ -31,7 +31,7 @@ def port_findings(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def _taken(host: str, port: int) -> str:
-    """Return why a port cannot be used, empty if it can."""
+    """Return the reason why a port cannot be used, empty if it can."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _name, address in found:
@@ -49,7 +49,7 @@ def _taken(host: str, port: int) -> str:
 def certificate_findings(settings: Settings, host: str, *, runs: bool = False) -> Iterator[Diagnosis]:
     """Check the certificate of [tls], for a broker that listens on that address. *Blocking.*
 
-    A broker that runs does not tell the password of its key, which it has loaded.
+    A running broker does not reveal the password of its key, which it has loaded.
     """
     tls = settings.tls
     if not tls.certfile:

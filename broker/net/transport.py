@@ -101,7 +101,7 @@ class PromptAck:
         return False
 
     def _note_wait(self) -> None:
-        """Record whether the client may have waited for an acknowledgement, rather than for something sent at once."""
+        """Record that the client may have waited for an acknowledgement; if prompt ones did not help, raise the bar."""
         self._waits += 1
         if self._left:
             self._left = self._waits = 0

@@ -30,7 +30,7 @@ PROGRESS_S: Final = 1.0  # between two events about a long recovery
 
 @dataclass(frozen=True, slots=True)
 class OfflineVhost:
-    """A vhost that no client can open until a start finds its store whole, or quarantines the damage."""
+    """A vhost that no client can open until a start finds its store intact, or quarantines the damage."""
 
     name: str
     reason: str
@@ -219,7 +219,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         _log.error("vhost.offline", vhost=vhost.name, reason=vhost.reason)
 
     async def add(self, name: str) -> Vhost:
-        """Return a new vhost; its files are made in a thread. Raises: StoreFailed when they cannot be made."""
+        """Return a new vhost, whose files are created in a thread. Raises: StoreFailed if they cannot be created."""
         return await self._start(name, *await self._loop.run_in_executor(None, self._open_store, name))
 
     def hide(self, name: str) -> Vhost:
@@ -314,7 +314,7 @@ class Vhosts(Mapping[str, "Vhost"]):
             engine.committer.abort(failure)
 
     def close(self, *, unchanged: bool = False) -> None:
-        """Close the remaining engines. `unchanged` says that nothing happened since the stores were opened."""
+        """Close the remaining engines. `unchanged` means that nothing happened since the stores were opened."""
         for engine in self.engines.values():
             engine.close(clean=unchanged and engine.recovered_clean)
 

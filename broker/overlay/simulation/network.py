@@ -59,7 +59,7 @@ class InnerMember(SimulatedBroker):
 
     @property
     def counts(self) -> ForwardingCounts:
-        """Return what the broker forwarded since its start."""
+        """Return the broker's forwarding counts since its start."""
         assert isinstance(self.broker, Inner)
         return self.broker.counts
 
@@ -131,7 +131,7 @@ class Network:
         return [*self.inner.values(), *self.leaves.values()]
 
     def crash(self, member: LeafMember | InnerMember, back_after_ms: int) -> None:
-        """Kill a broker, and start it again after a while."""
+        """Kill a broker, and start it again after some time."""
         if not member.is_running:
             return
         member.crash()
