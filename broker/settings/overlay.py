@@ -109,8 +109,8 @@ class Overlay(SettingsSection):
     """
 
     exchanges: tuple[str, ...] = ()
-    """Which exchanges take part, at all leaves alike: names in which * stands for any characters, each with a vhost and
-    a colon in front if it is not the default vhost."""
+    """The exchanges that take part, the same at all leaves: names in which * matches any characters, each with a vhost
+    and a colon in front if it is not the default vhost."""
     aggregation: Literal["none", "identical", "covering"] = "covering"
     """Which subscriptions are forwarded: none means each of them, identical each pattern once, covering only patterns
     that no other one covers. Brokers of an overlay can differ."""

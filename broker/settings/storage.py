@@ -56,7 +56,7 @@ class TapSettings(SettingsSection):
     window_ms: Milliseconds = number(5_000, 100, 3_600_000, "ms", reload=AT_ONCE)
     """... or when the oldest message has waited this long."""
     window_max_ms: Milliseconds = number(60_000, 100, 3_600_000, "ms", reload=AT_ONCE)
-    """While nobody reads a tap, window_ms doubles with each of its files up to this, so that it writes fewer. A value
+    """While a tap has no reader, window_ms doubles with each of its files up to this, so that it writes fewer. A value
     up to window_ms turns that off."""
     max_bytes: Size = number(10 * GiB, MiB, 1024 * 1024 * GiB, "bytes", reload=AT_ONCE)
     """A tap's oldest slot files are deleted when its files together are larger than this"""
@@ -74,7 +74,7 @@ class TapSettings(SettingsSection):
 
 
 class Memory(SettingsSection):
-    """How much stays in memory."""
+    """The memory for messages, and the memory alarm."""
 
     resident_max_bytes: Size = number(128 * MiB, MiB, 1024 * GiB, "bytes", reload=AT_ONCE)
     """How many bytes of messages stay in memory; beyond it slots are paged out to disk."""
