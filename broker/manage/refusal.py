@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.amqp.errors import BrokerError, ProtocolError
+from broker.amqp.errors import BrokerError, NodeLost, ProtocolError
 from broker.operations.request import OperationRefused
 
 WORDS: Final = {
@@ -101,6 +101,8 @@ def refusal_of(error: Exception, *, rabbitmq: bool) -> HttpRefused | None:
         return error
     if isinstance(error, OperationRefused):  # an argument of the body
         return bad_request(str(error))
+    if isinstance(error, NodeLost):  # which joins again: the same request may succeed then
+        return HttpRefused(503, str(error))
     if not isinstance(error, (BrokerError, ValueError)):
         return None
     if not rabbitmq:
