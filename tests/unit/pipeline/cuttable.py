@@ -37,9 +37,9 @@ class CuttableWay:
 
     def cut(self) -> None:
         """End every connection; new ones are accepted."""
-        self.swallow = False
         while self._ends:
             self._close(self._ends.pop())
+        self.swallow = False  # not before: a confirm that was read must not pass
 
     @staticmethod
     def _close(end: socket.socket) -> None:
