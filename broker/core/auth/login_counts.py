@@ -24,8 +24,6 @@ class Attempts:
         who guesses a lot.
     """
 
-    __slots__ = ("_now_s", "_until")
-
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._until: dict[tuple[str, str], float] = {}
@@ -87,8 +85,6 @@ class LoginCounts:
 
     Shapes: `by_source` has network and protocol. Cost: bounded; the networks that logged in longest ago are forgotten.
     """
-
-    __slots__ = ("by_protocol", "by_source")
 
     def __init__(self) -> None:
         self.by_protocol: dict[str, LoginCount] = {}

@@ -102,8 +102,6 @@ class WaitingLogin(NamedTuple):
 class PendingCheck:
     """The clients of one network that wait for a decision on one password of one user."""
 
-    __slots__ = ("waiting",)
-
     def __init__(self) -> None:
         self.waiting: list[WaitingLogin] = []
 
@@ -118,19 +116,6 @@ class Logins:
     Invariant: an empty password is refused, and EXTERNAL accepts only the user that a verified certificate names, or
         that a part of this process acts as.
     """
-
-    __slots__ = (
-        "_attempts",
-        "_certificate_name",
-        "_check",
-        "_guest_anywhere",
-        "_loopback_only",
-        "_mechanisms",
-        "_pending",
-        "_uncertified",
-        "counts",
-        "users",
-    )
 
     def __init__(
         self,

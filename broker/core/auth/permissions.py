@@ -33,8 +33,6 @@ class Permissions:
     Cost: an answer is computed once per user, kind and resource, up to ANSWERS_MAX of them.
     """
 
-    __slots__ = ("_answers", "_rights", "_users", "listeners", "topics")
-
     def __init__(self, users: Users) -> None:
         """Wrap the users; a user deleted there loses its rights here."""
         self._users = users

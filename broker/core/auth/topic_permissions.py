@@ -25,8 +25,6 @@ class TopicPermissions:
     Shapes: `_of_clients` has patterns by text, user, vhost and client id, CLIENTS_MAX at most.
     """
 
-    __slots__ = ("_of_clients", "_rights", "_tell", "_users")
-
     def __init__(self, users: Users, tell: Callable[[str, str], None]) -> None:
         """`tell` is called with the user and the vhost of each change."""
         self._users = users

@@ -19,16 +19,6 @@ class Usage:
     Invariant: each connection and channel is closed once. A name with nothing open is not kept.
     """
 
-    __slots__ = (
-        "_channels",
-        "_connections",
-        "_users",
-        "channels_closed",
-        "channels_opened",
-        "connections_closed",
-        "connections_opened",
-    )
-
     def __init__(self, users: Users) -> None:
         """Wrap the users, which have the limits."""
         self._users = users

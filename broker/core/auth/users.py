@@ -46,8 +46,6 @@ class Users:
     change. `listeners` are called with the name of each user that is added, changed or deleted.
     """
 
-    __slots__ = ("_configured", "_expected", "_key", "_now_s", "_proven", "_stored", "listeners", "random_bytes")
-
     def __init__(
         self,
         configured: Iterable[User] = (),

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 class MqttClients(dict[tuple[str, str], "Connection"]):
     """The connection of each client id of a vhost."""
 
-    __slots__ = ()
-
     def enter(self, vhost: str, client_id: str, connection: Connection) -> None:
         """Add a connection; another one with the client id ends. Raises: Postponed, in a cluster."""
         older = self.get((vhost, client_id))

@@ -38,10 +38,6 @@ class MqttContext:
         in a cluster, which keeps no handshakes and no delayed wills.
     """
 
-    __slots__ = ("_kept", "_new_retained", "_retained_max", "_retained_max_bytes", "_vhosts_of_ports",
-                 "anonymous_user", "clients", "default_vhost", "mapping", "packet_max_bytes", "prefetch", "qos_max",
-                 "session_expiry_max_s")  # fmt: skip
-
     def __init__(
         self,
         levels_max: int,
@@ -116,8 +112,6 @@ class MqttContext:
 class KeptInVhost:
     """The stored MQTT messages of one vhost; the handshakes are loaded last."""
 
-    __slots__ = ("_wills", "handshakes", "retained", "system_topics", "vhost")
-
     def __init__(self, vhost: Vhost, retained: RetainedMessages, clients: MqttClients) -> None:
         self.vhost = vhost
         self.retained = retained
@@ -154,8 +148,6 @@ class SystemTopics:
     """The topics below `$SYS`: publish the values of one vhost to the queues of sessions that subscribe to them. The
     names are Mosquitto's. They are not routed through bindings, so no other client or AMQP consumer gets them.
     """
-
-    __slots__ = ("_begun_ms", "_clients", "_retained", "_sessions", "_vhost")
 
     def __init__(self, vhost: Vhost, clients: MqttClients, retained: RetainedMessages) -> None:
         self._vhost = vhost

@@ -25,9 +25,6 @@ class FilterRequest:
         filters is for topics below `$SYS`.
     """
 
-    __slots__ = ("_codes", "_identifier", "_mapping", "_qos_max", "_reason", "_reasons", "_session", "_version",
-                 "of_system", "wanted")  # fmt: skip
-
     def __init__(
         self,
         session: MqttSession,

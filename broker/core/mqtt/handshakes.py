@@ -31,8 +31,6 @@ class Handshakes:
         each direction, by client, in the order in which they were added; None for one in memory only.
     """
 
-    __slots__ = ("_expiry_s", "_header", "_places", "_queue", "loaded", "vhost")
-
     def __init__(self, vhost: Vhost) -> None:
         self.vhost = vhost
         self._places: dict[tuple[int, str], dict[int, Place | None]] = {}

@@ -84,9 +84,6 @@ class MessageMapping:
     has at most `KNOWN_MAX` entries of some hundred octets; a full one is emptied.
     """
 
-    __slots__ = ("_headers", "_payloads", "_properties", "_sent", "_topics", "dialect", "exchange", "levels_max",
-                 "swaps")  # fmt: skip
-
     def __init__(self, levels_max: int, exchange: str = EXCHANGE) -> None:
         self.levels_max = levels_max
         self.exchange = exchange

@@ -52,19 +52,6 @@ class RetainedMessages:
     others once all are `loaded`.
     """
 
-    __slots__ = (
-        "_bytes",
-        "_mapping",
-        "_max",
-        "_max_bytes",
-        "_moments",
-        "_places",
-        "_queue",
-        "_trie",
-        "loaded",
-        "vhost",
-    )
-
     def __init__(self, vhost: Vhost, mapping: MessageMapping, most: int, max_bytes: int) -> None:
         self.vhost = vhost
         self._mapping = mapping

@@ -28,8 +28,6 @@ class RetainedCopies:
     Cost: the session's queue gets `PORTION` messages at once, when fewer than `WAITING_MAX` wait there.
     """
 
-    __slots__ = ("_closed", "_reading", "_retained", "_searches", "_vhost")
-
     def __init__(self, vhost: Vhost, retained: RetainedMessages) -> None:
         self._vhost = vhost
         self._retained = retained

@@ -32,8 +32,6 @@ class Wills(Holding):
     Until it is published, a will has a header with its client id.
     """
 
-    __slots__ = ("_places", "_retained", "_vhost")
-
     def __init__(self, retained: RetainedMessages) -> None:
         self._vhost = vhost = retained.vhost
         queue = vhost.queues.add_memory(WILLS_NAME, {}, durable=True)

@@ -48,8 +48,6 @@ class LinkClosed(ChannelError):
 class AcceptedLink:
     """Send messages to the broker at the other end, and handle those that it publishes to `name`."""
 
-    __slots__ = ("_channel", "_end", "_last_tag", "_window", "name", "tag")
-
     def __init__(self, channel: Channel, window: OutputWindow, tag: str, name: str) -> None:
         self._channel = channel
         self._window = window

@@ -21,8 +21,6 @@ pack_target: Final = TARGET.pack
 class LocalStore(MessageStore):
     """Accept runs of messages for the levels of one vhost, and store them in its own log."""
 
-    __slots__ = ("_recorder",)
-
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self._recorder = recorder

@@ -56,8 +56,6 @@ class MessageStore:
         its number, if it waits for a confirm.
     """
 
-    __slots__ = ("origin",)
-
     enters_later: bool = True
     refuses_later: bool = False
 

@@ -36,8 +36,6 @@ class ReplyConsumer:
     Shapes: ``name`` is random, so that no other client can guess it.
     """
 
-    __slots__ = ("_channel", "_unacked", "name", "tag")
-
     def __init__(self, tag: str, name: str, channel: Channel, unacked: Unacked) -> None:
         self.tag = tag
         self.name = name

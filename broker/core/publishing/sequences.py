@@ -22,8 +22,6 @@ def block_of(sequence: int) -> int:
 class Room:
     """Count the memory that the numbers of all producers of a vhost take. Units: ``used_bytes``."""
 
-    __slots__ = ("used_bytes",)
-
     def __init__(self) -> None:
         self.used_bytes = 0
 
@@ -98,8 +96,6 @@ class Sequences:
     Shapes: ``index`` is the index of the block that was used last.
     Cost: two comparisons for a number that follows the one before it.
     """
-
-    __slots__ = ("_block", "_room", "blocks", "index")
 
     def __init__(self, room: Room) -> None:
         self._room = room
@@ -209,8 +205,6 @@ class OwnSequence(Sequences):
 
     Invariant: it never goes back, is never forgotten, and takes the memory of one block.
     """
-
-    __slots__ = ("highest",)
 
     def __init__(self, room: Room) -> None:
         super().__init__(room)

@@ -67,8 +67,6 @@ class DueMoments:
         kept one by one make rare.
     """
 
-    __slots__ = ("_by_first", "_near", "_slots")
-
     def __init__(self) -> None:
         self._by_first: dict[int, SlotMoments] = {}
         self._near: list[tuple[int, int, Slot]] = []  # heap

@@ -47,8 +47,6 @@ class Duplicates:
     Cost: some 250 bytes for each message with the header.
     """
 
-    __slots__ = ("_entries", "_order", "dropped")
-
     def __init__(self) -> None:
         self._entries: dict[bytes, _Entry] = {}
         self._order: deque[bytes] = deque()

@@ -37,8 +37,6 @@ class ReturnLane:
     no longer ready, because an operator or a limit removed them, are skipped.
     """
 
-    __slots__ = ("_entries",)
-
     def __init__(self) -> None:
         self._entries: deque[Returned] = deque()
 
@@ -138,8 +136,6 @@ class QueueHead:
     orders the messages returned to a ``strict`` queue, and messages that became due in any queue; it is None while
     there are none. ``_early`` are the last ones taken from it.
     """
-
-    __slots__ = ("_early", "_laned", "_levels", "_ports", "_reading", "_strict", "_was_read", "lane")
 
     def __init__(
         self, levels: Sequence[Level], ports: LevelPorts[Level], was_read: Callable[[], None], *, strict: bool

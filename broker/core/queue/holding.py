@@ -43,8 +43,6 @@ class Holding:
     Cost: memory grows with the slots; in addition it holds at most FETCH_MESSAGES messages or FETCH_BYTES.
     """
 
-    __slots__ = ("_early", "_fetched", "_last_ms", "_moments", "_ports", "_reading", "_unread", "level")
-
     def __init__(self, ports: QueuePorts[Level, Any], level: Level) -> None:
         self._ports = ports
         self._moments = DueMoments()

@@ -53,8 +53,6 @@ class HoldingQueue(Queue):
     so the holding queue of a durable exchange does too.
     """
 
-    __slots__ = ()
-
     kept = True
     is_holding = True
     persists_all = True
@@ -87,8 +85,6 @@ class OverlayQueue(Queue):
     """The stream queue of one exchange. No client can use it, no policy applies to it, and nothing expires in it. It
     numbers and records transient messages too, because other brokers rely on numbers never being reused.
     """
-
-    __slots__ = ("_grown",)
 
     kept = True
     persists_all = True
@@ -145,8 +141,6 @@ def tap_arguments(exchange: str, pattern: str, max_bytes: int, max_age_ms: int, 
 class TapQueue(Queue):
     """The queue of one tap. No client can use it, no policy applies to it, and nothing expires in it."""
 
-    __slots__ = ()
-
     kept = True
     is_tap = True
 
@@ -202,8 +196,6 @@ OF_MQTT: Final[dict[str, type[Queue]]] = {
 
 class RecoveredQueue(Queue):
     """The messages of a queue whose declaration was lost. Clients use it like any other queue."""
-
-    __slots__ = ()
 
     recovered = True
 

@@ -23,8 +23,6 @@ WILLS_NAME: Final = "amq.mqtt.wills"
 class HistoryQueue(Queue):
     """The last messages of an exchange. Nothing expires here."""
 
-    __slots__ = ()
-
     kept = True
     is_tap = True
     holds = "the history of an exchange"
@@ -36,8 +34,6 @@ class HistoryQueue(Queue):
 
 class RetainedQueue(Queue):
     """The last retained message of each topic. The code that fills it handles expiry and replacement."""
-
-    __slots__ = ()
 
     kept = True
     is_tap = True
@@ -52,15 +48,11 @@ class RetainedQueue(Queue):
 class HandshakesQueue(RetainedQueue):
     """The unfinished QoS 2 handshakes of MQTT. The code that fills it handles expiry."""
 
-    __slots__ = ()
-
     holds = "the unfinished QoS 2 handshakes of MQTT"
 
 
 class WillsQueue(RetainedQueue):
     """The delayed wills of MQTT clients. The code that fills it handles their due times."""
-
-    __slots__ = ()
 
     holds = "the delayed wills of MQTT clients"
 
@@ -70,8 +62,6 @@ class SeenQueue(Queue):
 
     Each is a message whose body is its digest, and which expires when the value is forgotten.
     """
-
-    __slots__ = ()
 
     kept = True
     is_tap = True

@@ -31,8 +31,6 @@ class OtherAnswers:
     Shapes: both lists of numbers ascend.
     """
 
-    __slots__ = ("_dropped", "_refused")
-
     def __init__(self) -> None:
         self._refused: list[int] = []
         self._dropped: list[int] = []
@@ -73,24 +71,6 @@ class ChannelConfirms:
         nack. ``waiting`` is set while it is on the committer's list. It is ``silent`` before the answer to
         confirm.select was sent, and when the channel is ``closed``.
     """
-
-    __slots__ = (
-        "_committer",
-        "_connection",
-        "_entering",
-        "_number",
-        "_others",
-        "_tally",
-        "_tells_dropped",
-        "_wide",
-        "closed",
-        "confirmed",
-        "confirming",
-        "logged",
-        "published",
-        "silent",
-        "waiting",
-    )
 
     def __init__(self, channel: Channel, connection: Connection, vhost: Vhost, tally: ChannelPublishes) -> None:
         self._number = channel.number

@@ -44,22 +44,6 @@ class DetailedPublisher:
     Units: ``replies`` is the channel's consumer of direct replies.
     """
 
-    __slots__ = (
-        "_channel",
-        "_clock",
-        "_confirms",
-        "_deadlines",
-        "_producer",
-        "_producers",
-        "_session",
-        "_share",
-        "_store",
-        "_tally",
-        "_user_name",
-        "_vhost",
-        "replies",
-    )
-
     def __init__(
         self,
         channel: Channel,

@@ -39,8 +39,6 @@ class Resolver:
     Shapes: ``entries`` maps payloads to their entries; empty before the channel's first publish, and after `forget`.
     """
 
-    __slots__ = ("_cache", "_channel", "_session", "_vhost", "entries")
-
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         assert session.user is not None
         self._channel = channel
@@ -145,24 +143,6 @@ class Resolver:
 
 class Publisher:
     """Publish for one channel: runs of messages here, all others with a detailed check."""
-
-    __slots__ = (
-        "_channel",
-        "_clock",
-        "_connection",
-        "_deadlines",
-        "_detailed",
-        "_number",
-        "_numbers",
-        "_resolver",
-        "_session",
-        "_share",
-        "_store",
-        "_vhost",
-        "confirms",
-        "tally",
-        "wide",
-    )
 
     def __init__(
         self, channel: Channel, session: SessionClient, vhost: Vhost, confirms: MakeConfirms = ChannelConfirms

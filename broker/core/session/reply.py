@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 class ReplySession:
     """Manage the single reply consumer of a channel, whose name its publisher puts into messages."""
 
-    __slots__ = ("_basic", "_channel", "_publisher", "_vhost")
-
     def __init__(self, channel: Channel, vhost: Vhost, basic: BasicSession, publisher: DetailedPublisher) -> None:
         self._channel = channel
         self._vhost = vhost

@@ -42,24 +42,6 @@ class TxSession:
     Units: ``kept_bytes`` is the memory of the transaction, ``limit_bytes`` its limit.
     """
 
-    __slots__ = (
-        "_acknowledgements",
-        "_basic",
-        "_channel",
-        "_is_refused",
-        "_publications",
-        "_publisher",
-        "_session",
-        "_vhost",
-        "closed",
-        "confirmed",
-        "kept_bytes",
-        "limit_bytes",
-        "logged",
-        "published",
-        "waiting",
-    )
-
     def __init__(
         self, channel: Channel, session: SessionClient, vhost: Vhost, publisher: Publisher, basic: BasicSession
     ) -> None:

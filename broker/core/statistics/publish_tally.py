@@ -20,8 +20,6 @@ class SizeTally:
     Units: ``total_bytes`` is the sum of the sizes.
     """
 
-    __slots__ = ("_larger", "_small", "total_bytes")
-
     def __init__(self) -> None:
         self._small = 0
         self._larger = [0] * len(SIZE_BOUNDS)
@@ -89,8 +87,6 @@ class PublishTally:
     Invariant: the numbers only grow.
     """
 
-    __slots__ = ("confirm", "drop_unroutable", "lost", "publish", "publish_confirm", "return_unroutable", "routed")
-
     def __init__(self) -> None:
         self.publish = 0
         self.publish_confirm = 0
@@ -134,8 +130,6 @@ class ChannelPublishes(PublishTally):
 
     Cost: one call for each run of publishes and for each confirm frame.
     """
-
-    __slots__ = ("_vhost", "sizes")
 
     def __init__(self, vhost: PublishTally, sizes: SizeTally) -> None:
         super().__init__()
