@@ -6,16 +6,14 @@ waits too.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from broker.amqp.channel import Channel
 from broker.amqp.codec import Method
+from broker.amqp.output import ConnectionOutput, Withheld
+from broker.core.confirmable import Confirmer
 from broker.core.topology.changes import Subject
 from broker.core.topology.deferred_unbinding import DeferredUnbinding
-
-if TYPE_CHECKING:
-    from broker.amqp.channel import Channel
-    from broker.amqp.output import ConnectionOutput, Withheld
-    from broker.core.confirmable import Confirmer
 
 NOTHING: Final = 0  # the number of no change: an answer does not wait for it
 

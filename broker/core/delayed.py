@@ -9,7 +9,7 @@ Source: the plugin rabbitmq_delayed_message_exchange; RabbitMQ 4.3, rabbit_fifo 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.amqp.content_header import HeaderFields, facts_of
 from broker.amqp.header_edit import edit_header
@@ -22,13 +22,11 @@ from broker.core.queue.kinds import HOLDING_PREFIX, is_holding_name
 from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
+from broker.core.topology.exchanges import Exchanges
+from broker.core.topology.queues import Queues
 from broker.routing.exchange import Exchange
+from broker.routing.router import Router
 from broker.slots.redeliveries import ReturnRun
-
-if TYPE_CHECKING:
-    from broker.core.topology.exchanges import Exchanges
-    from broker.core.topology.queues import Queues
-    from broker.routing.router import Router
 
 RECEIVED_OCTETS: Final = RECEIVED.encode()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from broker.amqp.content_header import HeaderFields
 from broker.core.message.message import Message
@@ -13,13 +12,11 @@ from broker.core.queue.level import Level
 from broker.core.queue.memory_queue import HistoryQueue, SeenQueue
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
+from broker.core.topology.exchanges import Exchanges
+from broker.core.topology.queues import Queues
 from broker.routing.exchange import Exchange
 from broker.routing.fanout_exchange import MemoryExchange
 from broker.slots.slot import Slot
-
-if TYPE_CHECKING:
-    from broker.core.topology.exchanges import Exchanges
-    from broker.core.topology.queues import Queues
 
 
 class HistoryOnDisk(Postponed):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from broker.amqp.output import ConnectionOutput
+from broker.amqp.output import ConnectionOutput
 
 SHARE_ENTRIES: Final = 2048  # per vhost and turn: the number that its workers deliver in a turn
 PIECE_ENTRIES: Final = 256  # the smallest part of a share for one connection: smaller parts cost more than they gain

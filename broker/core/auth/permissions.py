@@ -16,8 +16,6 @@ from broker.core.bounded_pattern import BoundedPattern
 from broker.core.names import Resource
 from broker.routing.exchange import Exchange
 
-__all__ = ["Kind", "Permissions", "right_pattern"]
-
 Kind = Literal["configure", "write", "read"]
 """RabbitMQ's three rights: declare and delete; publish to, and bind a queue; consume from, and bind to an exchange."""
 

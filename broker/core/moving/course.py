@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from broker.amqp.content_header import HeaderFacts, HeaderFields, facts_of
 from broker.amqp.deaths import death_of, revived
@@ -14,11 +14,9 @@ from broker.core.message.fields import further_keys
 from broker.core.message.message import Envelope, EnvelopeCache, Message
 from broker.core.names import is_short_text
 from broker.core.publishing.posting import all_admit, charge_bytes
+from broker.core.queue.queue import Queue
+from broker.core.vhost import Vhost
 from broker.routing.exchange import Exchange
-
-if TYPE_CHECKING:
-    from broker.core.queue.queue import Queue
-    from broker.core.vhost import Vhost
 
 
 class Outcome(Enum):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from broker.amqp.channel import Channel
 from broker.core.mqtt.consumer import ClientForm, MqttConsumer
 from broker.core.mqtt.faults import PacketFault
 from broker.core.mqtt.packet_ids import PacketIds
@@ -18,9 +19,6 @@ from broker.core.session.basic import BasicSession
 from broker.core.session.client import SessionClient
 from broker.core.vhost import Vhost
 from broker.mqtt.reason_codes import ADMINISTRATIVE_ACTION
-
-if TYPE_CHECKING:
-    from broker.amqp.channel import Channel
 
 
 class MqttBasic(BasicSession):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from mypy_extensions import mypyc_attr
 
+from broker.amqp.connection import Connection
 from broker.core.mqtt.faults import TakenOver
-
-if TYPE_CHECKING:
-    from broker.amqp.connection import Connection
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class MqttClients(dict[tuple[str, str], "Connection"]):
+class MqttClients(dict[tuple[str, str], Connection]):
     """The connection of each client id of a vhost."""
 
     def enter(self, vhost: str, client_id: str, connection: Connection) -> None:

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from struct import pack
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.amqp.channel import Channel
+from broker.amqp.connection import Connection
 from broker.core.mqtt.faults import PacketFault
+from broker.core.publishing.message_store import Targets
 from broker.core.session.channel_confirms import NACK, ChannelConfirms
+from broker.core.statistics.publish_tally import ChannelPublishes
+from broker.core.vhost import Vhost
 from broker.mqtt.packets import PUBACK, PUBREC, V5
 from broker.mqtt.reason_codes import NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SUCCESS
-
-if TYPE_CHECKING:
-    from broker.amqp.channel import Channel
-    from broker.amqp.connection import Connection
-    from broker.core.publishing.message_store import Targets
-    from broker.core.statistics.publish_tally import ChannelPublishes
-    from broker.core.vhost import Vhost
 
 CODE_SHIFT: Final = 16
 OCTET_SHIFT: Final = 24

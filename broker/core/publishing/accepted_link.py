@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
+from broker.amqp.channel import Channel
 from broker.amqp.errors import ChannelError, shortened
 from broker.amqp.lenient_methods import BasicDeliver
-
-if TYPE_CHECKING:
-    from broker.amqp.channel import Channel
-    from broker.core.message.message import Envelope
-    from broker.core.queue.output_window import OutputWindow
+from broker.core.message.message import Envelope
+from broker.core.queue.output_window import OutputWindow
 
 LINK_QUEUE: Final = "amq.slotmq.overlay"
 LINK_MESSAGE_BYTES: Final = 64 << 10

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.core.confirmable import ConfirmedPublishes
 from broker.core.message.message import Message, charge_of
 from broker.core.publishing.message_store import MessageStore, Targets
 from broker.core.queue.level import Level
 from broker.store.record import PERSISTENT, TARGET
 from broker.store.recorder import Recorder
-
-if TYPE_CHECKING:
-    from broker.core.confirmable import ConfirmedPublishes
 
 pack_target: Final = TARGET.pack
 

@@ -6,17 +6,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.core.confirmable import ConfirmedPublishes, Refusable
 from broker.core.message.message import Message
+from broker.core.queue.level import Level
 from broker.routing.cache import ResolvedPublish
 from broker.routing.route import Route
 from broker.slots.slot import Slot
 from broker.store.record import due_target
-
-if TYPE_CHECKING:
-    from broker.core.confirmable import ConfirmedPublishes, Refusable
-    from broker.core.queue.level import Level
 
 UNROUTED: Final = Route(())
 

@@ -7,18 +7,15 @@ to the store directly.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from broker.core.message.message import OVERHEAD_BYTES, Message
+from broker.core.policy.policy_sweep import PolicySweep
 from broker.core.publishing.message_store import MessageStore, Targets
 from broker.core.publishing.publish_entry import WIDE_QUEUES
+from broker.core.publishing.wide_publishes import WidePublishes
 from broker.core.queue.duplicates import value_of
 from broker.core.queue.memory_queue import SeenQueue
 from broker.core.queue.queue import Queue
-
-if TYPE_CHECKING:
-    from broker.core.policy.policy_sweep import PolicySweep
-    from broker.core.publishing.wide_publishes import WidePublishes
 
 
 def charge_bytes(header: bytes, body: bytes, queues: int) -> int:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.amqp.header_facts import NO_PRIORITY
 from broker.core.message.message import Envelope
 from broker.core.names import Resource
 from broker.core.publishing.message_store import Targets
+from broker.core.queue.level import Level
+from broker.core.queue.queue import Queue
 from broker.routing.cache import ResolvedPublish
 from broker.routing.exchange import Exchange, ExchangeTally
 from broker.routing.route import Route
-
-if TYPE_CHECKING:
-    from broker.core.queue.level import Level
-    from broker.core.queue.queue import Queue
 
 PRIORITIES_KEPT: Final = 4  # priorities whose routes an entry keeps
 WIDE_QUEUES: Final = 1000  # a publish to at least this many queues is charged by its queues

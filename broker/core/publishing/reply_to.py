@@ -8,14 +8,12 @@ Source: RabbitMQ, "Direct Reply-to".
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
+from broker.amqp.channel import Channel
 from broker.amqp.lenient_methods import BasicDeliver
 from broker.core.message.message import Envelope
-
-if TYPE_CHECKING:
-    from broker.amqp.channel import Channel
-    from broker.core.queue.unacked import Unacked
+from broker.core.queue.unacked import Unacked
 
 DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
 REPLY_PREFIX: Final = DIRECT_REPLY_TO + "."

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.amqp.codec import content_frames
+from broker.amqp.connection import Connection
 from broker.amqp.errors import ChannelError
 from broker.amqp.framing import LARGE_BYTES
 from broker.amqp.wire import FRAME_END_OCTET, FRAME_HEAD
@@ -19,9 +20,6 @@ from broker.core.queue.queue import Queue
 from broker.core.queue.unacked import Unacked
 from broker.core.statistics.delivery_tally import ChannelDeliveries, DeliveryTally
 from broker.slots.slot import Slot
-
-if TYPE_CHECKING:
-    from broker.amqp.connection import Connection
 
 _DELIVER: Final = b"\x00\x3c\x00\x3c"  # class 60, method 60
 UNLIMITED: Final = 1 << 30

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from broker.amqp.connection import Connection
+from broker.amqp.connection import Connection
 
 HIGH_WATER_BYTES: Final = 256 << 10
 

@@ -6,10 +6,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pamqp import commands
 
+from broker.amqp.channel import Channel
 from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.amqp.lenient_methods import BasicGetOk
 from broker.core.message.message import Message, with_delivery_count
@@ -21,11 +22,6 @@ from broker.core.session.client import SessionClient
 from broker.core.sliced_work import MESSAGES_PER_UNIT
 from broker.core.vhost import Vhost
 from broker.slots.slot import Slot
-
-if TYPE_CHECKING:
-    from broker.amqp.channel import Channel
-
-__all__ = ["BasicSession"]
 
 # Celery raises the prefetch of a running consumer for each task with a countdown, and lowers it again. kombu does so
 # with global=true where the broker calls itself RabbitMQ 3.3 to 3.13, and with global=false elsewhere: there it expects

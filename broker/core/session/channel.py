@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from pamqp import commands
 
+from broker.amqp.channel import Channel
 from broker.amqp.errors import ChannelError, ConnectionFault, Fatal, ProtocolError
 from broker.amqp.lenient_methods import AccessRequest, AccessRequestOk
 from broker.core.names import RESERVED
@@ -25,11 +26,6 @@ from broker.core.session.queue import QueueSession
 from broker.core.session.reply import ReplySession
 from broker.core.session.tx import TxSession
 from broker.core.vhost import Vhost
-
-if TYPE_CHECKING:
-    from broker.amqp.channel import Channel
-
-__all__ = ["SessionOfChannel"]
 
 AHEAD_MAX: Final = 100  # methods postponed together with the one before them
 DELIVERIES_PER_UNIT: Final = 10  # messages delivered in ten microseconds, the unit of the method budget

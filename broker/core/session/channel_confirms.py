@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from struct import Struct
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
+from broker.amqp.channel import Channel
+from broker.amqp.connection import Connection
 from broker.core.publishing.message_store import Targets
 from broker.core.publishing.publish_entry import PublishEntry
-
-if TYPE_CHECKING:
-    from broker.amqp.channel import Channel
-    from broker.amqp.connection import Connection
-    from broker.core.statistics.publish_tally import ChannelPublishes
-    from broker.core.vhost import Vhost
+from broker.core.statistics.publish_tally import ChannelPublishes
+from broker.core.vhost import Vhost
 
 ACK: Final = 80
 NACK: Final = 120

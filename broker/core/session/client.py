@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from broker.amqp.connection import Connection
+from broker.core.auth.permissions import Kind, Permissions
+from broker.core.auth.usage import Usage
+from broker.core.auth.users import User
 from broker.core.deadlines import Clock, Deadlines
 from broker.core.names import Resource
 from broker.core.postponed import Postponed
 from broker.core.publish_credit import CreditShare
 from broker.core.queue.output_window import OutputWindow
 from broker.routing.exchange import Exchange
-
-if TYPE_CHECKING:
-    from broker.amqp.connection import Connection
-    from broker.core.auth.permissions import Kind, Permissions
-    from broker.core.auth.usage import Usage
-    from broker.core.auth.users import User
-
-__all__ = ["BUDGET_UNITS", "MethodBudget", "SessionClient"]
 
 BUDGET_UNITS: Final = 200  # of about ten microseconds: two milliseconds of one connection
 

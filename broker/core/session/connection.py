@@ -5,25 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from broker.amqp.channel import Channel
+from broker.amqp.connection import Connection
 from broker.amqp.errors import ChannelError, ConnectionFault, Refused
 from broker.core.auth.logins import AMQP, Logins, Verdict
 from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Permissions
+from broker.core.auth.usage import Usage
 from broker.core.publish_credit import CreditShare
 from broker.core.queue.consumer import Consumer
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.client import MethodBudget, SessionClient
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger
-
-if TYPE_CHECKING:
-    from broker.amqp.channel import Channel
-    from broker.amqp.connection import Connection
-    from broker.core.auth.usage import Usage
-
-__all__ = ["SessionOfConnection"]
 
 _log = get_logger()
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from broker.amqp.channel import Channel
 from broker.amqp.errors import ChannelError
 from broker.amqp.header_facts import MISSING, HeaderFacts, ProducerMark
 from broker.amqp.lenient_methods import BasicReturn
@@ -27,11 +28,6 @@ from broker.core.statistics.vhost_tally import AMQP
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.store.record import TARGET
-
-if TYPE_CHECKING:
-    from broker.amqp.channel import Channel
-
-__all__ = ["DetailedPublisher"]
 
 _log = get_logger()
 

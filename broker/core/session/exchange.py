@@ -5,17 +5,15 @@ Order of checks and texts: RabbitMQ 4.3, rabbit_channel.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pamqp import commands
 
+from broker.amqp.channel import Channel
 from broker.core.names import check_exchange_type, refuse_default, refuse_reserved, refuse_system_deletion, strip_name
 from broker.core.session.client import SessionClient
 from broker.core.topology.changes import binding_subject, exchange_subject
 from broker.core.vhost import Vhost
-
-if TYPE_CHECKING:
-    from broker.amqp.channel import Channel
 
 UNITS: Final = 3  # the cost of each of these methods, in a connection's method budget
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.amqp.channel import Channel
 from broker.amqp.codec import publish_fields
+from broker.amqp.connection import Connection
 from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.amqp.framing import PUBLISH
 from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
@@ -20,15 +22,9 @@ from broker.core.session.publication import Publication, republish
 from broker.core.statistics.publish_tally import ChannelPublishes
 from broker.core.vhost import Vhost
 
-if TYPE_CHECKING:
-    from broker.amqp.channel import Channel
-    from broker.amqp.connection import Connection
-
-__all__ = ["MakeConfirms", "Publisher"]
-
 _MANDATORY: Final = 1
 _IMMEDIATE: Final = 2
-MakeConfirms = Callable[["Channel", "Connection", Vhost, ChannelPublishes], ChannelConfirms]
+MakeConfirms = Callable[[Channel, Connection, Vhost, ChannelPublishes], ChannelConfirms]
 
 QUEUES_PER_UNIT: Final = 8  # queues that a message enters in ten microseconds, the unit of the method budget
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pamqp import commands
 
+from broker.amqp.channel import Channel
 from broker.amqp.errors import ChannelError
 from broker.amqp.lenient_methods import QueueDeclareOk
 from broker.core.auth.permissions import Kind
@@ -20,9 +21,6 @@ from broker.core.queue.queue_arguments import with_default_type
 from broker.core.session.client import SessionClient
 from broker.core.topology.changes import binding_subject, queue_subject
 from broker.core.vhost import Vhost
-
-if TYPE_CHECKING:
-    from broker.amqp.channel import Channel
 
 UNITS: Final = 3  # the cost of each of these methods, in a connection's method budget
 UNITS_OF_QUEUE: Final = 8  # and of creating or deleting a queue

@@ -5,10 +5,9 @@ Order of checks and texts: RabbitMQ 4.3, rabbit_channel.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pamqp import commands
 
+from broker.amqp.channel import Channel
 from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.amqp.lenient_methods import QueueDeclareOk
 from broker.core.names import strip_name
@@ -16,9 +15,6 @@ from broker.core.publishing.reply_to import ReplyConsumer
 from broker.core.session.basic import BasicSession
 from broker.core.session.detailed_publisher import DetailedPublisher
 from broker.core.vhost import Vhost
-
-if TYPE_CHECKING:
-    from broker.amqp.channel import Channel
 
 
 class ReplySession:

@@ -9,8 +9,6 @@ from broker.core.auth.users import Users
 from broker.core.session.connection import SessionOfConnection
 from broker.core.vhost import Vhost
 
-__all__ = ["Revocation"]
-
 
 class Revocation:
     """Close connections and cancel consumers whose user or right was removed.

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pamqp import commands
 
+from broker.amqp.channel import Channel
 from broker.amqp.errors import ChannelError
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
@@ -24,9 +25,6 @@ from broker.core.session.publication import Publication
 from broker.core.session.publisher import Publisher
 from broker.core.vhost import Vhost
 from broker.slots.slot import Slot
-
-if TYPE_CHECKING:
-    from broker.amqp.channel import Channel
 
 OVERHEAD_BYTES: Final = 512  # memory of a kept publish in addition to its bytes, or of a kept acknowledgement
 COMMIT: Final = (90, 20)  # tx.commit

@@ -8,8 +8,6 @@ from typing import Any, Final, NamedTuple
 from broker.core.statistics.delivery_tally import DeliveryTally
 from broker.core.statistics.publish_tally import PublishTally, SizeTally
 
-__all__ = ["AMQP", "NO_MESSAGES", "MessageCounts", "VhostTally"]
-
 AMQP: Final = "AMQP 0-9-1"
 PUBLISHERS_MAX: Final = 1000
 

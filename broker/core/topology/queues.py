@@ -29,8 +29,6 @@ from broker.core.topology.live_bindings import LiveBindings
 from broker.core.vhost_limits import VhostLimits
 from broker.store.record import QUEUE_NUMBERS
 
-__all__ = ["Queues"]
-
 
 class Queues(dict[str, Queue]):
     """Hold the queues by name. Invariant: `journal` decides each change of a queue once, in order, before it is made.
