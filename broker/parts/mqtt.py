@@ -50,24 +50,18 @@ class Mqtt(Part):
         from broker.core.mqtt.clients import MqttClients  # noqa: PLC0415 - a start without is shorter
         from broker.core.mqtt.connection import MqttConnection  # noqa: PLC0415 - as above
         from broker.core.mqtt.context import MqttContext, nothing  # noqa: PLC0415 - as above
+        from broker.core.mqtt.mapping import MessageMapping  # noqa: PLC0415 - as above
         from broker.core.mqtt.retained import RetainedMessages  # noqa: PLC0415 - as above
         from broker.core.mqtt.session import MqttSessionOfConnection  # noqa: PLC0415 - as above
 
         node = self._data.node
         context = MqttContext(
-            settings.routing.words_max,
+            settings.mqtt,
+            MessageMapping(settings.routing.words_max, settings.mqtt.exchange),
             MqttClients() if node is None else node.mqtt_clients,
             RetainedMessages if node is None else node.retained,
+            default_vhost=settings.auth.default_vhost,
             qos_max=2 if node is None else 1,
-            exchange=settings.mqtt.exchange,
-            default_vhost=settings.mqtt.vhost or settings.auth.default_vhost,
-            anonymous_user=settings.mqtt.anonymous_user,
-            vhosts_of_ports=settings.mqtt.port_to_vhost,
-            packet_max_bytes=settings.mqtt.packet_max_bytes,
-            prefetch=settings.mqtt.prefetch,
-            session_expiry_max_s=settings.mqtt.session_expiry_max_s,
-            retained_max=settings.mqtt.retained_max,
-            retained_max_bytes=settings.mqtt.retained_max_bytes,
         )
         await self._load(context)
         self._data.vhosts.follow(lambda engine: context.load(engine.vhost, nothing))

@@ -92,7 +92,7 @@ class MqttConnection(Connection):
         self.frame_max = NO_BODIES
         self.channel_max = 1
         self._context = context
-        self._talk = Conversation(context.packet_max_bytes)
+        self._talk = Conversation(context.settings.packet_max_bytes)
         self._steps: list[Callable[[], None]] = []
         self._client_id = ""
         self._ending: Sequence[Queue] = ()  # the session's exclusive queues
@@ -321,7 +321,7 @@ class MqttConnection(Connection):
         opened.begin(
             client_form(connect, context, self._client_id, vhost.ports.clock),
             session_expiry_s(connect, context),
-            context.session_expiry_max_s,
+            context.settings.session_expiry_max_s,
         )
         own = self._handshakes = ClientHandshakes(handshakes, self._client_id, opened)
         self._publisher = MqttPublisher(
@@ -418,7 +418,7 @@ class MqttConnection(Connection):
         if expiry_s is not None and expiry_s != session.expiry_s:
             if not session.expiry_s:
                 raise PacketError(PROTOCOL_ERROR, "a session that ends with its connection cannot last after all")
-            carry_out(partial(session.renew_expiry, min(expiry_s, self._context.session_expiry_max_s)))
+            carry_out(partial(session.renew_expiry, min(expiry_s, self._context.settings.session_expiry_max_s)))
         if packet.reason_code != WITH_WILL:
             self._will = None
         self.orderly = self.drained = True

@@ -4,7 +4,7 @@ stored messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -25,6 +25,7 @@ from broker.core.queue.memory_queue import WILLS_NAME
 from broker.core.vhost import Vhost
 from broker.mqtt.reason_codes import SERVER_UNAVAILABLE
 from broker.routing.pattern import AMQP, words_match
+from broker.settings.mqtt import Mqtt
 
 INTERVAL_MS: Final = 10_000  # between two publishes of the topics below $SYS
 
@@ -32,43 +33,27 @@ INTERVAL_MS: Final = 10_000  # between two publishes of the topics below $SYS
 class MqttContext:
     """State that all MQTT connections of a broker share.
 
-    Units: `prefetch` is the most unacknowledged deliveries at QoS 1 of a client, which may ask for fewer.
-        `retained_max` is the most messages that a vhost retains. `anonymous_user` is the user of clients without a user
-        name and a certificate; if empty, they are refused. `vhosts_of_ports` has the numbers of ports. `qos_max` is 1
-        in a cluster, which keeps no handshakes and no delayed wills.
+    Units: `qos_max` is 1 in a cluster, which keeps no handshakes and no delayed wills.
     """
 
     def __init__(
         self,
-        levels_max: int,
+        settings: Mqtt,
+        mapping: MessageMapping,
         clients: MqttClients,
         retained: Callable[[Vhost, MessageMapping, int, int], RetainedMessages],
         *,
-        exchange: str,
         default_vhost: str,
         qos_max: int,
-        packet_max_bytes: int,
-        prefetch: int,
-        session_expiry_max_s: int,
-        retained_max: int,
-        retained_max_bytes: int,
-        anonymous_user: str,
-        vhosts_of_ports: Mapping[int, str],
     ) -> None:
         """`retained` creates the store of a vhost's retained messages, with its limits of messages and bytes."""
+        self.settings = settings
+        self.mapping = mapping
         self.clients = clients
-        self.mapping = MessageMapping(levels_max, exchange)
-        self.default_vhost = default_vhost
-        self.packet_max_bytes = packet_max_bytes
-        self.prefetch = prefetch
+        self.default_vhost = settings.vhost or default_vhost
         self.qos_max = qos_max
-        self.session_expiry_max_s = session_expiry_max_s
         self._kept: dict[str, KeptInVhost] = {}
         self._new_retained = retained
-        self._retained_max = retained_max
-        self._retained_max_bytes = retained_max_bytes
-        self.anonymous_user = anonymous_user
-        self._vhosts_of_ports = vhosts_of_ports
 
     def vhost_and_user(self, name: str, peer: Peer) -> tuple[str, str]:
         """Return the vhost of a client, and the name of its user, who may be named `vhost:user`.
@@ -76,7 +61,7 @@ class MqttContext:
         Source: rabbit_mqtt_processor, get_vhost: the port comes first for a client with a certificate.
         """
         vhost, colon, user = name.rpartition(":")
-        of_port = self._vhosts_of_ports.get(peer.server_port)
+        of_port = self.settings.port_to_vhost.get(peer.server_port)
         if of_port is not None and (peer.certified or not colon):
             return of_port, name
         return (vhost, user) if colon else (self.default_vhost, name)
@@ -96,7 +81,8 @@ class MqttContext:
 
     def load(self, vhost: Vhost, done: Callable[[], None]) -> None:
         """Build the indexes of a vhost's stored MQTT messages, then call `done`."""
-        retained = self._new_retained(vhost, self.mapping, self._retained_max, self._retained_max_bytes)
+        limits = self.settings.retained_max, self.settings.retained_max_bytes
+        retained = self._new_retained(vhost, self.mapping, *limits)
         kept = self._kept[vhost.name] = KeptInVhost(vhost, retained, self.clients)
         kept.load(done)
 

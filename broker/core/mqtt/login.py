@@ -64,7 +64,7 @@ def check_will(connect: Connect, will: Will, context: MqttContext) -> None:
 
 def credentials(connect: Connect, context: MqttContext, peer: Peer, mechanisms: Collection[str]) -> tuple[str, bytes]:
     """Return the SASL mechanism of a login, and its response. Raises: PacketError 0x86 for a CONNECT without any."""
-    anonymous_user = context.anonymous_user
+    anonymous_user = context.settings.anonymous_user
     if connect.user is not None and connect.password is not None:
         name = context.vhost_and_user(connect.user, peer)[1]
         return PLAIN, b"\0" + name.encode() + b"\0" + connect.password
@@ -78,7 +78,7 @@ def credentials(connect: Connect, context: MqttContext, peer: Peer, mechanisms: 
 
 def session_expiry_s(connect: Connect, context: MqttContext) -> int:
     """Return how long the session lasts without a connection."""
-    longest_s = context.session_expiry_max_s
+    longest_s = context.settings.session_expiry_max_s
     return longest_s if connect.session_expiry_s is None else min(connect.session_expiry_s, longest_s)
 
 
@@ -91,7 +91,7 @@ def client_form(connect: Connect, context: MqttContext, client_id: str, clock: C
         context.mapping,
         clock,
         packet_max_bytes=asked.get(MAXIMUM_PACKET_SIZE, VARINT_MAX + 5),
-        window=min(context.prefetch, asked.get(RECEIVE_MAXIMUM, context.prefetch)),
+        window=min(context.settings.prefetch, asked.get(RECEIVE_MAXIMUM, context.settings.prefetch)),
         aliases_max=min(ALIASES_MAX, asked.get(TOPIC_ALIAS_MAXIMUM, 0)),
     )
 
@@ -107,7 +107,7 @@ def connack_properties(connect: Connect, context: MqttContext, client_id: str, e
     if context.qos_max < 2:
         properties[MAXIMUM_QOS] = context.qos_max
     properties[TOPIC_ALIAS_MAXIMUM] = TOPIC_ALIAS_MAX
-    properties[MAXIMUM_PACKET_SIZE] = context.packet_max_bytes
+    properties[MAXIMUM_PACKET_SIZE] = context.settings.packet_max_bytes
     if not connect.client_id:
         properties[ASSIGNED_CLIENT_ID] = client_id
     return properties

@@ -82,8 +82,8 @@ class MqttSession(SessionOfChannel):
         super().__init__(channel, session, vhost, basic=MqttBasic, confirms=MqttConfirms)
         basic, confirms = self.basic, self.publisher.confirms
         assert isinstance(basic, MqttBasic) and isinstance(confirms, MqttConfirms)
-        self._mqtt_basic = basic
-        self._confirms = confirms
+        self.deliveries = basic
+        self.confirms = confirms
         self._client_id = ""
         self._longest_s = 0
         self._shared: dict[str, tuple[int, Mapping[str, Any]]] = {}  # QoS and options of each shared queue, by name
@@ -97,17 +97,7 @@ class MqttSession(SessionOfChannel):
         self._mapping = form.mapping
         self.session.identify(key_of_name(form.client_id) if form.mapping.swaps else form.client_id)
         self.expiry_s = expiry_s
-        self._mqtt_basic.take_form(form)
-
-    @property
-    def deliveries(self) -> MqttBasic:
-        """The deliveries to the client."""
-        return self._mqtt_basic
-
-    @property
-    def confirms(self) -> MqttConfirms:
-        """The answers to the client's publishes."""
-        return self._confirms
+        self.deliveries.take_form(form)
 
     def queue_name(self, qos: int) -> str:
         """Return the name of the queue for a QoS."""
@@ -131,7 +121,7 @@ class MqttSession(SessionOfChannel):
         if name in self.vhost.queues:
             bindings = [*self._bindings(name), *self._marks(name, SYSTEM_PREFIX)]
             left = qos > 0 and self.vhost.queues[name].remaining() > 0
-            self._mqtt_basic.subscriptions[qos].load(bindings, self._mapping.dialect, left=left)
+            self.deliveries.subscriptions[qos].load(bindings, self._mapping.dialect, left=left)
             self._consume(qos)
 
     def earlier_shares(self) -> Sequence[tuple[str, str, int, Mapping[str, Any]]]:
@@ -156,7 +146,7 @@ class MqttSession(SessionOfChannel):
     @property
     def local_client_id(self) -> str:
         """The client id if a subscription leaves out what the client publishes, else empty."""
-        zero, one = self._mqtt_basic.subscriptions
+        zero, one = self.deliveries.subscriptions
         return self._client_id if zero.no_local or one.no_local else ""
 
     def subscribe(self, key: str, qos: int, options: Mapping[str, Any]) -> bool:
@@ -166,7 +156,7 @@ class MqttSession(SessionOfChannel):
         self._look_for(key)
         place = min(qos, 1)
         name = self._make_queue(place)
-        subscriptions = self._mqtt_basic.subscriptions[place]
+        subscriptions = self.deliveries.subscriptions[place]
         earlier = subscriptions.arguments_of(key)
         replaces = earlier != options and self._is_bound(name, key, earlier)
         if key.startswith(SYSTEM_PREFIX):
@@ -182,7 +172,7 @@ class MqttSession(SessionOfChannel):
             self._unbind(name, key, earlier)
         self._consume(place)
         self._end(1 - place, key)
-        self._mqtt_basic.forget_matches()
+        self.deliveries.forget_matches()
         return not self._was_bound
 
     def _make_queue(self, qos: int) -> str:
@@ -201,7 +191,7 @@ class MqttSession(SessionOfChannel):
         self._look_for(key)
         self._end(0, key)
         self._end(1, key)
-        self._mqtt_basic.forget_matches()
+        self.deliveries.forget_matches()
         return self._was_bound
 
     def _look_for(self, key: str) -> None:
@@ -209,14 +199,14 @@ class MqttSession(SessionOfChannel):
         if not self.session.postponed:
             found = [
                 self._is_bound(self.queue_name(place), key, subscriptions.arguments_of(key))
-                for place, subscriptions in enumerate(self._mqtt_basic.subscriptions)
+                for place, subscriptions in enumerate(self.deliveries.subscriptions)
             ]
             self._was_bound = any(found)
 
     def _end(self, place: int, key: str) -> None:
         """End a subscription with one of the queues, if there is one."""
         name = self.queue_name(place)
-        subscriptions = self._mqtt_basic.subscriptions[place]
+        subscriptions = self.deliveries.subscriptions[place]
         arguments = subscriptions.arguments_of(key)
         if self._is_bound(name, key, arguments):
             subscriptions.remove(key)
@@ -271,7 +261,7 @@ class MqttSession(SessionOfChannel):
         if earlier is not None and earlier != (qos, options):
             self._unmark(name)
         self._shared[name] = qos, options
-        self._mqtt_basic.shared[name] = match_of(options)
+        self.deliveries.shared[name] = match_of(options)
         self._end_consumer(name)
         self.consume(ConsumeAny(queue=name, consumer_tag=name, no_ack=qos == 0))
 
