@@ -25,7 +25,7 @@ NOTHING: Final[Mapping[str, Any]] = {}
 def encode_header(properties: Mapping[str, Any], body_bytes: int) -> bytes:
     """Return the content header of a message with these properties, named as in pamqp.
 
-    Units: a timestamp is in seconds since the epoch.
+    Units: a timestamp is in seconds since the epoch. Shapes: `headers` may be the encoded entries of the table.
     Raises: ValueError, naming the property, for an unknown property or a value that it cannot hold.
     """
     kinds = {name: kind for _, name, kind in KINDS}
@@ -46,8 +46,8 @@ def encode_header(properties: Mapping[str, Any], body_bytes: int) -> bytes:
 def _encode(kind: str, value: Any) -> bytes:
     if kind == "shortstr" and isinstance(value, str):
         return encode_short_text(value)
-    if kind == "table" and isinstance(value, dict):
-        return encode_table(value)
+    if kind == "table" and isinstance(value, dict | bytes):
+        return counted(value) if isinstance(value, bytes) else encode_table(value)
     if isinstance(value, int) and not isinstance(value, bool):
         if kind == "octet" and 0 <= value <= OCTET_MAX:
             return bytes([value])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+
+from pamqp import commands
 
 from broker.amqp.channel import Channel
 from broker.core.mqtt.consumer import ClientForm, MqttConsumer
@@ -41,23 +42,10 @@ class MqttBasic(BasicSession):
         self._form = form
         self.prefetch_consumer = form.window
 
-    def new_consumer(
-        self,
-        tag: str,
-        queue: Queue,
-        *,
-        no_ack: bool,
-        exclusive: bool,
-        arguments: dict[str, Any],
-        priority: int,
-        timeout_ms: int | None,
-    ) -> Consumer:
+    def new_consumer(self, tag: str, queue: Queue, method: commands.Basic.Consume) -> Consumer:
         """Return a consumer that delivers PUBLISH packets."""
-        subscriptions = self.subscriptions[0 if no_ack else 1]
-        shared = self.shared.get(tag)
-        return MqttConsumer(
-            tag, queue, self, self._vhost, self._form, subscriptions, shared, no_ack=no_ack, arguments=arguments
-        )
+        subscriptions, shared = self.subscriptions[0 if method.no_ack else 1], self.shared.get(tag)
+        return MqttConsumer(tag, queue, self, self._vhost, self._form, subscriptions, shared, no_ack=method.no_ack)
 
     def forget_matches(self) -> None:
         """Match messages with subscriptions anew, because these have changed."""

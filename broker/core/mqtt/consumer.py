@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from broker.amqp.connection import Connection
 from broker.amqp.framing import LARGE_BYTES
@@ -115,9 +115,8 @@ class MqttConsumer(Consumer):
         shared: Match | None,
         *,
         no_ack: bool,
-        arguments: dict[str, Any],
     ) -> None:
-        super().__init__(tag, queue, session, no_ack=no_ack, exclusive=False, arguments=arguments, prefetch=form.window)
+        super().__init__(tag, queue, session, no_ack=no_ack, exclusive=False, arguments={}, prefetch=form.window)
         self._vhost = vhost
         self._form = form
         self._subscriptions = subscriptions

@@ -5,16 +5,15 @@ Source: RabbitMQ, mc_mqtt and rabbit_mqtt_util; unlike there, topics with dots a
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Any, Final
 
-from broker.amqp.content_header import KINDS, WIDTHS, decode_properties
+from broker.amqp.content_header import decode_properties
 from broker.amqp.framing import PUBLISH
-from broker.amqp.header_edit import encode_header
+from broker.amqp.header_edit import BASIC, FRONT, cut_properties, encode_header
 from broker.amqp.header_facts import EXPIRATION_MAX_MS
 from broker.amqp.table_writer import encode_entry
 from broker.amqp.tables import LONG_STRING, TableReader
-from broker.amqp.wire import FLAGS, PROPERTIES_AT, SHORT_STRING_MAX_BYTES
+from broker.amqp.wire import PROPERTIES_AT, SHORT_STRING_MAX_BYTES
 from broker.mqtt.errors import PacketError
 from broker.mqtt.packets import read_publish_properties
 from broker.mqtt.properties import (
@@ -34,8 +33,6 @@ from broker.routing.pattern import AMQP, MQTT, TopicDialect
 
 EXCHANGE: Final = "amq.topic"
 SYSTEM_EXCHANGE: Final = "$SYS"  # that of the broker's own topics, in their messages alone
-FRONT: Final = Struct(">HHQ")  # of a content header: class, weight, body size
-BASIC: Final = 60
 KNOWN_MAX: Final = 4096  # entries in each cache of topics, keys, properties and headers
 KNOWN_MAX_BYTES: Final = 512
 NO_ALIAS: Final = -1
@@ -52,6 +49,7 @@ QOS_BYTES: Final = QOS_HEADER.encode()
 CLIENT_BYTES: Final = CLIENT_HEADER.encode()
 BOOLEAN: Final = ord("t")
 NOTHING: Final[dict[int, Any]] = {}
+NO_TABLE: Final = bytes(4)
 
 
 class SentHeader:
@@ -67,16 +65,15 @@ class SentHeader:
         self.properties = encode_properties(message_properties(header, swaps))
         self.at_2 = self.retain = False
         self.client_id = ""
-        at = table_at(header)
-        if at:
-            for entry in TableReader(header).entries(at):
-                kind = header[entry.value_at]
-                if entry.key == RETAIN_BYTES:
-                    self.retain = kind == BOOLEAN and header[entry.value_at + 1] == 1
-                elif entry.key == QOS_BYTES:
-                    self.at_2 = kind != LONG_STRING and header[entry.end - 1] == 2
-                elif entry.key == CLIENT_BYTES and kind == LONG_STRING:
-                    self.client_id = header[entry.value_at + 5 : entry.end].decode(errors="replace")
+        table = cut_properties(header).get("headers", NO_TABLE)
+        for entry in TableReader(table).entries(0):
+            kind = table[entry.value_at]
+            if entry.key == RETAIN_BYTES:
+                self.retain = kind == BOOLEAN and table[entry.value_at + 1] == 1
+            elif entry.key == QOS_BYTES:
+                self.at_2 = kind != LONG_STRING and table[entry.end - 1] == 2
+            elif entry.key == CLIENT_BYTES and kind == LONG_STRING:
+                self.client_id = table[entry.value_at + 5 : entry.end].decode(errors="replace")
 
 
 class MessageMapping:
@@ -211,14 +208,11 @@ def content_properties(
         entries.append((CLIENT_HEADER, client_id))
     entries += properties.get(USER_PROPERTY, [])
     try:
-        header = encode_header({**values, "headers": {}} if entries else values, 0)
-        if not entries:
-            return header[PROPERTIES_AT:]
-        table = b"".join([encode_entry(name, value) for name, value in entries])
+        if entries:
+            values["headers"] = b"".join([encode_entry(name, value) for name, value in entries])
+        return encode_header(values, 0)[PROPERTIES_AT:]
     except ValueError as error:
         raise PacketError(IMPLEMENTATION_ERROR, f"a property that AMQP cannot hold: {error}") from None
-    at = table_at(header)
-    return header[PROPERTIES_AT:at] + len(table).to_bytes(4, "big") + table + header[at + 4 :]
 
 
 def message_properties(header: bytes, swaps: bool = True) -> dict[int, Any]:
@@ -231,17 +225,14 @@ def message_properties(header: bytes, swaps: bool = True) -> dict[int, Any]:
         values[CONTENT_TYPE] = read.content_type.replace("\0", "")
     if read.correlation_id:
         values[CORRELATION_DATA] = read.correlation_id.encode()
-    at = table_at(header)
-    if not at:
-        return values
-    reader = TableReader(header)
+    table = cut_properties(header).get("headers", NO_TABLE)
     users: list[tuple[str, str]] = []
-    for entry in reader.entries(at):
-        if header[entry.value_at] != LONG_STRING:
+    for entry in TableReader(table).entries(0):
+        if table[entry.value_at] != LONG_STRING:
             if entry.key == FORMAT_HEADER.encode():
                 values[PAYLOAD_FORMAT] = 1
             continue
-        octets = header[entry.value_at + 5 : entry.end]
+        octets = table[entry.value_at + 5 : entry.end]
         if len(octets) > TEXT_MAX_BYTES or entry.key == CLIENT_BYTES:
             continue
         if entry.key == CORRELATION_HEADER.encode():
@@ -257,18 +248,6 @@ def message_properties(header: bytes, swaps: bool = True) -> dict[int, Any]:
     if users:
         values[USER_PROPERTY] = users
     return values
-
-
-def table_at(header: bytes) -> int:
-    """Return where the headers table of a measured content header begins, 0 when it has none."""
-    flags: int = FLAGS.unpack_from(header, PROPERTIES_AT)[0]
-    at = PROPERTIES_AT + 2
-    for flag, _name, kind in KINDS:
-        if flags & flag:
-            if kind == "table":
-                return at
-            at += WIDTHS.get(kind) or 1 + header[at]
-    return 0
 
 
 def is_text(octets: bytes) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from broker.core.message.message import Message
 from broker.core.queue.level import Level
 from broker.core.queue.memory_queue import (
     HANDSHAKES_NAME,
@@ -16,6 +15,7 @@ from broker.core.queue.memory_queue import (
     WILLS_NAME,
     HandshakesQueue,
     HistoryQueue,
+    KeptQueue,
     RetainedQueue,
     SeenQueue,
     WillsQueue,
@@ -46,20 +46,16 @@ def is_holding_name(name: str) -> bool:
     return name.startswith(HOLDING_PREFIX)
 
 
-class HoldingQueue(Queue):
+class HoldingQueue(KeptQueue):
     """The queue that holds the delayed messages of one exchange. Their time to live begins when they leave it.
 
     The queues that a message goes to are known only when it is due. One of them may persist everything that it accepts,
     so the holding queue of a durable exchange does too.
     """
 
-    kept = True
     is_holding = True
     persists_all = True
     holds = "delayed messages"
-
-    def expires_ms(self, message: Message) -> None:
-        """Return None: nothing expires here."""
 
 
 def overlay_queue_name(exchange: str) -> str:
@@ -81,12 +77,11 @@ def _nobody(_queue: OverlayQueue) -> None:
     """Ignore that a stream has grown."""
 
 
-class OverlayQueue(Queue):
-    """The stream queue of one exchange. No client can use it, no policy applies to it, and nothing expires in it. It
-    numbers and records transient messages too, because other brokers rely on numbers never being reused.
+class OverlayQueue(KeptQueue):
+    """The stream queue of one exchange. No client can use it. It numbers and records transient messages too, because
+    other brokers rely on numbers never being reused.
     """
 
-    kept = True
     persists_all = True
     is_overlay = True
 
@@ -113,9 +108,6 @@ class OverlayQueue(Queue):
         """Call `grown` again at the next message."""
         self.awake = False
 
-    def expires_ms(self, message: Message) -> None:
-        """Return None: nothing expires here."""
-
     def wake_worker(self) -> None:
         """Wake the reader of the stream in place of the worker, which never delivers from this queue."""
         self.awake = True
@@ -138,10 +130,9 @@ def tap_arguments(exchange: str, pattern: str, max_bytes: int, max_age_ms: int, 
     }
 
 
-class TapQueue(Queue):
-    """The queue of one tap. No client can use it, no policy applies to it, and nothing expires in it."""
+class TapQueue(KeptQueue):
+    """The queue of one tap. No client can use it."""
 
-    kept = True
     is_tap = True
 
     @property
@@ -182,9 +173,6 @@ class TapQueue(Queue):
             self.max_bytes if max_bytes is None else max_bytes,
             self.max_age_ms if max_age_ms is None else max_age_ms,
         )
-
-    def expires_ms(self, message: Message) -> None:
-        """Return None: nothing expires here."""
 
 
 OF_MQTT: Final[dict[str, type[Queue]]] = {

@@ -20,29 +20,29 @@ HANDSHAKES_NAME: Final = "amq.mqtt.handshakes"
 WILLS_NAME: Final = "amq.mqtt.wills"
 
 
-class HistoryQueue(Queue):
-    """The last messages of an exchange. Nothing expires here."""
+class KeptQueue(Queue):
+    """An internal queue: no policy applies to it, and nothing expires in it."""
 
     kept = True
+
+    def expires_ms(self, message: Message) -> int | None:
+        """Return None."""
+        return None
+
+
+class HistoryQueue(KeptQueue):
+    """The last messages of an exchange."""
+
     is_tap = True
     holds = "the history of an exchange"
 
-    def expires_ms(self, message: Message) -> int | None:
-        """Return None."""
-        return None
 
-
-class RetainedQueue(Queue):
+class RetainedQueue(KeptQueue):
     """The last retained message of each topic. The code that fills it handles expiry and replacement."""
 
-    kept = True
     is_tap = True
     persists_all = True
     holds = "the retained messages of MQTT"
-
-    def expires_ms(self, message: Message) -> int | None:
-        """Return None."""
-        return None
 
 
 class HandshakesQueue(RetainedQueue):

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
 from pamqp import commands
 
@@ -83,26 +83,12 @@ class BasicSession(ChannelConsumers):
         tag = method.consumer_tag or self._vhost.new_name("amq.ctag-")
         if tag in self.consumers:
             raise ConnectionFault(530, f"attempt to reuse consumer tag '{tag}'")
-        resource = self._vhost.queue_resource(queue.name)
         limit = self.consumers_max
         if limit and len(self.consumers) >= limit:
             raise ConnectionFault(530, f"reached maximum ({limit}) of consumers per channel")
-        arguments = dict(method.arguments or {})
-        priority = consumer_priority(resource, arguments)
-        timeout_ms = consumer_timeout_ms(resource, arguments)
-        if method.exclusive and queue.rules.single_active:
-            raise ChannelError(403, f"{resource} in exclusive use")
-        if queue.consumers and (method.exclusive or queue.consumers.exclusive):
-            raise ChannelError(403, f"{resource} in exclusive use")
-        consumer = self.new_consumer(
-            tag,
-            queue,
-            no_ack=method.no_ack,
-            exclusive=method.exclusive,
-            arguments=arguments,
-            priority=priority,
-            timeout_ms=timeout_ms,
-        )
+        consumer = self.new_consumer(tag, queue, method)
+        if (method.exclusive and (queue.rules.single_active or queue.consumers)) or queue.consumers.exclusive:
+            raise ChannelError(403, f"{self._vhost.queue_resource(queue.name)} in exclusive use")
         self.consumers[tag] = consumer
         if not method.nowait:
             self._channel.send(commands.Basic.ConsumeOk(tag))
@@ -114,28 +100,20 @@ class BasicSession(ChannelConsumers):
             self.connection.when_sent(self.number, consumer.open)
         queue.add_consumer(consumer)
 
-    def new_consumer(
-        self,
-        tag: str,
-        queue: Queue,
-        *,
-        no_ack: bool,
-        exclusive: bool,
-        arguments: dict[str, Any],
-        priority: int,
-        timeout_ms: int | None,
-    ) -> Consumer:
-        """Return a consumer with the prefetch of consumers that start now."""
+    def new_consumer(self, tag: str, queue: Queue, method: commands.Basic.Consume) -> Consumer:
+        """Return a consumer with the prefetch of consumers that start now. Raises: ChannelError 406."""
+        arguments = dict(method.arguments or {})
+        resource = self._vhost.queue_resource(queue.name)
         return Consumer(
             tag,
             queue,
             self,
-            no_ack=no_ack,
-            exclusive=exclusive,
+            no_ack=method.no_ack,
+            exclusive=method.exclusive,
             arguments=arguments,
             prefetch=self.prefetch_consumer,
-            priority=priority,
-            timeout_ms=timeout_ms,
+            priority=consumer_priority(resource, arguments),
+            timeout_ms=consumer_timeout_ms(resource, arguments),
         )
 
     def room_of_next(self, *, no_ack: bool) -> int:

@@ -194,11 +194,7 @@ class SessionOfConnection(SessionClient):
 
     def tell_unread(self, unread_s: int, unsent_bytes: int) -> None:
         """Log that the client has not read the broker's output for some time, with the first of its consumers."""
-        consumers = [
-            consumer
-            for channel in self.connection.channels.values()
-            for consumer in cast("SessionOfChannel", channel.session).basic.consumers.values()
-        ]
+        consumers = self._consumers()
         fields: dict[str, Any] = {**self.facts, "unread_s": unread_s, "unsent_bytes": unsent_bytes}
         if not consumers:
             _log.warning("connection.slow", **fields, advice="the client does not read answers: is its process stuck?")
