@@ -74,7 +74,6 @@ class HeaderFacts:
         "bcc",
         "cc",
         "delay",
-        "expiration",
         "expiration_ms",
         "fault",
         "mark",
@@ -94,7 +93,6 @@ class HeaderFacts:
         expiration_ms: int | None,
         *,
         special: bool = False,
-        expiration: str | None = None,
         reply_to: str | None = None,
         user_id: str | None = None,
         cc: Any = MISSING,
@@ -110,7 +108,6 @@ class HeaderFacts:
         self.expiration_ms = expiration_ms
         self.plain = not special and expiration_ms is None
         self.special = special
-        self.expiration = expiration
         self.reply_to = reply_to
         self.user_id = user_id
         self.cc = cc
@@ -178,9 +175,8 @@ def gather_facts(
         return gather_marked(header, table_at, delivery_mode, priority, texts, named)
     if not (named or fault or "user_id" in texts or texts.get("reply_to") == DIRECT_REPLY_TO):
         return plain_facts(persistent, priority, expiration_ms)
-    expiration, reply_to, user_id = (
-        texts[name].decode("utf-8", "replace") if name in texts else None
-        for name in ("expiration", "reply_to", "user_id")
+    reply_to, user_id = (
+        texts[name].decode("utf-8", "replace") if name in texts else None for name in ("reply_to", "user_id")
     )
     reader = TableReader(header, MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX, errors="replace")
     cc, bcc, delay, retain = (
@@ -192,7 +188,6 @@ def gather_facts(
         priority,
         expiration_ms,
         special=True,
-        expiration=expiration,
         reply_to=reply_to,
         user_id=user_id,
         cc=cc,

@@ -30,6 +30,8 @@ NUMBERS: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}  # properti
 NAMES: Final = {"message_type": "type"}  # RabbitMQ's name of a property, where it differs from ours
 SIGNED: Final = Struct(">i")
 SIGNED_MAX: Final = (1 << 31) - 1
+Origin = tuple[str, str, int]
+"""Connection, user and channel; a message that an overlay leaf published has no user and no channel."""
 HEADER: Final = Struct(">HHQH")  # class, weight, body size, flags of a content header
 
 
@@ -53,14 +55,14 @@ class Passage:
 
     def __init__(
         self,
-        origin: tuple[str, str, int],
+        origin: Origin,
         name: str,
         message: tuple[str, Sequence[str], bytes, bytes],
         *,
         queues: Sequence[str] = (),
         redelivered: bool | None = None,
     ) -> None:
-        """Take connection, user and channel, and exchange, routing keys, content header and body of a message."""
+        """Take exchange, routing keys, content header and body of a message."""
         self.connection, self.user, self.channel = origin
         self.name = name
         self.exchange, self.keys, self.header, self.body = message
@@ -137,32 +139,12 @@ class Firehose:
         self._changed()
 
     def published(
-        self,
-        client: TracedClient,
-        channel: int,
-        envelope: Envelope,
-        content: tuple[HeaderFacts, bytes, bytes],
-        queues: Sequence[Queue],
+        self, origin: Origin, envelope: Envelope, content: tuple[HeaderFacts, bytes, bytes], queues: Sequence[Queue]
     ) -> None:
         """Copy a publish that was checked and routed, before it is queued.
 
         Shapes: `content` is the facts of the header, the header as consumers see it, and the body.
         """
-        self._tell_publish(_origin(client, channel), envelope, content, queues)
-
-    def received(
-        self, leaf: str, envelope: Envelope, content: tuple[HeaderFacts, bytes, bytes], queues: Sequence[Queue]
-    ) -> None:
-        """Copy a message that an overlay leaf published, as if published here; it has no user and no channel."""
-        self._tell_publish((f"overlay {leaf}", "", 0), envelope, content, queues)
-
-    def _tell_publish(
-        self,
-        origin: tuple[str, str, int],
-        envelope: Envelope,
-        content: tuple[HeaderFacts, bytes, bytes],
-        queues: Sequence[Queue],
-    ) -> None:
         facts, header, body = content
         keys = tuple(dict.fromkeys((envelope.key, *further_keys(facts))))
         names = [queue.name for queue in queues if not (queue.is_tap or queue.is_overlay)]
@@ -183,7 +165,7 @@ class Firehose:
             return
         keys = tuple(dict.fromkeys((envelope.key, *further_keys(message.facts))))
         content = (envelope.exchange, keys, message.header, message.body)
-        self._tell(Passage(_origin(client, channel), queue.name, content, redelivered=redelivered))
+        self._tell(Passage(origin_of(client, channel), queue.name, content, redelivered=redelivered))
 
     def _tell(self, passage: Passage) -> None:
         for watcher in self._watchers:
@@ -240,7 +222,8 @@ class Firehose:
             self._resolve_again()
 
 
-def _origin(client: TracedClient, channel: int) -> tuple[str, str, int]:
+def origin_of(client: TracedClient, channel: int) -> Origin:
+    """Return the origin of what a client publishes or gets."""
     assert client.user is not None
     return client.name, client.user.name, channel
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Final
 
 SUCCESS: Final = 0x00
-GRANTED_QOS_1: Final = 0x01
 NO_MATCHING_SUBSCRIBERS: Final = 0x10
 NO_SUBSCRIPTION: Final = 0x11
 UNSPECIFIED: Final = 0x80
@@ -22,7 +21,6 @@ NOT_AUTHORIZED: Final = 0x87
 SERVER_UNAVAILABLE: Final = 0x88
 SERVER_SHUTTING_DOWN: Final = 0x8B
 BAD_AUTHENTICATION_METHOD: Final = 0x8C
-KEEP_ALIVE_TIMEOUT: Final = 0x8D
 TAKEN_OVER: Final = 0x8E
 FILTER_INVALID: Final = 0x8F
 TOPIC_INVALID: Final = 0x90

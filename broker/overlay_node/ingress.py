@@ -103,7 +103,7 @@ class Ingress:
         number = producer.target(data.number)
         envelope = self._envelopes.of(exchange_name, data.key)
         if vhost.firehose.active:
-            vhost.firehose.received(stream.leaf, envelope, (facts, header, body), queues)
+            vhost.firehose.published((f"overlay {stream.leaf}", "", 0), envelope, (facts, header, body), queues)
         if facts.retain is not MISSING:
             self._retain(envelope, facts.retain, header, body)
         if delay_ms is not None:

@@ -382,7 +382,8 @@ class MqttConnection(Connection):
 
     def _subscribe(self, packet: Subscribe) -> None:
         """Run a SUBSCRIBE, one filter per step."""
-        request = self._new_request(packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0))
+        identifier = packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0)
+        request = FilterRequest(self._mqtt, self._context, self._talk, identifier)
         steps = [partial(request.subscribe, one) for one in packet.subscriptions]
         self._then(*steps, partial(self._answer_subscribe, request, packet.packet_id))
 
@@ -399,15 +400,9 @@ class MqttConnection(Connection):
 
     def _unsubscribe(self, packet: Unsubscribe) -> None:
         """Run an UNSUBSCRIBE, one filter per step."""
-        request = self._new_request()
+        request = FilterRequest(self._mqtt, self._context, self._talk)
         steps = [partial(request.unsubscribe, one) for one in packet.filters]
         self._then(*steps, lambda: self._answer(request.unsuback(packet.packet_id)))
-
-    def _new_request(self, identifier: int = 0) -> FilterRequest:
-        talk, context = self._talk, self._context
-        return FilterRequest(
-            self._mqtt, context.mapping, talk.version, context.qos_max, reasons=talk.reasons, identifier=identifier
-        )
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from broker.amqp.errors import ChannelError
+from broker.core.mqtt.context import MqttContext
 from broker.core.mqtt.faults import reason_of
-from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.session import MqttSession, shared_name
 from broker.core.mqtt.subscriptions import options_of
+from broker.mqtt.conversation import Conversation
 from broker.mqtt.errors import PacketError
 from broker.mqtt.packets import V5, Subscription, encode_suback, encode_unsuback
 from broker.mqtt.reason_codes import FAILURE_311, NO_SUBSCRIPTION, SUCCESS
@@ -28,19 +29,14 @@ class FilterRequest:
     def __init__(
         self,
         session: MqttSession,
-        mapping: MessageMapping,
-        version: int,
-        qos_max: int,
-        *,
-        reasons: bool,
+        context: MqttContext,
+        talk: Conversation,
         identifier: int = 0,
     ) -> None:
         self._session = session
+        self._context = context
+        self._talk = talk
         self._identifier = identifier
-        self._mapping = mapping
-        self._qos_max = qos_max
-        self._version = version
-        self._reasons = reasons
         self._codes: list[int] = []
         self._reason = ""
         self.wanted: list[tuple[str, str]] = []
@@ -51,8 +47,8 @@ class FilterRequest:
         session = self._session
         try:
             share, topic_filter = split_shared(subscription.topic_filter)
-            key = self._mapping.binding_key(topic_filter)
-            qos = min(subscription.qos, self._qos_max)
+            key = self._context.mapping.binding_key(topic_filter)
+            qos = min(subscription.qos, self._context.qos_max)
             if share:
                 qos = min(qos, 1)
                 session.share(
@@ -74,7 +70,7 @@ class FilterRequest:
         """End the subscription with a filter."""
         try:
             share, unshared = split_shared(topic_filter)
-            key = self._mapping.binding_key(unshared)
+            key = self._context.mapping.binding_key(unshared)
             session = self._session
             ended = session.unshare(shared_name(share, unshared)) if share else session.unsubscribe(key)
             self._codes.append(SUCCESS if ended else NO_SUBSCRIPTION)
@@ -84,13 +80,13 @@ class FilterRequest:
             self._refuse(*reason_of(error))
 
     def _refuse(self, reason_code: int, text: str) -> None:
-        self._codes.append(reason_code if self._version == V5 else FAILURE_311)
+        self._codes.append(reason_code if self._talk.version == V5 else FAILURE_311)
         self._reason = self._reason or text
 
     def suback(self, packet_id: int) -> bytes:
         """Return the answer to a SUBSCRIBE."""
-        return encode_suback(self._version, packet_id, self._codes, self._reason if self._reasons else "")
+        return encode_suback(self._talk.version, packet_id, self._codes, self._reason if self._talk.reasons else "")
 
     def unsuback(self, packet_id: int) -> bytes:
         """Return the answer to an UNSUBSCRIBE."""
-        return encode_unsuback(self._version, packet_id, self._codes)
+        return encode_unsuback(self._talk.version, packet_id, self._codes)

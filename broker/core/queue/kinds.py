@@ -68,11 +68,6 @@ def overlay_arguments(first_number: int) -> dict[str, Any]:
     return {_FIRST_NUMBER: first_number}
 
 
-def is_overlay_name(name: str) -> bool:
-    """Return whether a queue of that name is a stream queue; no client can declare such a name."""
-    return name.startswith(STREAM_PREFIX)
-
-
 def _nobody(_queue: OverlayQueue) -> None:
     """Ignore that a stream has grown."""
 
@@ -112,11 +107,6 @@ class OverlayQueue(KeptQueue):
         """Wake the reader of the stream in place of the worker, which never delivers from this queue."""
         self.awake = True
         self._grown(self)
-
-
-def is_tap_name(name: str) -> bool:
-    """Return whether a queue of that name belongs to a tap; no client can declare such a name."""
-    return name.startswith(TAP_PREFIX)
 
 
 def tap_arguments(exchange: str, pattern: str, max_bytes: int, max_age_ms: int, first_id: int) -> dict[str, Any]:
@@ -189,7 +179,9 @@ class RecoveredQueue(Queue):
 
 
 def kind_of(name: str, recovered: bool) -> type[Queue]:
-    """Return the class of a queue by its name; `recovered` means that its declaration was lost."""
+    """Return the class of a queue by its name; `recovered` means that its declaration was lost. No client can declare
+    the names of internal queues.
+    """
     if is_holding_name(name):
         return HoldingQueue
     if name.startswith(HISTORY_PREFIX):
@@ -198,8 +190,8 @@ def kind_of(name: str, recovered: bool) -> type[Queue]:
         return SeenQueue
     if name in OF_MQTT:
         return OF_MQTT[name]
-    if is_tap_name(name):
+    if name.startswith(TAP_PREFIX):
         return TapQueue
-    if is_overlay_name(name):
+    if name.startswith(STREAM_PREFIX):
         return OverlayQueue
     return RecoveredQueue if recovered else Queue

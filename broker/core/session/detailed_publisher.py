@@ -10,6 +10,7 @@ from broker.amqp.errors import ChannelError
 from broker.amqp.header_facts import MISSING, HeaderFacts, ProducerMark
 from broker.amqp.lenient_methods import BasicReturn
 from broker.amqp.wire import PROPERTIES_AT
+from broker.core.firehose import origin_of
 from broker.core.message.message import OVERHEAD_BYTES, Message
 from broker.core.publishing.message_store import MessageStore
 from broker.core.publishing.posting import all_admit, charge_bytes
@@ -260,5 +261,5 @@ class DetailedPublisher:
         if self._vhost.firehose.active:
             content = (facts, publication.header, publication.body)
             envelope, queues = publication.envelope, publication.queues
-            self._vhost.firehose.published(self._session, self._channel.number, envelope, content, queues)
+            self._vhost.firehose.published(origin_of(self._session, self._channel.number), envelope, content, queues)
         return publication
