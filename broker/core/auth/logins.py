@@ -291,12 +291,7 @@ class Logins:
         return self.users.knows(name, password) or prove(user, password)
 
     def _checked(
-        self,
-        key: tuple[str, str, bytes],
-        pending: PendingCheck,
-        password: bytes,
-        user: User | None,
-        right: bool | None,
+        self, key: tuple[str, str, bytes], pending: PendingCheck, password: bytes, user: User | None, right: bool | None
     ) -> None:
         """Pass the result of one check to the clients that wait for it."""
         network, name, _secret = key

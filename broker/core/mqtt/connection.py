@@ -47,17 +47,8 @@ from broker.mqtt.packets import (
     Will,
     encode_connack,
 )
-from broker.mqtt.properties import (
-    SUBSCRIPTION_IDENTIFIER,
-    WILL_DELAY_S,
-)
-from broker.mqtt.reason_codes import (
-    BAD_CREDENTIALS,
-    FAILURE_311,
-    PROTOCOL_ERROR,
-    SERVER_UNAVAILABLE,
-    SUCCESS,
-)
+from broker.mqtt.properties import SUBSCRIPTION_IDENTIFIER, WILL_DELAY_S
+from broker.mqtt.reason_codes import BAD_CREDENTIALS, FAILURE_311, PROTOCOL_ERROR, SERVER_UNAVAILABLE, SUCCESS
 
 WITH_WILL: Final = 0x04
 NOTHING: Final[dict[str, Any]] = {}

@@ -26,13 +26,7 @@ class FilterRequest:
         filters is for topics below `$SYS`.
     """
 
-    def __init__(
-        self,
-        session: MqttSession,
-        context: MqttContext,
-        talk: Conversation,
-        identifier: int = 0,
-    ) -> None:
+    def __init__(self, session: MqttSession, context: MqttContext, talk: Conversation, identifier: int = 0) -> None:
         self._session = session
         self._context = context
         self._talk = talk

@@ -140,10 +140,7 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
     # From here on: known to RabbitMQ and its plugins, stored, and without effect here.
     "queue-mode": (_one_of(*_CHOICES["queue-mode"]), "queue-mode value"),
     "queue-version": (_one_of(*_CHOICES["queue-version"]), "queue-version value"),
-    "queue-leader-locator": (
-        _one_of(*_CHOICES["queue-leader-locator"]),
-        "queue leader locator value",
-    ),
+    "queue-leader-locator": (_one_of(*_CHOICES["queue-leader-locator"]), "queue leader locator value"),
     "initial-cluster-size": (_is_natural, "cluster size"),
     "max-age": (_is_age, "max age"),
     "stream-max-segment-size-bytes": (_is_natural, "segment size"),

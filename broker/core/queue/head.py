@@ -91,10 +91,7 @@ class ReturnLane:
 
 
 def expired_first(
-    contents: Sequence[Message | None],
-    indexes: Sequence[int],
-    expires_ms: Callable[[Message], int | None],
-    now_ms: int,
+    contents: Sequence[Message | None], indexes: Sequence[int], expires_ms: Callable[[Message], int | None], now_ms: int
 ) -> int:
     """Return the number of expired messages before the first that has not expired."""
     for count, index in enumerate(indexes):

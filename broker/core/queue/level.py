@@ -58,10 +58,7 @@ class Level:
         # What every message reads or writes comes first, so that it occupies few cache lines.
         self.queue = queue
         self.manager = SlotManager(
-            ports.window_messages,
-            ports.window_bytes,
-            on_open=self._slot_opened,
-            on_delete=self._slot_deleted,
+            ports.window_messages, ports.window_bytes, on_open=self._slot_opened, on_delete=self._slot_deleted
         )
         self.tally = DeliveryTally()
         self.before_next: Callable[[Level], None] | None = None

@@ -42,12 +42,7 @@ class DetailedPublisher:
     """
 
     def __init__(
-        self,
-        channel: Channel,
-        session: SessionClient,
-        vhost: Vhost,
-        confirms: ChannelConfirms,
-        tally: ChannelPublishes,
+        self, channel: Channel, session: SessionClient, vhost: Vhost, confirms: ChannelConfirms, tally: ChannelPublishes
     ) -> None:
         assert session.user is not None
         self._channel = channel
