@@ -88,6 +88,9 @@ class Channel:
         is `_seen_header`.
     """
 
+    __slots__ = ("_body", "_closed", "_expects", "_gauge", "_header", "_known", "_limit_bytes", "_missing_bytes",
+                 "_publish", "_seen_header", "_session_open", "connection", "facts", "number", "progress", "session",
+                 "state")  # fmt: skip
     __deletable__ = ("session",)
 
     session: ChannelSession

@@ -88,6 +88,9 @@ class Connection(ConnectionOutput):
     Invariant: feed() raises no protocol error. Every session is closed exactly once, the connection's own last.
     """
 
+    __slots__ = ("_cutter", "_greeting", "_on_error", "_progress", "_session_open", "amid_message", "channel_max",
+                 "channels", "client_properties", "drained", "failure", "heartbeat_s", "mechanisms", "orderly",
+                 "received", "server_properties", "session")  # fmt: skip
     __deletable__ = ("session",)
 
     session: ConnectionSession

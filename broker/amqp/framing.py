@@ -105,6 +105,10 @@ class FrameCutter:
         whether the octets end within a frame or between the frames of a message.
     """
 
+    __slots__ = ("_ahead", "_between", "_body_bytes", "_buffer", "_channel", "_front", "_header", "_late", "_lone",
+                 "_method_channel", "_method_front", "_missing_bytes", "_rest_bytes", "_rest_channel", "amid_message",
+                 "at", "broken", "enough", "limit_bytes", "spared_bytes")  # fmt: skip
+
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.broken = False

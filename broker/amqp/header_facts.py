@@ -70,21 +70,8 @@ class HeaderFacts:
     Invariant: immutable. Facts without anything special are shared by all headers with equal facts.
     """
 
-    __slots__ = (
-        "bcc",
-        "cc",
-        "delay",
-        "expiration_ms",
-        "fault",
-        "mark",
-        "persistent",
-        "plain",
-        "priority",
-        "reply_to",
-        "retain",
-        "special",
-        "user_id",
-    )
+    __slots__ = ("bcc", "cc", "delay", "expiration_ms", "fault", "mark", "persistent", "plain", "priority", "reply_to",
+                 "retain", "special", "user_id")  # fmt: skip
 
     def __init__(
         self,

@@ -21,6 +21,8 @@ UNDECIDED: Final = 1 << 62
 class OutputTaker:
     """The taker of a connection's output, which writes it to the socket."""
 
+    __slots__ = ()
+
     @abstractmethod
     def output_waits(self) -> None:
         """Announce output, or another reason to call take_output(); called once until that call."""
@@ -63,6 +65,9 @@ class ConnectionOutput:
         frames of each channel that withholds some, in order; it is None while none does.
     Invariant: ``held`` is set from the first hold until each hold has been released.
     """
+
+    __slots__ = ("_after_answers", "_holds", "_is_full", "_taker", "_told", "_withheld", "_withheld_bytes", "frame_max",
+                 "held", "large_at", "limits", "out", "out_bytes", "sent", "state")  # fmt: skip
 
     def __init__(self, limits: ConnectionLimits, taker: OutputTaker) -> None:
         self.limits = limits

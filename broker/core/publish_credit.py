@@ -85,6 +85,8 @@ class CreditShare:
         connection was last held because of a lagging queue, and does not get a new share in each turn.
     """
 
+    __slots__ = ("_connection", "credit", "lagging", "left", "serial")
+
     def __init__(self, connection: ConnectionOutput, credit: PublishCredit) -> None:
         self._connection = connection
         self.credit = credit

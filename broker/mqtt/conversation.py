@@ -67,6 +67,8 @@ class Conversation(PacketCutter):
     Invariant: after a PacketError of `next_packet`, or `end`, there are no more packets.
     """
 
+    __slots__ = ("_packet_max_bytes", "reasons", "state", "version")
+
     def __init__(self, packet_max_bytes: int) -> None:
         super().__init__(min(CONNECT_MAX_BYTES, packet_max_bytes))
         self._packet_max_bytes = packet_max_bytes

@@ -49,6 +49,9 @@ class PacketCutter:
     Cost: linear in the octets, regardless of how they are split.
     """
 
+    __slots__ = ("_arrived", "_arrived_bytes", "_at", "_missing", "ack_octet", "acked", "body", "body_end", "buffer",
+                 "has_properties", "limit_bytes", "publishes")  # fmt: skip
+
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.has_properties = False

@@ -40,6 +40,8 @@ class WebSocketFrames:
         payload is kept except that of an incomplete control frame.
     """
 
+    __slots__ = ("_at", "_buffer", "_is_amid_message", "_left", "_mask", "code", "ping", "reason")
+
     def __init__(self) -> None:
         self._buffer = b""
         self._at = 0

@@ -28,6 +28,8 @@ class MqttBasic(BasicSession):
     Invariant: `take_form` comes before the first consumer.
     """
 
+    __slots__ = ("_copies", "_form", "_settling", "shared", "subscriptions")
+
     _form: ClientForm
 
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:

@@ -13,6 +13,7 @@ from broker.mqtt.reason_codes import PACKET_ID_NOT_FOUND, SUCCESS
 class ClientHandshakes:
     """Keep the packet ids of a client's publishes until their PUBREL, and of its deliveries until their PUBCOMP."""
 
+    __slots__ = ("_client_id", "_handshakes", "_session")
     __deletable__ = ("_session",)
 
     def __init__(self, handshakes: Handshakes, client_id: str, session: MqttSession) -> None:

@@ -31,6 +31,8 @@ class MqttConfirms(ChannelConfirms):
         refused, and `unrouted` counts those without a queue.
     """
 
+    __slots__ = ("_answers", "_forget", "_version", "_vhost", "in_flight", "refused", "unrouted")
+
     _forget: Callable[[list[int]], None]  # called with the packet ids of refused publishes at QoS 2
 
     def __init__(self, channel: Channel, connection: Connection, vhost: Vhost, tally: ChannelPublishes) -> None:

@@ -64,6 +64,8 @@ class MqttConnection(Connection):
     Invariant: feed() raises no protocol error.
     """
 
+    __slots__ = ("_client_id", "_connect", "_context", "_ending", "_handshakes", "_publisher", "_steps", "_talk",
+                 "_vhost", "_will")  # fmt: skip
     __deletable__ = ("_handshakes", "_publisher")
     _handshakes: ClientHandshakes  # from the login to the end
     _publisher: MqttPublisher  # as above

@@ -37,6 +37,9 @@ class ClientForm:
         connection get an alias, the first ones.
     """
 
+    __slots__ = ("aliases", "aliases_max", "client_id", "clock", "mapping", "packet_ids", "packet_max_bytes", "version",
+                 "window")  # fmt: skip
+
     def __init__(
         self,
         client_id: str,
@@ -65,6 +68,8 @@ class UnsyncedDeliveries:
     A message that is delivered and then lost in a power failure is published again by its client, and would arrive
     twice. Shapes: `_packets` has the packets of the deliveries after number `confirmed`, each in two pieces.
     """
+
+    __slots__ = ("_committer", "_connection", "_packets", "confirmed", "logged", "published", "waiting")
 
     def __init__(self, connection: Connection, committer: Confirmer) -> None:
         self._connection = connection
@@ -103,6 +108,10 @@ class MqttConsumer(Consumer):
         the size of the body; it lacks properties that have seconds. `_shared` is set for a shared subscription, whose
         queue other clients consume, too.
     """
+
+    __slots__ = ("_bare", "_envelope", "_expires", "_form", "_front", "_header", "_learns", "_match", "_passed_over",
+                 "_prefix", "_properties", "_qos", "_shared", "_slow", "_subscriptions", "_topic", "_unsynced",
+                 "_vhost")  # fmt: skip
 
     def __init__(
         self,

@@ -20,6 +20,8 @@ class PacketIds:
         that were not sent. `held` are tags of messages whose packet id was in use; `blocking` is one such id, or 0.
     """
 
+    __slots__ = ("_last", "_tags", "blocking", "held", "released", "unanswered")
+
     def __init__(self) -> None:
         self._last = OF_QUEUE_MAX
         self._tags: dict[int, int] = {}

@@ -32,6 +32,9 @@ class MqttPublisher:
         of each topic alias.
     """
 
+    __slots__ = ("_aliases", "_channel", "_confirms", "_handshakes", "_mapping", "_qos_max", "_receive_max",
+                 "_retained", "_session", "_steps")  # fmt: skip
+
     def __init__(
         self,
         channel: MqttChannel,

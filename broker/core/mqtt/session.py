@@ -42,6 +42,8 @@ class MqttChannel(Channel):
     for the disk holds back the MQTT answers that follow it.
     """
 
+    __slots__ = ()
+
     def send(self, method: Method) -> None:
         """Send nothing."""
 
@@ -75,6 +77,9 @@ class MqttSession(SessionOfChannel):
     before.
     Units: `expiry_s` is how long the session lasts without a connection, 0 for no longer than that.
     """
+
+    __slots__ = ("_client_id", "_longest_s", "_mapping", "_shared", "_was_bound", "confirms", "deliveries",
+                 "expiry_s")  # fmt: skip
 
     _mapping: MessageMapping  # from `begin` on
 
@@ -307,6 +312,8 @@ class MqttSession(SessionOfChannel):
 
 class MqttSessionOfConnection(SessionOfConnection):
     """The broker's side of an MQTT connection."""
+
+    __slots__ = ()
 
     @property
     def login_protocol(self) -> str:

@@ -78,6 +78,8 @@ class Subscriptions:
     Invariant: while `matching` is set, `_index` has each binding key that the client has subscribed with.
     """
 
+    __slots__ = ("_arguments", "_dialect", "_index", "_known", "matching", "no_local")
+
     def __init__(self) -> None:
         self.matching = False
         self.no_local = False  # whether any excludes messages of its own client

@@ -55,19 +55,8 @@ class PublishEntry(Targets):
         only the queues of taps is unroutable, so neither of the two is set. Neither is set while the vhost is traced.
     """
 
-    __slots__ = (
-        "_at_priority",
-        "dynamic",
-        "envelope",
-        "exchange",
-        "mandatory",
-        "nowhere",
-        "queues",
-        "reach",
-        "straight",
-        "strict",
-        "tally",
-    )
+    __slots__ = ("_at_priority", "dynamic", "envelope", "exchange", "mandatory", "nowhere", "queues", "reach",
+                 "straight", "strict", "tally")  # fmt: skip
 
     def __init__(
         self,

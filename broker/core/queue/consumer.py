@@ -45,6 +45,10 @@ class ChannelConsumers:
     Invariant: ``sharing`` is set while the channel is queued to be served in the next turn.
     """
 
+    __slots__ = ("_block", "_block_octets", "_content", "_header", "_share", "connection", "consumers", "last_served",
+                 "number", "output_window", "outstanding", "prefetch_channel", "prefetch_consumer", "sharing", "tally",
+                 "unacked")  # fmt: skip
+
     def __init__(
         self,
         connection: Connection,
@@ -150,6 +154,9 @@ class Consumer(RingMember):
     Units: ``prefetch`` is in messages, 0 for no limit; ``timeout_ms`` is how long it may hold a message, 0 for no
         limit, None for that of its queue.
     """
+
+    __slots__ = ("_head", "_heads", "_shut", "_suffix_bytes", "_tag_bytes", "arguments", "connection", "no_ack",
+                 "output_window", "prefetch", "queue", "session", "timeout_ms")  # fmt: skip
 
     def __init__(
         self,

@@ -18,6 +18,8 @@ class RingMember:
         the consumer.
     """
 
+    __slots__ = ("exclusive", "parked", "priority", "tag", "unacked")
+
     def __init__(self, tag: str, *, priority: int, exclusive: bool) -> None:
         self.unacked = 0
         self.parked = 0
@@ -52,6 +54,9 @@ class ConsumerRing:
         consumers, each is on the ring of its priority exactly while it is not ``parked``; a single consumer needs no
         ring. While the ring is ``paused`` no consumer has room. Source: RabbitMQ 4.0, quorum queues.
     """
+
+    __slots__ = ("_active", "_consumers", "_lap", "_parkings", "_rings", "_rival", "_row", "_single_active", "_yields",
+                 "alone", "paused", "present")  # fmt: skip
 
     def __init__(self, *, single_active: bool = False, yields: bool = False) -> None:
         # What every message reads comes first, so that it occupies few cache lines.

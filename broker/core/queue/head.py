@@ -134,6 +134,8 @@ class QueueHead:
     there are none. ``_early`` are the last ones taken from it.
     """
 
+    __slots__ = ("_early", "_laned", "_levels", "_ports", "_reading", "_strict", "_was_read", "lane")
+
     def __init__(
         self, levels: Sequence[Level], ports: LevelPorts[Level], was_read: Callable[[], None], *, strict: bool
     ) -> None:

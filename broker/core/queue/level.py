@@ -52,6 +52,9 @@ class Level:
         level with ``persists_all`` has a record in the log, whatever its delivery mode.
     """
 
+    __slots__ = ("_first_id", "_pending", "_ports", "_recorder", "_told_dropped", "before_next", "deleted", "durable",
+                 "manager", "number", "octets", "persists_all", "priority", "queue", "returning", "tally")  # fmt: skip
+
     def __init__(
         self, queue: LevelOwner, priority: int, number: int, ports: LevelPorts[Level], persists_all: bool = False
     ) -> None:

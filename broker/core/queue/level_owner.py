@@ -31,6 +31,8 @@ class LevelOwner(Destination[Exchange]):
         that the consumers had room for.
     """
 
+    __slots__ = ("awake", "consumers", "durable", "lags", "laned", "name", "prioritized", "rules", "strict")
+
     consumers: ConsumerRing
     awake: bool
     lags: bool

@@ -18,6 +18,8 @@ class OutputWindow:
         ``last_served`` is the number of the channel whose consumers were served last, 0 for none.
     """
 
+    __slots__ = ("_connection", "high_water_bytes", "last_served", "starved", "writable")
+
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.high_water_bytes = HIGH_WATER_BYTES

@@ -43,6 +43,10 @@ class Queue(LevelOwner):
         publish need not check the queue's rules. ``serving`` is set while the worker delivers from the queue.
     """
 
+    __slots__ = ("_head", "_ports", "_pressing", "_silent_until_ms", "arguments", "auto_delete", "deleted",
+                 "duplicates", "exclusive_owner", "failures", "had_consumers", "holding", "level", "levels", "number",
+                 "operator_policy", "plain", "policy", "serving", "timed", "worker")  # fmt: skip
+
     # What every message reads or writes comes first, so that it occupies few cache lines.
     worker: QueueWorker[Queue]
     level: Level

@@ -145,6 +145,8 @@ class Unacked:
         ``_front``, the run of the oldest message.
     """
 
+    __slots__ = ("_count", "_empty", "_front", "aside", "last_tag", "late", "runs")
+
     def __init__(self) -> None:
         self.last_tag = 0
         self.runs: list[Run] = []

@@ -35,6 +35,8 @@ DELIVERIES_AT_ONCE: Final = 16  # runs of messages, of one slot each, acknowledg
 class BasicSession(ChannelConsumers):
     """Consume, fetch and settle for one channel."""
 
+    __slots__ = ("_channel", "_fetches", "_marks", "_session", "_vhost", "closed", "consumers_max")
+
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         deliveries = vhost.tally.deliveries_of(session.connection.protocol)
         super().__init__(session.connection, channel.number, session.output_window, vhost.share, deliveries)

@@ -41,6 +41,9 @@ class SessionOfChannel:
         `rewired` is called after the change.
     """
 
+    __slots__ = ("basic", "channel", "closed", "exchanges", "link", "publish", "publish_run", "publisher", "queues",
+                 "replies", "rewired", "session", "settling", "transactions", "vhost")  # fmt: skip
+
     def __init__(
         self,
         channel: Channel,

@@ -70,6 +70,9 @@ class ChannelConfirms:
         confirm.select was sent, and when the channel is ``closed``.
     """
 
+    __slots__ = ("_committer", "_connection", "_entering", "_number", "_others", "_tally", "_tells_dropped", "_wide",
+                 "closed", "confirmed", "confirming", "logged", "published", "silent", "waiting")  # fmt: skip
+
     def __init__(self, channel: Channel, connection: Connection, vhost: Vhost, tally: ChannelPublishes) -> None:
         self._number = channel.number
         self._connection = connection

@@ -26,6 +26,8 @@ class MethodBudget:
     Units: about ten microseconds.
     """
 
+    __slots__ = ("_clock", "_connection", "_deadlines", "_left")
+
     def __init__(self, connection: Connection, clock: Clock, deadlines: Deadlines) -> None:
         self._connection = connection
         self._clock = clock
@@ -54,6 +56,9 @@ class SessionClient:
         ``postponed`` has the postponements of the running method, in order: a connection postpones one method at a
         time. ``client_key`` is an MQTT client's id as encoded in routing keys, otherwise empty.
     """
+
+    __slots__ = ("client_key", "connection", "drains", "method_budget", "name", "output_window", "patient",
+                 "permissions", "postponed", "publish_share", "publishing", "unsettled", "usage", "user")  # fmt: skip
 
     def __init__(self, connection: Connection, name: str, permissions: Permissions, usage: Usage) -> None:
         """`name` is the connection's name, as RabbitMQ prints it."""

@@ -31,6 +31,8 @@ class SessionOfConnection(SessionClient):
     Units: ``connected_ms`` is when the client connected.
     """
 
+    __slots__ = ("_is_down", "_logins", "_opened", "_vhosts", "connected_ms", "mechanism", "peer", "vhost")
+
     def __init__(
         self,
         connection: Connection,

@@ -21,6 +21,8 @@ UNITS: Final = 3  # the cost of each of these methods, in a connection's method 
 class ExchangeSession:
     """Declare, delete and bind exchanges for one channel."""
 
+    __slots__ = ("_channel", "_session", "_vhost")
+
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         self._channel = channel
         self._session = session

@@ -69,21 +69,8 @@ class Publication:
         unroutable.
     """
 
-    __slots__ = (
-        "body",
-        "delay_ms",
-        "envelope",
-        "exchange",
-        "facts",
-        "header",
-        "mandatory",
-        "original",
-        "producer",
-        "queues",
-        "replies",
-        "retainer",
-        "sequence",
-    )
+    __slots__ = ("body", "delay_ms", "envelope", "exchange", "facts", "header", "mandatory", "original", "producer",
+                 "queues", "replies", "retainer", "sequence")  # fmt: skip
 
     def __init__(
         self,

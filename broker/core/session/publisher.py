@@ -35,6 +35,8 @@ class Resolver:
     Shapes: ``entries`` maps payloads to their entries; empty before the channel's first publish, and after `forget`.
     """
 
+    __slots__ = ("_cache", "_channel", "_session", "_vhost", "entries")
+
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         assert session.user is not None
         self._channel = channel
@@ -139,6 +141,9 @@ class Resolver:
 
 class Publisher:
     """Publish for one channel: runs of messages here, all others with a detailed check."""
+
+    __slots__ = ("_channel", "_clock", "_connection", "_deadlines", "_detailed", "_number", "_numbers", "_resolver",
+                 "_session", "_share", "_store", "_vhost", "confirms", "tally", "wide")  # fmt: skip
 
     def __init__(
         self, channel: Channel, session: SessionClient, vhost: Vhost, confirms: MakeConfirms = ChannelConfirms

@@ -34,6 +34,8 @@ class QueueSession:
     (AMQP 0-9-1, queue.bind.queue), even if that queue was deleted.
     """
 
+    __slots__ = ("_channel", "_counted", "_generated", "_session", "_vhost", "last_declared")
+
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         self._channel = channel
         self._session = session

@@ -14,6 +14,8 @@ class DeliveryTally:
     Invariant: the numbers only grow.
     """
 
+    __slots__ = ("ack", "deliver", "deliver_no_ack", "get", "get_empty", "get_no_ack", "redeliver")
+
     def __init__(self) -> None:
         self.deliver = 0
         self.deliver_no_ack = 0
@@ -52,6 +54,8 @@ class ChannelDeliveries(DeliveryTally):
 
     Cost: one call for each batch of deliveries and each acknowledged slot, whatever the number of messages.
     """
+
+    __slots__ = ("_vhost",)
 
     def __init__(self, vhost: DeliveryTally) -> None:
         super().__init__()

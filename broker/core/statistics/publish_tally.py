@@ -87,6 +87,8 @@ class PublishTally:
     Invariant: the numbers only grow.
     """
 
+    __slots__ = ("confirm", "drop_unroutable", "lost", "publish", "publish_confirm", "return_unroutable", "routed")
+
     def __init__(self) -> None:
         self.publish = 0
         self.publish_confirm = 0
@@ -130,6 +132,8 @@ class ChannelPublishes(PublishTally):
 
     Cost: one call for each run of publishes and for each confirm frame.
     """
+
+    __slots__ = ("_vhost", "sizes")
 
     def __init__(self, vhost: PublishTally, sizes: SizeTally) -> None:
         super().__init__()
