@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from broker.amqp.channel import Channel
+from broker.amqp.content_header import HeaderFields, facts_of
 from broker.amqp.errors import ChannelError
 from broker.amqp.header_facts import MISSING, HeaderFacts, ProducerMark
 from broker.amqp.lenient_methods import BasicReturn
 from broker.amqp.wire import PROPERTIES_AT
 from broker.core.firehose import origin_of
+from broker.core.message.delay import delay_of
+from broker.core.message.fields import further_keys
 from broker.core.message.message import OVERHEAD_BYTES, Message
+from broker.core.postponed import Postponed
 from broker.core.publishing.message_store import MessageStore
 from broker.core.publishing.posting import all_admit, charge_bytes
 from broker.core.publishing.producers import Producer
 from broker.core.publishing.publish_entry import PublishEntry, reach_of
-from broker.core.publishing.reply_to import ReplyConsumer
+from broker.core.publishing.reply_to import DIRECT_REPLY_TO, REPLY_PREFIX, ReplyConsumer, ReplyTarget
 from broker.core.publishing.retainer import check_retained
 from broker.core.publishing.sequences import BLOCK_SHIFT
 from broker.core.queue.queue import Queue
 from broker.core.queue.rules import REJECT_PUBLISH
 from broker.core.session.channel_confirms import ChannelConfirms
 from broker.core.session.client import SessionClient
-from broker.core.session.publication import Publication, look_at_numbered, look_closely, publish_later
+from broker.core.session.publication import Publication, as_delivered, check_user_id, republish
 from broker.core.statistics.publish_tally import ChannelPublishes
 from broker.core.statistics.vhost_tally import AMQP
 from broker.core.vhost import Vhost
@@ -69,8 +74,18 @@ class DetailedPublisher:
         return mark is None or (producer is not None and not producer.forgotten and producer.name == mark.producer)
 
     def lacks(self, publish: Callable[[], None]) -> bool:
-        """Return whether the current publish has to wait for its producer; if so, `publish` is called later."""
-        return publish_later(self._session, self._channel.number, self._producers, self._channel.facts.mark, publish)
+        """Return whether the current publish has to wait for its producer; if so, hold the connection, and call
+        `publish` later.
+        """
+        mark = self._channel.facts.mark
+        try:
+            if mark is not None:
+                self._producers.require(mark.producer, self._user_name)
+        except Postponed as postponed:
+            self._session.connection.hold()
+            postponed.begin(partial(republish, self._session, self._channel.number, publish, postponed))
+            return True
+        return False
 
     def publish(self, entry: PublishEntry, header: bytes, body: bytes) -> None:
         """Publish one message by its route. Raises: ChannelError 403, 406."""
@@ -247,10 +262,10 @@ class DetailedPublisher:
         facts = self._channel.facts
         mark = facts.mark
         if mark is None:
-            publication = look_closely(self._session, self._vhost, entry, facts, header, body, self.replies)
+            publication = self._check(entry, facts, header, body)
         else:
             facts = mark.facts
-            publication = look_at_numbered(self._session, self._vhost, entry, mark, header, body, self.replies)
+            publication = self._check_numbered(entry, mark, header, body)
         if facts.retain is not MISSING:
             self._look_at_retained(publication, facts.retain)
         if self._vhost.firehose.active:
@@ -258,3 +273,66 @@ class DetailedPublisher:
             envelope, queues = publication.envelope, publication.queues
             self._vhost.firehose.published(origin_of(self._session, self._channel.number), envelope, content, queues)
         return publication
+
+    def _check(self, entry: PublishEntry, facts: HeaderFacts, header: bytes, body: bytes) -> Publication:
+        """Check the properties of a publish, and return it with the header that consumers will get.
+
+        Raises: ChannelError 403, 406. The order of the checks is RabbitMQ's.
+        """
+        session, vhost, replies = self._session, self._vhost, self.replies
+        exchange = entry.exchange
+        keys = [entry.envelope.key]
+        delay_ms = None
+        blind = facts.bcc is not MISSING  # no other broker of the overlay gets the message by such a key
+        if facts.special:
+            if facts.reply_to == DIRECT_REPLY_TO and replies is None:
+                raise ChannelError(406, "fast reply consumer does not exist")
+            assert session.user is not None
+            check_user_id(session.user, facts.user_id)
+            if facts.fault is not None:
+                raise ChannelError(406, facts.fault)
+            keys = list(dict.fromkeys([*keys, *further_keys(facts)]))
+            if exchange.delayed:
+                delay_ms = delay_of(facts.delay)
+            delivered = as_delivered(facts, header, replies)
+            if delivered is not header:
+                header, facts = delivered, facts_of(delivered)
+        if exchange.by_topic:
+            resource = vhost.exchange_resource(exchange.name)
+            for key in keys[1:]:
+                session.check_topic(resource, key, "write")
+        if delay_ms is not None:
+            return Publication(entry, facts, header, body, (), delay_ms=delay_ms)
+        answered: list[ReplyTarget] = []
+        if exchange.name == "":
+            answered = [found for key in keys if (found := vhost.replies.find(key)) is not None]
+            keys = [key for key in keys if not key.startswith(REPLY_PREFIX)]
+        queues = self._route(entry, keys, header)
+        if blind and any(queue.is_overlay for queue in queues):
+            shown = self._route(entry, [entry.envelope.key, *further_keys(facts)], header)
+            queues = tuple(queue for queue in queues if not queue.is_overlay or queue in shown)
+        return Publication(entry, facts, header, body, queues, answered)
+
+    def _check_numbered(self, entry: PublishEntry, mark: ProducerMark, header: bytes, body: bytes) -> Publication:
+        """Check a publish that has the number of a producer, and return it without the number in its header.
+
+        Raises: ChannelError 403, 406.
+        """
+        sequence = mark.sequence(header)
+        producer = self._producers.of(mark.producer, self._user_name)
+        self._producers.check_room(producer, sequence)
+        publication = self._check(entry, mark.facts, header[:PROPERTIES_AT] + mark.bare, body)
+        publication.take_number(producer, sequence, header)
+        return publication
+
+    def _route(self, entry: PublishEntry, keys: Sequence[str], header: bytes) -> tuple[Queue, ...]:
+        """Return the queues that the keys lead to, each once."""
+        if not keys:
+            return ()
+        if len(keys) == 1 and keys[0] == entry.envelope.key and not entry.dynamic:
+            return entry.queues
+        vhost = self._vhost
+        queues: tuple[Queue, ...] = vhost.router.match(entry.exchange, keys[0], HeaderFields(header), keys[1:])
+        if vhost.sweep.pending:
+            vhost.sweep.update_rules(queues)
+        return queues
