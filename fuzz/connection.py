@@ -13,8 +13,9 @@ from pamqp import commands
 from pamqp import frame as pamqp_frame
 
 from broker.amqp.channel import Channel
-from broker.amqp.codec import Method, decode_properties, publish_fields
+from broker.amqp.codec import Method, publish_fields
 from broker.amqp.connection import Connection
+from broker.amqp.content_header import decode_properties
 from broker.amqp.errors import CODE_NAMES, ChannelError, ConnectionFault, Refused
 from broker.amqp.handshake import ConnectionLimits
 from broker.amqp.output import OutputTaker

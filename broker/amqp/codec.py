@@ -12,23 +12,11 @@ from typing import Any, Final
 
 from pamqp import base, commands
 
-from broker.amqp.content_header import Properties, decode_properties
 from broker.amqp.errors import ConnectionFault
-from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_METHOD, PUBLISH, Octets
+from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_METHOD, Octets
 from broker.amqp.lenient_methods import ACCESS_METHODS
 from broker.amqp.tables import TABLE_DEPTH_MAX, TABLE_ENTRIES_MAX, TableReader, read_text, syntax_error
 from broker.amqp.wire import FRAME_END_OCTET, FRAME_HEAD, encode_frame
-
-__all__ = [
-    "PUBLISH",
-    "Method",
-    "Properties",
-    "content_frames",
-    "decode_method",
-    "decode_properties",
-    "encode_method",
-    "publish_fields",
-]
 
 Method = base.Frame
 

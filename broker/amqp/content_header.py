@@ -16,7 +16,6 @@ from pamqp import commands
 from broker.amqp.header_facts import (
     MEASURED_DEPTH_MAX,
     MEASURED_ENTRIES_MAX,
-    MISSING,
     NO_PRIORITY,
     HeaderFacts,
     gather_facts,
@@ -24,23 +23,6 @@ from broker.amqp.header_facts import (
 from broker.amqp.producer_mark import template_of
 from broker.amqp.tables import TABLE_DEPTH_MAX, TABLE_ENTRIES_MAX, TableReader, read_timestamp, syntax_error
 from broker.amqp.wire import FLAGS, PROPERTIES_AT
-
-__all__ = [
-    "FLAG_OF",
-    "KINDS",
-    "KNOWN_MAX",
-    "MISSING",
-    "WIDTHS",
-    "HeaderFacts",
-    "HeaderFields",
-    "HeaderGauge",
-    "Properties",
-    "decode_properties",
-    "facts_of",
-    "gauge_of",
-    "measure_header",
-    "property_flags",
-]
 
 Properties = commands.Basic.Properties
 

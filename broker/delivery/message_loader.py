@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from broker.amqp.content_header import HeaderFacts, facts_of
+from broker.amqp.content_header import facts_of
+from broker.amqp.header_facts import HeaderFacts
 from broker.core.message.delay import HeldMessage
 from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
 from broker.store.reading import Maker

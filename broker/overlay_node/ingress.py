@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp.content_header import MISSING, HeaderFields, facts_of
+from broker.amqp.content_header import HeaderFields, facts_of
 from broker.amqp.errors import ChannelError
 from broker.amqp.header_edit import edit_header
+from broker.amqp.header_facts import MISSING
 from broker.core.message.delay import RECEIVED, delay_of
 from broker.core.message.message import Envelope, EnvelopeCache, Message
 from broker.core.publishing.posting import charge_bytes

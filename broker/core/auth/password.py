@@ -13,20 +13,6 @@ from argon2 import extract_parameters
 from argon2.exceptions import Argon2Error
 from argon2.low_level import Type, hash_secret, verify_secret
 
-__all__ = [
-    "ALGORITHMS",
-    "ARGON2",
-    "DUMMY_HASH",
-    "RABBIT_SALT_BYTES",
-    "SALT_BYTES",
-    "SHA256",
-    "argon2_hash",
-    "check_hash",
-    "matches",
-    "salted_sha256",
-    "verify_secret",
-]
-
 ARGON2: Final = "argon2id"
 SHA256: Final = "rabbit_password_hashing_sha256"
 DIGESTS: Final = {SHA256: sha256, "rabbit_password_hashing_sha512": sha512, "rabbit_password_hashing_md5": md5}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.amqp.content_header import MISSING, HeaderFacts
 from broker.amqp.deaths import X_DEATH
 from broker.amqp.header_edit import read_headers
+from broker.amqp.header_facts import MISSING, HeaderFacts
 from broker.core.message.message import Message
 from broker.core.message.x_death import past_deaths
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from broker.amqp.content_header import HeaderFacts
 from broker.amqp.header_edit import edit_header
+from broker.amqp.header_facts import HeaderFacts
 from broker.store.record import Recorded, encode_route
 
 ENVELOPES_MAX: Final = 1024

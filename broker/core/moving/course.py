@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from broker.amqp.content_header import HeaderFacts, HeaderFields, facts_of
+from broker.amqp.content_header import HeaderFields, facts_of
 from broker.amqp.deaths import death_of, revived
 from broker.amqp.errors import ChannelError
+from broker.amqp.header_facts import HeaderFacts
 from broker.core.message.delay import delay_of
 from broker.core.message.fields import further_keys
 from broker.core.message.message import Envelope, EnvelopeCache, Message

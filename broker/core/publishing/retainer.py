@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from broker.amqp.content_header import MISSING
 from broker.amqp.errors import ChannelError
+from broker.amqp.header_facts import MISSING
 from broker.core.message.message import Envelope, Message
 
 

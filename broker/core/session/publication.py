@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from broker.amqp.content_header import MISSING, HeaderFacts
 from broker.amqp.errors import ChannelError, ProtocolError
 from broker.amqp.header_edit import edit_header
+from broker.amqp.header_facts import MISSING, HeaderFacts
 from broker.core.auth.users import User
 from broker.core.message.message import Envelope
 from broker.core.postponed import Postponed

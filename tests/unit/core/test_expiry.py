@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from pamqp import commands
 
-from broker.amqp.content_header import HeaderFacts
+from broker.amqp.header_facts import HeaderFacts
 from broker.core.message.message import Envelope, Message
 from broker.core.queue.head import expired_among
 from tests.unit.core.room import Client, Room, put
