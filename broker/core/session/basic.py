@@ -225,10 +225,10 @@ class BasicSession(ChannelConsumers):
             if requeue:
                 self.requeue(deliveries, failed=failed)
             else:
-                self._dead_letter(deliveries)
+                self.reject(deliveries, at_once=False)
         else:
-            parts = self._returns(deliveries, failed=failed) if requeue else by_parts(deliveries, self._dead_letter)
-            self._run(parts)
+            reject = partial(self.reject, at_once=False)
+            self._run(self._returns(deliveries, failed=failed) if requeue else by_parts(deliveries, reject))
 
     def recover(self, *, requeue: bool, then: Callable[[], None] | None = None) -> None:
         """Requeue everything unacked, then call `then`. Raises: 540 for requeue=false, as in RabbitMQ."""
@@ -279,13 +279,6 @@ class BasicSession(ChannelConsumers):
             while level.returning:
                 yield level.return_next()
 
-    def _dead_letter(self, deliveries: list[SlotDelivery]) -> None:
-        """Reject deliveries; dead-lettered ones over several turns, within the share of each."""
-        groups = by_slot(deliveries)
-        self._credit(deliveries)
-        for level, slot, indexes in groups:
-            level.dead_letter_in_turn(slot, indexes, "rejected")
-
     # -- deliveries that were taken -----------------------------------------------------------------------------------
 
     def settle(self, deliveries: list[SlotDelivery]) -> None:
@@ -304,12 +297,17 @@ class BasicSession(ChannelConsumers):
                 self.tally.acked(level.tally, len(indexes))
                 level.settle(slot, indexes)
 
-    def reject(self, deliveries: list[SlotDelivery]) -> None:
-        """Drop deliveries that were rejected, all at once; their queues may have them dead-lettered."""
+    def reject(self, deliveries: list[SlotDelivery], *, at_once: bool = True) -> None:
+        """Drop deliveries that were rejected; their queues may have them dead-lettered, without `at_once` over several
+        turns, within the share of each.
+        """
         groups: list[tuple[Level, Slot, Sequence[int]]] = by_slot(deliveries)
         self._credit(deliveries)
         for level, slot, indexes in groups:
-            level.dead_letter(slot, indexes, "rejected")
+            if at_once:
+                level.dead_letter(slot, indexes, "rejected")
+            else:
+                level.dead_letter_in_turn(slot, indexes, "rejected")
 
     def requeue(self, deliveries: list[SlotDelivery], *, failed: bool) -> None:
         """Put deliveries back in their places."""

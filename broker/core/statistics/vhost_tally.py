@@ -88,20 +88,11 @@ class LostPublishes:
         ]
 
 
-class ProtocolTally:
-    """Counts the messages that clients of one protocol publish and get."""
-
-    def __init__(self) -> None:
-        self.publishes = PublishTally()
-        self.deliveries = DeliveryTally()
-
-
 class VhostTally:
-    """Count the events of one vhost. `publishes` and `deliveries` count AMQP's clients, `others` those of each other
-    protocol.
+    """Count the events of one vhost. `publishes` and `deliveries` count AMQP's clients.
 
-    Shapes: ``dead_lettered`` counts dead letters by their reason: rejected, expired, maxlen or delivery_limit; ``lost``
-        has the publishers that lost messages.
+    Shapes: ``protocols`` has the counts of each protocol's clients, AMQP's first. ``dead_lettered`` counts dead letters
+        by their reason: rejected, expired, maxlen or delivery_limit; ``lost`` has the publishers that lost messages.
     Units: ``queues_declared`` counts declares that were answered with a queue, ``queues_created`` the queues that they
         created. Invariant: the numbers only grow; ended channels and queues stay counted.
     """
@@ -109,7 +100,7 @@ class VhostTally:
     def __init__(self) -> None:
         self.publishes = PublishTally()
         self.deliveries = DeliveryTally()
-        self.others: dict[str, ProtocolTally] = {}
+        self.protocols: dict[str, tuple[PublishTally, DeliveryTally]] = {AMQP: (self.publishes, self.deliveries)}
         self.sizes = SizeTally()
         self.dead_lettered: Counter[str] = Counter()
         self.lost = LostPublishes()
@@ -119,19 +110,19 @@ class VhostTally:
 
     def publishes_of(self, protocol: str) -> PublishTally:
         """Return the tally of a protocol's publishes."""
-        return self.publishes if protocol == AMQP else self._other(protocol).publishes
+        return self._of(protocol)[0]
 
     def deliveries_of(self, protocol: str) -> DeliveryTally:
         """Return the tally of a protocol's deliveries."""
-        return self.deliveries if protocol == AMQP else self._other(protocol).deliveries
+        return self._of(protocol)[1]
 
-    def _other(self, protocol: str) -> ProtocolTally:
-        return self.others.setdefault(protocol, ProtocolTally())
+    def _of(self, protocol: str) -> tuple[PublishTally, DeliveryTally]:
+        return self.protocols.setdefault(protocol, (PublishTally(), DeliveryTally()))
 
     @property
     def publishes_lost(self) -> int:
         """The number of messages that a limit refused without notice to their publishers."""
-        return self.publishes.lost + sum([other.publishes.lost for other in self.others.values()])
+        return sum([published.lost for published, _ in self.protocols.values()])
 
     def declared(self) -> None:
         """Count a client's declare of a queue, which may already have existed."""
@@ -151,12 +142,9 @@ class VhostTally:
 
     def add(self, other: VhostTally) -> None:
         """Add the counts of another vhost, which has ended."""
-        self.publishes.add(other.publishes)
-        self.deliveries.add(other.deliveries)
-        for protocol, counted in other.others.items():
-            mine = self._other(protocol)
-            mine.publishes.add(counted.publishes)
-            mine.deliveries.add(counted.deliveries)
+        for protocol, (published, delivered) in other.protocols.items():
+            self.publishes_of(protocol).add(published)
+            self.deliveries_of(protocol).add(delivered)
         self.sizes.add(other.sizes)
         self.dead_lettered.update(other.dead_lettered)
         self.queues_declared += other.queues_declared
@@ -165,12 +153,11 @@ class VhostTally:
 
     def counts(self) -> MessageCounts:
         """Return the counts of messages now."""
-        counts = MessageCounts.of(self.publishes, self.deliveries)
-        for other in self.others.values():
-            counts = counts.plus(MessageCounts.of(other.publishes, other.deliveries))
+        counts = NO_MESSAGES
+        for one in self.by_protocol().values():
+            counts = counts.plus(one)
         return counts
 
     def by_protocol(self) -> dict[str, MessageCounts]:
         """Return the counts of messages now, by protocol."""
-        others = {name: MessageCounts.of(one.publishes, one.deliveries) for name, one in self.others.items()}
-        return {AMQP: MessageCounts.of(self.publishes, self.deliveries), **others}
+        return {name: MessageCounts.of(*one) for name, one in self.protocols.items()}
