@@ -32,21 +32,8 @@ class SlotManager:
         returned.
     """
 
-    __slots__ = (
-        "_current",
-        "_epoch",
-        "_offers",
-        "next_id",
-        "on_delete",
-        "on_open",
-        "open",
-        "ready",
-        "sizes",
-        "slots",
-        "unacked",
-        "window_bytes",
-        "window_messages",
-    )
+    __slots__ = ("_current", "_epoch", "_offers", "next_id", "on_delete", "on_open", "open", "ready", "sizes", "slots",
+                 "unacked", "window_bytes", "window_messages")  # fmt: skip
 
     def __init__(
         self,

@@ -53,32 +53,9 @@ class Slot:
     Invariant: ``holes`` settled messages lie at or beyond ``cursor`` (purged or recovered without a record).
     """
 
-    __slots__ = (
-        "acks",
-        "body_bytes",
-        "bytes",
-        "contents",
-        "cursor",
-        "epoch",
-        "fill",
-        "first",
-        "holes",
-        "length",
-        "logged",
-        "mixed",
-        "offered",
-        "owner",
-        "recovered",
-        "redeliveries",
-        "returned",
-        "returned_count",
-        "seen",
-        "segments",
-        "sizes",
-        "tenure",
-        "unlogged",
-        "volatile",
-    )
+    __slots__ = ("acks", "body_bytes", "bytes", "contents", "cursor", "epoch", "fill", "first", "holes", "length",
+                 "logged", "mixed", "offered", "owner", "recovered", "redeliveries", "returned", "returned_count",
+                 "seen", "segments", "sizes", "tenure", "unlogged", "volatile")  # fmt: skip
 
     def __init__(self, first: int) -> None:
         # What every message reads or writes comes first, so that it occupies few cache lines.
