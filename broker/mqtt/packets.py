@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from broker.mqtt.errors import PacketError
 from broker.mqtt.properties import (
@@ -28,17 +28,14 @@ PINGRESP: Final = b"\xd0\x00"
 NO_PROPERTIES: Final[dict[int, Any]] = {}
 
 
-class Will:
+class Will(NamedTuple):
     """The message that is published when a client disconnects without a DISCONNECT packet."""
 
-    __slots__ = ("body", "properties", "qos", "retain", "topic")
-
-    def __init__(self, topic: bytes, body: bytes, qos: int, retain: bool, properties: dict[int, Any]) -> None:
-        self.topic = topic
-        self.body = body
-        self.qos = qos
-        self.retain = retain
-        self.properties = properties
+    topic: bytes
+    body: bytes
+    qos: int
+    retain: bool
+    properties: dict[int, Any]
 
 
 class Connect:
@@ -95,25 +92,19 @@ class Subscription:
         self.retain_handling = options >> 4
 
 
-class Subscribe:
+class Subscribe(NamedTuple):
     """A SUBSCRIBE packet."""
 
-    __slots__ = ("packet_id", "properties", "subscriptions")
-
-    def __init__(self, packet_id: int, properties: dict[int, Any], subscriptions: list[Subscription]) -> None:
-        self.packet_id = packet_id
-        self.properties = properties
-        self.subscriptions = subscriptions
+    packet_id: int
+    properties: dict[int, Any]
+    subscriptions: list[Subscription]
 
 
-class Unsubscribe:
+class Unsubscribe(NamedTuple):
     """An UNSUBSCRIBE packet."""
 
-    __slots__ = ("filters", "packet_id")
-
-    def __init__(self, packet_id: int, filters: list[str]) -> None:
-        self.packet_id = packet_id
-        self.filters = filters
+    packet_id: int
+    filters: list[str]
 
 
 class Ack:
@@ -127,14 +118,11 @@ class Ack:
         self.reason_code = reason_code
 
 
-class Disconnect:
+class Disconnect(NamedTuple):
     """A DISCONNECT packet. Units: `session_expiry_s` is None unless the packet changes it."""
 
-    __slots__ = ("reason_code", "session_expiry_s")
-
-    def __init__(self, reason_code: int, session_expiry_s: int | None) -> None:
-        self.reason_code = reason_code
-        self.session_expiry_s = session_expiry_s
+    reason_code: int
+    session_expiry_s: int | None
 
 
 # -- packets of a client -----------------------------------------------------------------------------------------------
