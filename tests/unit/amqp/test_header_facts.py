@@ -11,7 +11,7 @@ from pamqp import commands, header
 from broker.amqp.content_header import measure_header
 from broker.amqp.header_facts import MISSING, HeaderFacts
 
-NAMES = ("expiration", "reply_to", "user_id", "cc", "bcc", "delay", "fault")
+NAMES = ("reply_to", "user_id", "cc", "bcc", "delay", "fault")
 
 
 def facts_of(**properties: Any) -> HeaderFacts:
@@ -46,7 +46,7 @@ def test_plain_facts(properties: dict[str, Any], plain: tuple[bool, int, int | N
     facts = facts_of(**properties)
     assert (facts.persistent, facts.priority, facts.expiration_ms) == plain
     assert not facts.special
-    assert [getattr(facts, name) for name in NAMES] == [None, None, None, MISSING, MISSING, MISSING, None]
+    assert [getattr(facts, name) for name in NAMES] == [None, None, MISSING, MISSING, MISSING, None]
     assert facts_of(**properties, message_id="another") is facts
 
 
