@@ -7,7 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from broker.core.auth.permissions import Permissions, patterns
 from broker.core.auth.topic_permissions import compiled
@@ -18,9 +18,7 @@ from broker.core.vhost import Vhost
 from broker.core.vhost_limits import vhost_limits_table
 from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
-
-if TYPE_CHECKING:
-    from broker.vhosts.vhosts import OfflineVhost
+from broker.vhosts.vhosts import OfflineVhost
 
 VHOST_LIMITS: Final = "vhost-limits"  # the component of the parameters that limit vhosts
 PAUSED_QUEUE: Final = "slotmq-paused-queue"  # the component of the parameters that pause queues

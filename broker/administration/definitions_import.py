@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from broker.administration.administration import Administration, Tell
 from broker.administration.deciding import answers, decided
 from broker.administration.definitions import (
     IDENTITIES,
@@ -53,9 +54,6 @@ from broker.core.topology.equivalence import check_same_exchange, check_same_que
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.routing.exchange import Exchange
-
-if TYPE_CHECKING:
-    from broker.administration.administration import Administration, Tell
 
 Entry = ExchangeEntry | QueueEntry | BindingEntry
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from broker import __version__
 from broker.amqp.errors import BrokerError, NotNow
@@ -34,22 +34,20 @@ from broker.cluster.shared_queue import QueueParts, SharedHoldingQueue, SharedQu
 from broker.cluster.shared_retained import SharedRetained
 from broker.cluster.shared_store import SharedStore
 from broker.cluster.shared_topology import SharedJournal, SharedTopology
+from broker.core.mqtt.mapping import MessageMapping
 from broker.core.queue.kinds import is_holding_name
 from broker.core.queue.level import Level
 from broker.core.queue.level_owner import LevelOwner
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
+from broker.core.vhost import Vhost
 from broker.delivery.committer import EngineCommitter
+from broker.delivery.reader import SlotReader
 from broker.delivery.timers import Timers
+from broker.delivery.turn import Turn
+from broker.settings import Settings
 from broker.store.recorder import Recorder
 from broker.tasks import Tasks
-
-if TYPE_CHECKING:
-    from broker.core.mqtt.mapping import MessageMapping
-    from broker.core.vhost import Vhost
-    from broker.delivery.reader import SlotReader
-    from broker.delivery.turn import Turn
-    from broker.settings import Settings
 
 WATCH_S: Final = 0.1
 HAS_MQTT: Final = "SELECT to_regproc('claim_clients') IS NOT NULL"

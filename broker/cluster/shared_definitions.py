@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from broker.cluster.database import Database
 from broker.cluster.errors import ClusterError, Fenced
@@ -17,10 +17,8 @@ from broker.cluster.hint import DEFINITIONS, Hint
 from broker.cluster.shared_queue import refuse_policies
 from broker.cluster.topology_changes import VhostForgotten
 from broker.core.policy.policy import OPERATOR_POLICY
+from broker.core.vhost import Vhost
 from broker.tasks import WakeUp
-
-if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
 
 LOOK_INTERVAL_S: Final = 1.0  # between checks for a change whose hint was lost
 WAIT_S: Final = 0.005  # the first pause while other nodes do not follow yet; each is twice as long

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from broker.core.arguments import queue_type
 from broker.core.names import is_predeclared
@@ -19,11 +19,9 @@ from broker.core.queue.queue_arguments import QueueDeclaration
 from broker.core.queue.rules import QUORUM, queue_rules
 from broker.core.topology import changes
 from broker.core.topology.changes import arguments_from_json
+from broker.core.vhost import Vhost
 from broker.core.vhost_limits import VhostLimits
 from broker.routing.exchange import Exchange
-
-if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
 
 
 class ForeignOwner(NamedTuple):

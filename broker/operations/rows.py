@@ -8,24 +8,22 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from broker.amqp.content_header import decode_properties
 from broker.amqp.control import ConnectionState
 from broker.core.arguments import queue_type
+from broker.core.auth.users import User, Users
 from broker.core.definitions.export import json_table, user_fields
+from broker.core.queue.consumer import Consumer
 from broker.core.queue.queue import Queue
+from broker.core.session.channel import SessionOfChannel
+from broker.core.session.connection import SessionOfConnection
+from broker.core.vhost import Vhost
+from broker.delivery.queue_messages import Peeked
 from broker.routing.bundle import Bundle
 from broker.routing.exchange import Exchange
 from broker.routing.fanout_exchange import MemoryExchange
-
-if TYPE_CHECKING:
-    from broker.core.auth.users import User, Users
-    from broker.core.queue.consumer import Consumer
-    from broker.core.session.channel import SessionOfChannel
-    from broker.core.session.connection import SessionOfConnection
-    from broker.core.vhost import Vhost
-    from broker.delivery.queue_messages import Peeked
 
 Row = dict[str, Any]
 BindingEnds = tuple["Vhost", str, Any, str, Mapping[str, Any]]

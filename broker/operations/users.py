@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from broker.administration.administration import Administration
 from broker.administration.definitions import Draft, event_fields
 from broker.core.auth.user_limits import CHANNELS, CONNECTIONS, checked_limits
 from broker.core.auth.users import user_of
 from broker.core.definitions.document import Row
+from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OperationRefused, parameters
-
-if TYPE_CHECKING:
-    from broker.administration.administration import Administration
-    from broker.operations.operated_broker import OperatedBroker
 
 
 @parameters
