@@ -190,13 +190,7 @@ class Definitions(ABC):
 
     def document(self) -> dict[str, list[Row]]:
         """Return everything that is stored as a definitions document, whose lists are the caller's."""
-        found = {part: list(self.stored.get(part, ())) for part in IDENTITIES}
-        found["parameters"] = [row for row in found["parameters"] if self._is_in_force(row)]
-        return found
-
-    def _is_in_force(self, row: Row) -> bool:
-        """Return whether a stored parameter is in force: limits of a vhost that are invalid are not."""
-        return row["component"] == OPERATOR_POLICY or (row["vhost"], row["component"], row["name"]) in self.parameters
+        return {part: list(self.stored.get(part, ())) for part in IDENTITIES}
 
 
 def _check_right(part: str, row: Row | None) -> None:
@@ -290,6 +284,8 @@ class Draft(Definitions):
     def set_parameter(self, key: ParameterKey, value: Any) -> None:
         """Set a parameter of a vhost, whose limits are checked."""
         if key[1] == VHOST_LIMITS:
+            if key != limits_key(key[0]):
+                raise ValueError(f"a parameter of {VHOST_LIMITS} is named 'limits'")
             vhost_limits_table(value)
         self._has_own_vhosts = True
         super().set_parameter(key, value)

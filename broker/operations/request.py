@@ -46,15 +46,9 @@ class Asker:
 class Request:
     """Hold the arguments of one request. Raises: OperationRefused, naming the argument, from each reader."""
 
-    __slots__ = ("_fields", "asker")
-
     def __init__(self, fields: Mapping[str, Any], asker: Asker | None = None) -> None:
         self._fields = fields
         self.asker = asker or Asker()
-
-    def asked_by(self, asker: Asker) -> Request:
-        """Return the request as another asker's."""
-        return Request(self._fields, asker)
 
     def has(self, name: str) -> bool:
         """Return whether an argument was given."""

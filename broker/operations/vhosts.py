@@ -203,8 +203,6 @@ async def set_parameter(administration: Administration, vhost: str, component: s
         raise ValueError("policies may not be set using this method")
     check_depth("value", value)
     key = (vhost, component, name)
-    if component == VHOST_LIMITS and key != limits_key(vhost):
-        raise ValueError(f"a parameter of {VHOST_LIMITS} is named 'limits'")
 
     def change(draft: Draft) -> bool:
         is_new = key not in draft.parameters
