@@ -200,11 +200,11 @@ class BrokerNode:
     # -- what happens to the node -------------------------------------------------------------------------------------
 
     async def joining(self) -> None:
-        """Build the topology from its log."""
+        """Build the topology from its log; the node joins then."""
         await self.topology.log.load()
 
     async def joined(self, _version: int) -> None:
-        """Take part in the cluster."""
+        """Catch up to this version of the topology, or a newer one. The node acts once this returns."""
         await self.topology.start()
         self.consumers.start()
         self.mqtt_clients.start()
@@ -212,23 +212,27 @@ class BrokerNode:
         self.mailbox.start()
 
     def paused(self, reason: str) -> None:
-        """Stop delivering and answering; connections stay open."""
+        """Stop delivering and answering, as the lease has ended; connections stay open. `may_act` is already False."""
         self.data.leases.pause()
         self._block(reason)
 
     def activated(self) -> None:
-        """Ask PostgreSQL for messages again, and schedule a turn for clients that connected while no turn could run."""
+        """Ask PostgreSQL for messages again, and schedule a turn for clients that connected while no turn could run.
+        The node has caught up, or its pause has ended with its leases intact: `may_act` is True.
+        """
         self.data.leases.resume()
         self._turn.schedule()
 
     async def lost(self, reason: str) -> None:
-        """Drop all leased messages, and close the clients' connections, because other nodes have taken over."""
+        """Drop all leased messages, and close the clients' connections, because other nodes have taken over. The node
+        joins as a new epoch once this returns.
+        """
         await self._end_epoch()
         self.clients.drop(f"this node was lost to the cluster: {reason}")
         self.data.forget_all()
 
     def members_seen(self, members: list[ClusterMember], *, changed: bool) -> None:
-        """Take what the members report with their beats; look for what departed ones left behind."""
+        """Take what the members report with each beat; look for what departed ones left behind when one is gone."""
         self.mailbox.members_seen({member.epoch for member in members})
         for member in members:
             self.topology.log.heard_applied(member.applied_version, member.epoch)
@@ -237,7 +241,9 @@ class BrokerNode:
             self.consumers.look_for_orphans()
 
     def reconcile(self, rows: Sequence[LeasedRow]) -> None:
-        """Compare the rows that PostgreSQL says this node holds with the node's own state."""
+        """Compare the rows that PostgreSQL says this node holds with the node's own state, after a lost connection; no
+        call or lease is under way.
+        """
         self.data.reconcile(rows)
 
     def _heard(self, hint: Hint) -> None:
@@ -265,7 +271,7 @@ class BrokerNode:
         """Return the report for the next heartbeat."""
         ready: dict[int, int] = {}
         held = slots = 0
-        for queue in self.consumers.queues:
+        for queue in self.consumers.registered:
             for level in queue.levels:
                 manager = level.manager
                 held += manager.ready + manager.unacked

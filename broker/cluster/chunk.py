@@ -164,8 +164,6 @@ class Chunk:
     Raises: DamagedChunk, also if bodies are needed and only the index was read.
     """
 
-    __slots__ = ("_checked", "_kind_of", "_runs", "data", "ends", "kinds", "levels", "records")
-
     def __init__(self, data: bytes) -> None:
         """Read the index. Cost: O(records), most of it in array operations; `data` may end after the index."""
         if len(data) < HEAD_BYTES:

@@ -34,12 +34,8 @@ class Follower(Protocol):
     async def swept(self) -> None: ...
 
 
-async def _limits_nothing(_vhost: str) -> None:
-    """Do nothing, because no queue has a limit yet."""
-
-
-async def _nothing_under_way() -> None:
-    """Return at once."""
+async def _nothing(*_vhost: str) -> None:
+    """Do nothing: before the node follows, no message is under way, and no queue has a limit."""
 
 
 class SharedDefinitions:
@@ -52,8 +48,8 @@ class SharedDefinitions:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self.flushed: Callable[[], Awaitable[None]] = _nothing_under_way
-        self.limits_changed: Callable[[str], Awaitable[None]] = _limits_nothing
+        self.flushed: Callable[[], Awaitable[None]] = _nothing
+        self.limits_changed: Callable[[str], Awaitable[None]] = _nothing
         self._vhosts: set[str] = set()
         self._rules: list[Any] = []  # the vhosts that may have policies
         self._unlimited = (0, 0.0)  # a version whose limits are still to be replaced, and when that was seen first

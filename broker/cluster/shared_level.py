@@ -216,7 +216,7 @@ class SharedLevel(Level):
             elif life_ms == 0:
                 share.note_due(message.timestamp_ms + BRIEF_MS)
                 if rules.dead_letter_exchange is None:
-                    share.note_brief(share.slot.count + place)
+                    share.brief.append(share.slot.count + place)
 
     def adopt(
         self,

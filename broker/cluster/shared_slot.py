@@ -77,8 +77,6 @@ class Returned:
     ``counts`` are `Counts` by index.
     """
 
-    __slots__ = ("bits", "counts", "seen", "slot")
-
     def __init__(self, slot: SharedSlot) -> None:
         self.slot = slot
         self.bits = bitarray(slot.count, "big")
