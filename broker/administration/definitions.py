@@ -67,17 +67,17 @@ class DefinitionsStore(Protocol):
 class LocalDefinitions:
     """The definitions of a standalone broker, in its definitions file."""
 
-    def __init__(self, file: DefinitionsFile) -> None:
-        self.file = file
+    def __init__(self, files: Files, folder: Path) -> None:
+        self._file = DefinitionsFile(files, folder)
 
     async def read(self) -> tuple[int, dict[str, Any] | None]:
         """Return 1 and the definitions of the file. *Blocking*, for the start."""
-        found = self.file.read()
+        found = self._file.read()
         return int(found is not None), found
 
     async def write(self, definitions: Mapping[str, Any], expected: int) -> int:
         """Replace the file."""
-        await asyncio.to_thread(self.file.write, definitions)
+        await asyncio.to_thread(self._file.write, definitions)
         return expected + 1
 
     def dropped(self, vhost: Vhost) -> None:
@@ -85,11 +85,6 @@ class LocalDefinitions:
 
     async def settled(self, version: int, swept: Collection[str] = ()) -> None:
         """Return at once: there is no other broker."""
-
-
-def local_definitions(files: Files, folder: Path) -> LocalDefinitions:
-    """Return the definitions in a data folder."""
-    return LocalDefinitions(DefinitionsFile(files, folder))
 
 
 class Definitions(ABC):

@@ -201,14 +201,8 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 def add_lake(parser: argparse._ActionsContainer, told: str, *, required: bool = True) -> None:
     """Add the arguments that name a lake: a folder or s3://bucket/prefix."""
     add_value(parser, "--lake", "DIR|URL", told, type=_lake_argument, required=required)
-    add_value(
-        parser,
-        "--storage-option",
-        "K=V",
-        "for a lake at s3://, such as aws_endpoint_url=http://host:9000; default the AWS_ variables",
-        type=_storage_option,
-        action="append",
-    )
+    told = "for a lake at s3://, such as aws_endpoint_url=http://host:9000; default the AWS_ variables"
+    add_value(parser, "--storage-option", "K=V", told, type=_storage_option, action="append")
 
 
 def add_broker(parser: argparse._ActionsContainer, data: str, server: str = "") -> None:

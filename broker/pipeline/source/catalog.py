@@ -92,18 +92,9 @@ class StoreCatalog:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Check the arguments. Raises: SourceRefused for a URL."""
         self._folder = local_path(os.fspath(path), SourceRefused).absolute()
+        self.address = str(self._folder)
         self._slots = self._folder / "slots"
         self._reader = SealReader(self._slots / "seals.log")
-
-    @property
-    def address(self) -> str:
-        """The data folder."""
-        return str(self._folder)
-
-    @property
-    def store(self) -> str:
-        """The store id: 32 hex digits, unique to each data folder."""
-        return self.view().store
 
     def view(self) -> SealView:
         """Return the current state of the seal log. The next call changes the view."""

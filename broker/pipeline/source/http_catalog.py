@@ -146,18 +146,9 @@ class HttpCatalog:
     def __init__(self, url: str) -> None:
         """Check the arguments. Raises: SourceRefused."""
         self._client = HttpClient(url)
+        self.address = self._client.address  # the URL without user and password
         self._view = SealView()
         self.partial = False  # whether the broker ever omitted something that this user may not read
-
-    @property
-    def address(self) -> str:
-        """The URL without user and password."""
-        return self._client.address
-
-    @property
-    def store(self) -> str:
-        """The store id."""
-        return str(self._client.get_json("/v1/store")["store"])
 
     def view(self) -> SealView:
         """Return the current state of the seal log; request only its new lines."""
