@@ -76,7 +76,6 @@ class LocalDefinitions:
         return int(found is not None), found
 
     async def write(self, definitions: Mapping[str, Any], expected: int) -> int:
-        """Replace the file."""
         await asyncio.to_thread(self._file.write, definitions)
         return expected + 1
 
@@ -105,7 +104,6 @@ class Definitions(ABC):
 
     @property
     def users(self) -> Users:
-        """The users."""
         return self._users
 
     @property
@@ -123,7 +121,6 @@ class Definitions(ABC):
         """Return the policies of a vhost; if it is offline or does not exist, policies that apply to nothing."""
 
     def vhost_limits(self, name: str) -> dict[str, int]:
-        """Return the limits of a vhost."""
         return dict(self.parameters.get(limits_key(name)) or {})
 
     def vhost_fields(self, name: str) -> dict[str, Any]:
@@ -133,11 +130,9 @@ class Definitions(ABC):
         return {**fields, "limits": limits or []} if limits or "limits" in fields else fields  # [] as in RabbitMQ
 
     def take_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
-        """Store the entry of a vhost."""
         self.vhost_facts[vhost] = dict(facts)
 
     def set_parameter(self, key: ParameterKey, value: Any) -> None:
-        """Set a parameter of a vhost."""
         self.parameters[key] = value
 
     def drop_parameter(self, key: ParameterKey) -> None:
@@ -258,12 +253,10 @@ class Draft(Definitions):
             raise ValueError(f"Virtual host '{name}' does not exist")
 
     def take_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
-        """Keep the entry of a vhost."""
         self._has_own_vhosts = True
         super().take_facts(vhost, facts)
 
     def add_vhost(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Add a vhost."""
         self._policies[name] = Policies()
         self.take_facts(name, facts)
 

@@ -118,7 +118,6 @@ class AtomicWork:
         self.settled: dict[SharedSlot, bitarray] = {}
 
     def end(self, stop: int) -> None:
-        """Set the end of its records."""
         self.stop = stop
 
 

@@ -130,7 +130,6 @@ class BrokerNode:
         return SharedRetained(vhost, mapping, most, max_bytes, self.database, self.member.give_up)
 
     def parts_of(self, vhost: str) -> SharedParts:
-        """Return the parts of the engine of a vhost."""
         return SharedParts(vhost, self)
 
     async def start(self, clients: NodeClients) -> None:
@@ -292,11 +291,9 @@ class SharedParts:
         self._node = node
 
     def producers(self, *arguments: Any) -> SharedProducers:
-        """Return the numbered producers that this node has claimed."""
         return SharedProducers(*arguments, claims=self._node.claims)
 
     def replies(self, vhost: str) -> SharedReplies:
-        """Return the consumers of direct replies."""
         return SharedReplies(self._node.mailbox, vhost)
 
     def kind_of(self, name: str, recovered: bool) -> Callable[..., Queue]:

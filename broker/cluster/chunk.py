@@ -89,7 +89,6 @@ class ChunkWriter:
         self._times = (-1, 0, 0)
 
     def __len__(self) -> int:
-        """Return how many records there are."""
         return len(self.bodies)
 
     def add(self, timestamp_ms: int, expires_ms: int, due_ms: int, route: bytes, header: bytes, body: bytes) -> int:

@@ -111,7 +111,6 @@ class ClusterNode:
 
     @property
     def state(self) -> TenureState:
-        """The state of this node's tenure."""
         return self._tenure.state
 
     def may_act(self) -> bool:
@@ -124,7 +123,6 @@ class ClusterNode:
         return f"PostgreSQL has not answered a call for {waited_s:.0f} s" if waited_s > self._lease_s else ""
 
     def now_ms(self) -> float:
-        """Return the time by the database's clock."""
         return self._clock() * 1000 + (self._offset_ms or 0.0)
 
     def facts(self) -> dict[str, Any]:

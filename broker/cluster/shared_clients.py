@@ -34,7 +34,6 @@ class Claim(Awaited):
         self.number = 0
 
     def take_number(self, number: int) -> None:
-        """Set the number of the claim."""
         self.number = number
 
 

@@ -100,11 +100,9 @@ class SharedLevels:
         return batch
 
     def drop_batch(self) -> None:
-        """Drop the collected batch."""
         self.batch = GatheringBatch()
 
     def call_ended(self) -> None:
-        """Record that no call is running."""
         self.running = None
 
 
@@ -281,7 +279,6 @@ class SharedLevel(Level):
         self._levels.touch(self)
 
     def settle_one(self, slot: Slot, index: int) -> None:
-        """Settle one message as `settle` does."""
         self.settle(slot, single(index))
 
     def dead_letter(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:

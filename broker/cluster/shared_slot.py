@@ -40,7 +40,6 @@ class SharedSlot:
         self.count += count
 
     def numbered(self, number: int) -> None:
-        """Set the number assigned by the commit."""
         self.number = number
 
 

@@ -215,7 +215,6 @@ class SharedTopology:
         return ()
 
     def take_dropped(self) -> Sequence[int]:
-        """Return and clear the levels of deleted queues."""
         dropped, self._dropped = self._dropped, []
         return dropped
 

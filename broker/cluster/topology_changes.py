@@ -92,7 +92,6 @@ class ExchangeDeclared(TopologyChange):
     holding: int | None = None
 
     def take_number(self, number: int) -> None:
-        """Set the number of its holding queue."""
         self.holding = number
 
     @property
@@ -127,7 +126,6 @@ class ExchangeDeleted(TopologyChange):
     name: str
 
     def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
-        """Delete the exchange."""
         exists = self.name in vhost.exchanges
         vhost.exchanges.delete(self.name)
         return exists
@@ -150,11 +148,9 @@ class QueueDeclared(TopologyChange):
             self.owner = ForeignOwner(*self.owner)
 
     def own(self, owner: ForeignOwner) -> None:
-        """Set the connection whose exclusive queue it is."""
         self.owner = owner
 
     def take_number(self, number: int) -> None:
-        """Set the number of its first level."""
         self.number = number
 
     @property
@@ -196,7 +192,6 @@ class QueueChanged(TopologyChange):
     arguments: dict[str, Any]
 
     def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
-        """Set the arguments of the queue."""
         queue = vhost.queues.get(self.name)
         if queue is None or queue.number != self.number:
             return False
@@ -213,7 +208,6 @@ class QueueDeleted(TopologyChange):
     number: int
 
     def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
-        """Delete the queue."""
         queue = vhost.queues.get(self.name)
         if queue is None or queue.number != self.number:
             return False
@@ -235,7 +229,6 @@ class Bound(TopologyChange):
     destination: str | None = None
 
     def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
-        """Add the binding."""
         source, destination = self.ends(vhost)
         live = vhost.bindings.live
         if source is None or destination is None or not self.has_room(live.count):
@@ -263,7 +256,6 @@ class Unbound(Bound):
     limited_by = None
 
     def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
-        """Remove the binding."""
         source, destination = self.ends(vhost)
         if source is None or destination is None:
             return False

@@ -94,7 +94,6 @@ class OperatedBroker:
         return found, queue
 
     def engine(self, vhost: Vhost) -> Engine:
-        """Return the engine of a vhost."""
         return self.administration.vhosts.engines[vhost.name]
 
     @property

@@ -113,11 +113,9 @@ class Progress:
 
     @property
     def elapsed_s(self) -> float:
-        """The time since the job began."""
         return self._clock() - self._began
 
     def line(self) -> str:
-        """Return the progress of the job as one line."""
         parts = [self.job]
         if self._step:
             parts.append(self._step)
@@ -157,7 +155,6 @@ class Summary:
     lines: tuple[str, ...] = field(default=())  # printed instead of the values
 
     def show(self, *, as_json: bool) -> None:
-        """Print the summary to standard output."""
         if as_json:
             print_json(dict(self.values))
             return

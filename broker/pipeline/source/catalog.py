@@ -122,7 +122,6 @@ class StoreCatalog:
         self._ask("cursor_set", name=name, vhost=vhost, tap=tap, seal=seal, incarnation=incarnation)
 
     def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
-        """Remove a cursor."""
         self._ask("cursor_remove", name=name, vhost=vhost, tap=tap)
 
     def note_read(self, taps: Iterable[tuple[str, str]]) -> None:
@@ -137,7 +136,6 @@ class StoreCatalog:
                 self._ask("tap_read", vhost=vhost, taps=those, silence_s=TOLD_S)
 
     def taps(self) -> list[dict[str, Any]]:
-        """Return the taps and their state."""
         answer: list[dict[str, Any]] = self._ask("taps")
         return answer
 
