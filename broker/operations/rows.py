@@ -257,11 +257,11 @@ def channel_row(node: str, channel: ChannelOf, stats: Mapping[str, Any]) -> Row:
     """Return the row of a channel; `stats` are its counters as shown."""
     session, number, inner = channel
     basic, confirms, transactions = inner.basic, inner.publisher.confirms, inner.transactions
-    user = user_name(session)
+    peer, user = session.peer, user_name(session)
     return {
         "acks_uncommitted": 0 if transactions is None else transactions.kept_acknowledgements,
         "confirm": confirms.confirming,
-        "connection_details": _peer_fields(session),
+        "connection_details": {"name": session.name, "peer_host": peer.address, "peer_port": peer.port},
         "consumer_count": len(basic.consumers),
         "global_prefetch_count": basic.prefetch_channel,
         "message_stats": stats,
@@ -280,10 +280,6 @@ def channel_row(node: str, channel: ChannelOf, stats: Mapping[str, Any]) -> Row:
         "user_who_performed_action": user,
         "vhost": vhost_name(session),
     }
-
-
-def _peer_fields(session: SessionOfConnection) -> Row:
-    return {"name": session.name, "peer_host": session.peer.address, "peer_port": session.peer.port}
 
 
 def consumers_of(queue: Queue) -> Sequence[Consumer]:

@@ -137,7 +137,7 @@ class StoredSlots:
             read_span,
             queue_number,
             first,
-            (positions, sizes),
+            entries,
             wanted,
             maker,
             lambda _position, index: missing.append(index),
