@@ -15,11 +15,13 @@ from typing import Any, Final
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
+from broker.administration.slices import finished
+from broker.core.definitions.json_text import SHORT, read_json, reading_json
 from broker.event_log import get_logger
 from broker.manage.answers import PieceResponse, Response
 from broker.manage.call import ApiRoute, Call, Needs, UserAsker
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised
-from broker.net.control import CLIENTS_MAX, REQUEST_MAX_BYTES, answer_of, fields_of, write_answer
+from broker.net.control import CLIENTS_MAX, OUTER_LEVELS, REQUEST_MAX_BYTES, answer_of, write_answer
 from broker.operations.operation import MONITORING, Operation, carry_out, refusing
 from broker.operations.request import Request, Verb, read
 from broker.operations.table import OPERATIONS
@@ -54,7 +56,7 @@ async def converse(call: Call) -> Response:
 async def _answer(call: Call, conversation: ControlConversation) -> Response:
     line = await conversation.request_line(call.broker.settings().http.timeout_ms / 1000)
     try:
-        fields = await fields_of(line)
+        fields = read_json(line) if len(line) <= SHORT else await finished(reading_json(line, OUTER_LEVELS))
     except ValueError:
         fields = None
     name = str(fields.get("verb")) if isinstance(fields, dict) else ""

@@ -112,18 +112,13 @@ async def answer_line(verbs: Mapping[str, Verb], reader: asyncio.StreamReader, w
         return False
     if line:
         try:
-            fields = await fields_of(line)
+            fields = read_json(line) if len(line) <= SHORT else await finished(reading_json(line, OUTER_LEVELS))
         except ValueError as error:
             answer = _refusal(f"a request is one JSON object a line: {error}")
         else:
             answer = await answer_of(verbs, fields, reader, writer)
         await write_answer(writer, answer)
     return bool(line)
-
-
-async def fields_of(line: bytes) -> Any:
-    """Return the fields of a request, which are any JSON. Raises: ValueError."""
-    return read_json(line) if len(line) <= SHORT else await finished(reading_json(line, OUTER_LEVELS))
 
 
 async def answer_of(

@@ -71,7 +71,12 @@ def test_a_request_is_read_once(url: str, monkeypatch: pytest.MonkeyPatch) -> No
         counts[name] += 1
         return real(*arguments)
 
-    for module, name in ((control, "read_json"), (control_route, "read"), (operation, "read")):
+    for module, name in (
+        (control, "read_json"),
+        (control_route, "read_json"),
+        (control_route, "read"),
+        (operation, "read"),
+    ):
         monkeypatch.setattr(module, name, partial(counted, name, getattr(module, name)))
     assert main(["health", "--url", url]) == 0
     assert counts == {"read_json": 1, "read": 1}
