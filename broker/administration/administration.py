@@ -74,12 +74,7 @@ class Administration(Definitions):
         self._lock = asyncio.Lock()  # of changes of this broker
         self._applying = asyncio.Lock()  # of what is in force: others' changes are applied during a long import too
         self._changes = Tasks.logged("definitions.failed")
-        self._closed = False
-
-    @property
-    def closed(self) -> bool:
-        """Whether the broker is about to stop, so that long work has to end."""
-        return self._closed
+        self.closed = False  # the broker is about to stop, so that long work has to end
 
     def take_settings(self, settings: Settings) -> None:
         """Apply changed settings."""
@@ -118,19 +113,9 @@ class Administration(Definitions):
         if vhost is None:
             return
         if key[1] == VHOST_LIMITS:
-            self._apply_limits(key, vhost)
+            vhost.take_limits(vhost_limits_table(self.parameters.get(key)))
         elif key[1] == PAUSED_QUEUE:
             vhost.queues.set_paused(key[2], paused=key in self.parameters)
-
-    def _apply_limits(self, key: tuple[str, str, str], vhost: Vhost) -> None:
-        """Apply the parameter that limits a vhost. SlotMQ 0.1 did not check the value that it stored."""
-        try:
-            table = vhost_limits_table(self.parameters.get(key))
-        except ValueError as bad:
-            _log.warning("vhost.limits_ignored", vhost=key[0], reason=str(bad))
-            del self.parameters[key]
-            table = {}
-        vhost.take_limits(table)
 
     def _close_of(self, vhost: Vhost, reason: str) -> None:
         self._close_connections(lambda session: session.vhost is vhost, reason)
@@ -143,13 +128,13 @@ class Administration(Definitions):
 
     async def _alone(self, work: Callable[[], Awaitable[T]]) -> T:
         async with self._lock:
-            if self._closed:
+            if self.closed:
                 raise ValueError("the broker is stopping")
             return await work()
 
     async def close(self) -> None:
         """Refuse further changes, and wait until the last one is written."""
-        self._closed = True
+        self.closed = True
         await self._changes.ended()
 
     async def change(self, edit: Callable[[Draft], T], event: str = "", /, **fields: Any) -> T:

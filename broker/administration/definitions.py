@@ -7,7 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from broker.core.auth.permissions import Permissions, patterns
 from broker.core.auth.topic_permissions import compiled
@@ -18,9 +18,7 @@ from broker.core.vhost import Vhost
 from broker.core.vhost_limits import vhost_limits_table
 from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
-
-if TYPE_CHECKING:
-    from broker.vhosts.vhosts import OfflineVhost
+from broker.vhosts.vhosts import OfflineVhost
 
 VHOST_LIMITS: Final = "vhost-limits"  # the component of the parameters that limit vhosts
 PAUSED_QUEUE: Final = "slotmq-paused-queue"  # the component of the parameters that pause queues
@@ -69,17 +67,16 @@ class DefinitionsStore(Protocol):
 class LocalDefinitions:
     """The definitions of a standalone broker, in its definitions file."""
 
-    def __init__(self, file: DefinitionsFile) -> None:
-        self.file = file
+    def __init__(self, files: Files, folder: Path) -> None:
+        self._file = DefinitionsFile(files, folder)
 
     async def read(self) -> tuple[int, dict[str, Any] | None]:
         """Return 1 and the definitions of the file. *Blocking*, for the start."""
-        found = self.file.read()
+        found = self._file.read()
         return int(found is not None), found
 
     async def write(self, definitions: Mapping[str, Any], expected: int) -> int:
-        """Replace the file."""
-        await asyncio.to_thread(self.file.write, definitions)
+        await asyncio.to_thread(self._file.write, definitions)
         return expected + 1
 
     def dropped(self, vhost: Vhost) -> None:
@@ -87,11 +84,6 @@ class LocalDefinitions:
 
     async def settled(self, version: int, swept: Collection[str] = ()) -> None:
         """Return at once: there is no other broker."""
-
-
-def local_definitions(files: Files, folder: Path) -> LocalDefinitions:
-    """Return the definitions in a data folder."""
-    return LocalDefinitions(DefinitionsFile(files, folder))
 
 
 class Definitions(ABC):
@@ -112,7 +104,6 @@ class Definitions(ABC):
 
     @property
     def users(self) -> Users:
-        """The users."""
         return self._users
 
     @property
@@ -130,7 +121,6 @@ class Definitions(ABC):
         """Return the policies of a vhost; if it is offline or does not exist, policies that apply to nothing."""
 
     def vhost_limits(self, name: str) -> dict[str, int]:
-        """Return the limits of a vhost."""
         return dict(self.parameters.get(limits_key(name)) or {})
 
     def vhost_fields(self, name: str) -> dict[str, Any]:
@@ -140,11 +130,9 @@ class Definitions(ABC):
         return {**fields, "limits": limits or []} if limits or "limits" in fields else fields  # [] as in RabbitMQ
 
     def take_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
-        """Store the entry of a vhost."""
         self.vhost_facts[vhost] = dict(facts)
 
     def set_parameter(self, key: ParameterKey, value: Any) -> None:
-        """Set a parameter of a vhost."""
         self.parameters[key] = value
 
     def drop_parameter(self, key: ParameterKey) -> None:
@@ -192,13 +180,7 @@ class Definitions(ABC):
 
     def document(self) -> dict[str, list[Row]]:
         """Return everything that is stored as a definitions document, whose lists are the caller's."""
-        found = {part: list(self.stored.get(part, ())) for part in IDENTITIES}
-        found["parameters"] = [row for row in found["parameters"] if self._is_in_force(row)]
-        return found
-
-    def _is_in_force(self, row: Row) -> bool:
-        """Return whether a stored parameter is in force: limits of a vhost that are invalid are not."""
-        return row["component"] == OPERATOR_POLICY or (row["vhost"], row["component"], row["name"]) in self.parameters
+        return {part: list(self.stored.get(part, ())) for part in IDENTITIES}
 
 
 def _check_right(part: str, row: Row | None) -> None:
@@ -271,12 +253,10 @@ class Draft(Definitions):
             raise ValueError(f"Virtual host '{name}' does not exist")
 
     def take_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
-        """Keep the entry of a vhost."""
         self._has_own_vhosts = True
         super().take_facts(vhost, facts)
 
     def add_vhost(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Add a vhost."""
         self._policies[name] = Policies()
         self.take_facts(name, facts)
 
@@ -292,6 +272,8 @@ class Draft(Definitions):
     def set_parameter(self, key: ParameterKey, value: Any) -> None:
         """Set a parameter of a vhost, whose limits are checked."""
         if key[1] == VHOST_LIMITS:
+            if key != limits_key(key[0]):
+                raise ValueError(f"a parameter of {VHOST_LIMITS} is named 'limits'")
             vhost_limits_table(value)
         self._has_own_vhosts = True
         super().set_parameter(key, value)

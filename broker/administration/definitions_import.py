@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from broker.administration.administration import Administration, Tell
 from broker.administration.deciding import answers, decided
 from broker.administration.definitions import (
     IDENTITIES,
@@ -53,9 +54,6 @@ from broker.core.topology.equivalence import check_same_exchange, check_same_que
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.routing.exchange import Exchange
-
-if TYPE_CHECKING:
-    from broker.administration.administration import Administration, Tell
 
 Entry = ExchangeEntry | QueueEntry | BindingEntry
 
@@ -460,24 +458,17 @@ def _is_there(vhost: Vhost, entry: Entry) -> bool:
     if not entry.name or entry.name.startswith(BROKERS_OWN):
         return True
     try:
-        return _has_exchange(vhost, entry) if isinstance(entry, ExchangeEntry) else _has_queue(vhost, entry)
+        if isinstance(entry, ExchangeEntry):
+            if (exchange := vhost.exchanges.get(entry.name)) is None:
+                return False
+            check_same_exchange(Resource("exchange", entry.vhost, entry.name), exchange, **_declaration(entry))
+        else:
+            queue = vhost.queues.get(entry.name)
+            if queue is None or queue.exclusive_owner is not None:
+                return False
+            check_same_queue(Resource("queue", entry.vhost, entry.name), queue, **_declaration(entry))
     except ChannelError:  # the rehearsal refuses it in the words for clients
         return False
-
-
-def _has_exchange(vhost: Vhost, entry: ExchangeEntry) -> bool:
-    exchange = vhost.exchanges.get(entry.name)
-    if exchange is None:
-        return False
-    check_same_exchange(Resource("exchange", entry.vhost, entry.name), exchange, **_declaration(entry))
-    return True
-
-
-def _has_queue(vhost: Vhost, entry: QueueEntry) -> bool:
-    queue = vhost.queues.get(entry.name)
-    if queue is None or queue.exclusive_owner is not None:
-        return False
-    check_same_queue(Resource("queue", entry.vhost, entry.name), queue, **_declaration(entry))
     return True
 
 
@@ -517,10 +508,7 @@ def _bind(vhost: Vhost, entry: BindingEntry) -> bool:
         return False
     bindings, before = vhost.bindings, vhost.bindings.live.count
     ends = (entry.destination, entry.source, entry.routing_key, dict(entry.arguments))
-    if entry.to_exchange:
-        bindings.bind_exchange(*ends)
-    else:
-        bindings.bind(*ends)
+    (bindings.bind_exchange if entry.to_exchange else bindings.bind)(*ends)
     return bindings.live.count > before
 
 
@@ -532,7 +520,4 @@ def _remove(vhost: Vhost, entry: Entry) -> None:
         vhost.queues.delete(entry.name, None)
     else:
         ends = (entry.destination, entry.source, entry.routing_key, dict(entry.arguments))
-        if entry.to_exchange:
-            vhost.bindings.unbind_exchange(*ends)
-        else:
-            vhost.bindings.unbind(*ends)
+        (vhost.bindings.unbind_exchange if entry.to_exchange else vhost.bindings.unbind)(*ends)

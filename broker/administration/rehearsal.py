@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mappin
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.administration.slices import finished
+from broker.core.confirmable import Confirmable
 from broker.core.deadlines import Clock, Deadlines
 from broker.core.publishing.local_store import LocalStore
 from broker.core.queue.kinds import kind_of
@@ -20,13 +21,10 @@ from broker.core.topology.changes import LocalJournal
 from broker.core.vhost import Vhost
 from broker.delivery.engine_parts import new_vhost
 from broker.routing.exchange import Exchange
+from broker.settings import Settings
 from broker.slots.states import Owner
 from broker.store.memory_files import MemoryFiles
 from broker.store.store import VhostStore
-
-if TYPE_CHECKING:
-    from broker.core.confirmable import Confirmable
-    from broker.settings import Settings
 
 
 @dataclass(slots=True)

@@ -54,7 +54,6 @@ class BackupWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write the buffered rows."""
         if self._rows:
             self._write(DATA, bytes(self._rows))
             self._rows.clear()

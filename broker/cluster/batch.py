@@ -39,21 +39,6 @@ class Share:
         the queue, ``records`` are indexes of records in the chunk. With ``sized`` the call has the size of each body.
     """
 
-    __slots__ = (
-        "brief",
-        "due_ms",
-        "free",
-        "mine",
-        "queue",
-        "records",
-        "refused",
-        "sent_free",
-        "sent_mine",
-        "size_bytes",
-        "sized",
-        "slot",
-    )
-
     def __init__(self, level: int, queue: int) -> None:
         self.slot = SharedSlot(level, 0, 0)
         self.queue = queue
@@ -83,10 +68,6 @@ class Share:
         """Record when a delayed message is due; a share is due with its first message."""
         if not self.due_ms or due_ms < self.due_ms:
             self.due_ms = due_ms
-
-    def note_brief(self, index: int) -> None:
-        """Record a message with a time to live of 0."""
-        self.brief.append(index)
 
     def tell_sizes(self) -> None:
         """Send the size of each body with the call, because the queue may limit bytes."""
@@ -137,7 +118,6 @@ class AtomicWork:
         self.settled: dict[SharedSlot, bitarray] = {}
 
     def end(self, stop: int) -> None:
-        """Set the end of its records."""
         self.stop = stop
 
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from broker import __version__
 from broker.amqp.errors import BrokerError, NotNow
@@ -34,22 +34,20 @@ from broker.cluster.shared_queue import QueueParts, SharedHoldingQueue, SharedQu
 from broker.cluster.shared_retained import SharedRetained
 from broker.cluster.shared_store import SharedStore
 from broker.cluster.shared_topology import SharedJournal, SharedTopology
+from broker.core.mqtt.mapping import MessageMapping
 from broker.core.queue.kinds import is_holding_name
 from broker.core.queue.level import Level
 from broker.core.queue.level_owner import LevelOwner
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
+from broker.core.vhost import Vhost
 from broker.delivery.committer import EngineCommitter
+from broker.delivery.reader import SlotReader
 from broker.delivery.timers import Timers
+from broker.delivery.turn import Turn
+from broker.settings import Settings
 from broker.store.recorder import Recorder
 from broker.tasks import Tasks
-
-if TYPE_CHECKING:
-    from broker.core.mqtt.mapping import MessageMapping
-    from broker.core.vhost import Vhost
-    from broker.delivery.reader import SlotReader
-    from broker.delivery.turn import Turn
-    from broker.settings import Settings
 
 WATCH_S: Final = 0.1
 HAS_MQTT: Final = "SELECT to_regproc('claim_clients') IS NOT NULL"
@@ -132,7 +130,6 @@ class BrokerNode:
         return SharedRetained(vhost, mapping, most, max_bytes, self.database, self.member.give_up)
 
     def parts_of(self, vhost: str) -> SharedParts:
-        """Return the parts of the engine of a vhost."""
         return SharedParts(vhost, self)
 
     async def start(self, clients: NodeClients) -> None:
@@ -202,11 +199,11 @@ class BrokerNode:
     # -- what happens to the node -------------------------------------------------------------------------------------
 
     async def joining(self) -> None:
-        """Build the topology from its log."""
+        """Build the topology from its log; the node joins then."""
         await self.topology.log.load()
 
     async def joined(self, _version: int) -> None:
-        """Take part in the cluster."""
+        """Catch up to this version of the topology, or a newer one. The node acts once this returns."""
         await self.topology.start()
         self.consumers.start()
         self.mqtt_clients.start()
@@ -214,23 +211,27 @@ class BrokerNode:
         self.mailbox.start()
 
     def paused(self, reason: str) -> None:
-        """Stop delivering and answering; connections stay open."""
+        """Stop delivering and answering, as the lease has ended; connections stay open. `may_act` is already False."""
         self.data.leases.pause()
         self._block(reason)
 
     def activated(self) -> None:
-        """Ask PostgreSQL for messages again, and schedule a turn for clients that connected while no turn could run."""
+        """Ask PostgreSQL for messages again, and schedule a turn for clients that connected while no turn could run.
+        The node has caught up, or its pause has ended with its leases intact: `may_act` is True.
+        """
         self.data.leases.resume()
         self._turn.schedule()
 
     async def lost(self, reason: str) -> None:
-        """Drop all leased messages, and close the clients' connections, because other nodes have taken over."""
+        """Drop all leased messages, and close the clients' connections, because other nodes have taken over. The node
+        joins as a new epoch once this returns.
+        """
         await self._end_epoch()
         self.clients.drop(f"this node was lost to the cluster: {reason}")
         self.data.forget_all()
 
     def members_seen(self, members: list[ClusterMember], *, changed: bool) -> None:
-        """Take what the members report with their beats; look for what departed ones left behind."""
+        """Take what the members report with each beat; look for what departed ones left behind when one is gone."""
         self.mailbox.members_seen({member.epoch for member in members})
         for member in members:
             self.topology.log.heard_applied(member.applied_version, member.epoch)
@@ -239,7 +240,9 @@ class BrokerNode:
             self.consumers.look_for_orphans()
 
     def reconcile(self, rows: Sequence[LeasedRow]) -> None:
-        """Compare the rows that PostgreSQL says this node holds with the node's own state."""
+        """Compare the rows that PostgreSQL says this node holds with the node's own state, after a lost connection; no
+        call or lease is under way.
+        """
         self.data.reconcile(rows)
 
     def _heard(self, hint: Hint) -> None:
@@ -267,7 +270,7 @@ class BrokerNode:
         """Return the report for the next heartbeat."""
         ready: dict[int, int] = {}
         held = slots = 0
-        for queue in self.consumers.queues:
+        for queue in self.consumers.registered:
             for level in queue.levels:
                 manager = level.manager
                 held += manager.ready + manager.unacked
@@ -288,11 +291,9 @@ class SharedParts:
         self._node = node
 
     def producers(self, *arguments: Any) -> SharedProducers:
-        """Return the numbered producers that this node has claimed."""
         return SharedProducers(*arguments, claims=self._node.claims)
 
     def replies(self, vhost: str) -> SharedReplies:
-        """Return the consumers of direct replies."""
         return SharedReplies(self._node.mailbox, vhost)
 
     def kind_of(self, name: str, recovered: bool) -> Callable[..., Queue]:

@@ -89,7 +89,6 @@ class ChunkWriter:
         self._times = (-1, 0, 0)
 
     def __len__(self) -> int:
-        """Return how many records there are."""
         return len(self.bodies)
 
     def add(self, timestamp_ms: int, expires_ms: int, due_ms: int, route: bytes, header: bytes, body: bytes) -> int:
@@ -163,8 +162,6 @@ class Chunk:
         ``data[ends[n]:ends[n + 1]]``.
     Raises: DamagedChunk, also if bodies are needed and only the index was read.
     """
-
-    __slots__ = ("_checked", "_kind_of", "_runs", "data", "ends", "kinds", "levels", "records")
 
     def __init__(self, data: bytes) -> None:
         """Read the index. Cost: O(records), most of it in array operations; `data` may end after the index."""

@@ -34,7 +34,6 @@ class ChunkReader:
         self._put(number, parts, sum([len(part) for part in parts]))
 
     def clear(self) -> None:
-        """Empty the cache."""
         self._chunks.clear()
         self._sizes.clear()
         self._size_bytes = 0

@@ -94,7 +94,6 @@ class _Connection:
         self.warning = ""
 
     def forget_warning(self) -> None:
-        """Discard the warning of an earlier statement."""
         self.warning = ""
 
     def note_warning(self, _driver: Any, message: Any) -> None:
@@ -144,7 +143,6 @@ class Connections:
         self.ended("PostgreSQL closed the connection")
 
     async def close(self) -> None:
-        """Close all connections cleanly."""
         self.is_broken, self.reason = True, "closed"
         for lane in self._lanes.values():
             try:

@@ -7,7 +7,7 @@ left.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -48,7 +48,7 @@ class ConsumerRegistry:
         """`find` returns the queue of a level; `fail` ends the epoch."""
         self._database = database
         self._find = find
-        self._registered: dict[RegisteredQueue, int] = {}
+        self.registered: dict[RegisteredQueue, int] = {}  # the consumers of each queue that has any on this node
         self._arriving: list[tuple[RegisteredQueue, bool, int, Callable[[bool | StatementRefused], None]]] = []
         self._changed: dict[RegisteredQueue, None] = {}
         self._waiting: dict[int, RegisteredQueue] = {}  # by number: another node has the single active consumer
@@ -64,15 +64,10 @@ class ConsumerRegistry:
     async def stop(self) -> None:
         """Stop and discard all state, because the epoch has ended or the node leaves."""
         await self._tasks.stop()
-        self._registered.clear()
+        self.registered.clear()
         self._arriving.clear()
         self._changed.clear()
         self._waiting.clear()
-
-    @property
-    def queues(self) -> Iterable[RegisteredQueue]:
-        """The queues that have consumers on this node."""
-        return self._registered
 
     def register(
         self, queue: RegisteredQueue, exclusive: bool, room: int, answered: Callable[[bool | StatementRefused], None]
@@ -118,7 +113,7 @@ class ConsumerRegistry:
         if queue.deleted:
             answered(True)  # the method finds that there is no queue
             return
-        arguments = (queue.number, exclusive, self._registered.get(queue, 0), room)
+        arguments = (queue.number, exclusive, self.registered.get(queue, 0), room)
         try:
             rows = await patiently(lambda: self._database.acting("lease", "consumer_add", *arguments), gives_up=True)
         except StatementRefused as error:
@@ -126,21 +121,21 @@ class ConsumerRegistry:
             return
         granted, active = bool(rows[0]["granted"]), bool(rows[0]["active"])
         if granted:
-            self._registered[queue] = self._registered.get(queue, 0) + 1
+            self.registered[queue] = self.registered.get(queue, 0) + 1
             self._note_active(queue, active=active)
         answered(granted)
-        if granted and self._registered[queue] > len(queue.consumers):  # it could not start
+        if granted and self.registered[queue] > len(queue.consumers):  # it could not start
             self._changed[queue] = None
 
     async def _remove(self, queue: RegisteredQueue) -> None:
-        known = self._registered.get(queue, 0)
+        known = self.registered.get(queue, 0)
         count = known - len(queue.consumers)
         if count <= 0:
             return
         rows = await patiently(lambda: self._database.acting("lease", "consumer_remove", queue.number, count, known))
-        left = self._registered[queue] = known - count
+        left = self.registered[queue] = known - count
         if not left:
-            del self._registered[queue]
+            del self.registered[queue]
             self._waiting.pop(queue.number, None)
         if queue.deleted:
             return

@@ -143,7 +143,6 @@ class Database:
         self.link.abort()
 
     def drop(self, reason: str) -> None:
-        """Close the connections at once and open them again."""
         self.link.drop(reason)
 
     def begin_epoch(self, epoch: int, generation: int) -> None:

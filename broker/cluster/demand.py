@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 STEP_MIN: Final = 256  # messages in the first lease; doubled by each lease that brings all that were asked for
@@ -10,6 +11,7 @@ STEP_BYTES: Final = 8 << 20
 STEADY_MESSAGES: Final = 4  # for consumers that settle fewer in two ticks, messages are leased one at a time
 
 
+@dataclass(slots=True, eq=False)
 class Demand:
     """The demand of one level.
 
@@ -27,40 +29,21 @@ class Demand:
         the messages it had left.
     """
 
-    __slots__ = (
-        "_arrived_bytes",
-        "_candidate",
-        "_candidate_before",
-        "asked",
-        "backlog",
-        "bound",
-        "free",
-        "has_room",
-        "looks",
-        "notified",
-        "peer_wants",
-        "remaining",
-        "settled_before",
-        "settled_now",
-        "step",
-    )
-
-    def __init__(self) -> None:
-        self._arrived_bytes = 0
-        self._candidate = 0  # the next bound: a number that a lease saw; 0 for none
-        self._candidate_before = 0  # calls with lower numbers have lower transaction ids than this; 0 if not known yet
-        self.asked = 0
-        self.backlog = True
-        self.bound = 0
-        self.free = True
-        self.has_room = False
-        self.remaining = 0
-        self.looks = False
-        self.settled_before = 0
-        self.settled_now = 0
-        self.step = STEP_MIN
-        self.notified = False
-        self.peer_wants = 0
+    asked: int = 0
+    backlog: bool = True
+    bound: int = 0
+    free: bool = True
+    has_room: bool = False
+    looks: bool = False
+    notified: bool = False
+    peer_wants: int = 0
+    remaining: int = 0
+    settled_before: int = 0
+    settled_now: int = 0
+    step: int = STEP_MIN
+    _arrived_bytes: int = 0
+    _candidate: int = 0  # the next bound: a number that a lease saw; 0 for none
+    _candidate_before: int = 0  # calls with lower numbers have lower transaction ids than this; 0 if not known yet
 
     def target(self, room: int) -> int:
         """Return how many ready messages this node needs if its consumers have room for `room` now."""

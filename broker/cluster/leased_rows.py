@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from bitarray import bitarray
 
 from broker.cluster.chunk import Chunk, ChunkLoader, DamagedChunk
 from broker.cluster.chunk_reader import ChunkReader
@@ -13,9 +15,6 @@ from broker.cluster.errors import Unreachable
 from broker.cluster.shared_level import SharedLevels
 from broker.cluster.shared_slot import Returned, SharedSlot
 from broker.event_log import get_logger
-
-if TYPE_CHECKING:
-    from bitarray import bitarray
 
 _log = get_logger()
 

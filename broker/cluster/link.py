@@ -72,7 +72,6 @@ class Link:
 
     @property
     def pids(self) -> list[int]:
-        """The server processes of the connections."""
         return [] if self._connections is None else [backend.pid for backend in self._connections.backends]
 
     def ready(self, *, early: bool) -> Connections | None:
@@ -86,7 +85,6 @@ class Link:
         await asyncio.wait([waiter], timeout=timeout_s)
 
     def wake(self) -> None:
-        """Wake all tasks that wait for a change."""
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             if not waiter.done():

@@ -38,30 +38,15 @@ REJOIN_PAUSE_MAX_S: Final = 2.0
 
 
 class NodeEvents(Protocol):
-    """The events of a node, handled by the broker."""
+    """The events of a node. See `BrokerNode`."""
 
-    async def joining(self) -> None:
-        """Load the topology; the node joins then."""
-
-    async def joined(self, version: int) -> None:
-        """Catch up to this version of the topology, or a newer one. The node acts once this returns."""
-
-    def paused(self, reason: str) -> None:
-        """Block publishers, as the lease has ended. `may_act` is already False."""
-
-    def activated(self) -> None:
-        """Act, because the node has caught up, or its pause has ended with its leases intact. `may_act` is True."""
-
-    async def lost(self, reason: str) -> None:
-        """Drop everything that the node held, and close its clients. It joins as a new epoch once this returns."""
-
-    def members_seen(self, members: list[ClusterMember], *, changed: bool) -> None:
-        """Take the members as each beat shows them; `changed` when one has come or gone."""
-
-    def reconcile(self, rows: list[LeasedRow]) -> None:
-        """Compare the rows that the database says the node holds, after a lost connection; no call or lease is under
-        way.
-        """
+    async def joining(self) -> None: ...
+    async def joined(self, version: int) -> None: ...
+    def paused(self, reason: str) -> None: ...
+    def activated(self) -> None: ...
+    async def lost(self, reason: str) -> None: ...
+    def members_seen(self, members: list[ClusterMember], *, changed: bool) -> None: ...
+    def reconcile(self, rows: list[LeasedRow]) -> None: ...
 
 
 class ClusterNode:
@@ -126,7 +111,6 @@ class ClusterNode:
 
     @property
     def state(self) -> TenureState:
-        """The state of this node's tenure."""
         return self._tenure.state
 
     def may_act(self) -> bool:
@@ -139,7 +123,6 @@ class ClusterNode:
         return f"PostgreSQL has not answered a call for {waited_s:.0f} s" if waited_s > self._lease_s else ""
 
     def now_ms(self) -> float:
-        """Return the time by the database's clock."""
         return self._clock() * 1000 + (self._offset_ms or 0.0)
 
     def facts(self) -> dict[str, Any]:

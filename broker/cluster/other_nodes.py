@@ -89,7 +89,6 @@ class OtherNodes:
         self._observer = Observer(self._lease_s)
 
     def failed(self) -> None:
-        """Record a failed poll."""
         self._observer.failed()
 
     def looked(self, sent_s: float, now_s: float, members: list[ClusterMember]) -> bool:

@@ -7,8 +7,9 @@ ends it, and releases the client id once the exclusive queues of its session are
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
+from broker.amqp.connection import Connection
 from broker.cluster.database import Database
 from broker.cluster.database_rows import as_text
 from broker.cluster.errors import StatementRefused
@@ -19,9 +20,6 @@ from broker.core.mqtt.faults import TakenOver
 from broker.core.postponed import Awaited
 from broker.core.session.client import SessionClient
 from broker.tasks import Tasks, WakeUp
-
-if TYPE_CHECKING:
-    from broker.amqp.connection import Connection
 
 ASK_S: Final = 0.05  # between two claims of a client id held by an older connection
 
@@ -36,7 +34,6 @@ class Claim(Awaited):
         self.number = 0
 
     def take_number(self, number: int) -> None:
-        """Set the number of the claim."""
         self.number = number
 
 

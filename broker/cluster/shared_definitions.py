@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from broker.cluster.database import Database
 from broker.cluster.errors import ClusterError, Fenced
@@ -17,10 +17,8 @@ from broker.cluster.hint import DEFINITIONS, Hint
 from broker.cluster.shared_queue import refuse_policies
 from broker.cluster.topology_changes import VhostForgotten
 from broker.core.policy.policy import OPERATOR_POLICY
+from broker.core.vhost import Vhost
 from broker.tasks import WakeUp
-
-if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
 
 LOOK_INTERVAL_S: Final = 1.0  # between checks for a change whose hint was lost
 WAIT_S: Final = 0.005  # the first pause while other nodes do not follow yet; each is twice as long
@@ -36,12 +34,8 @@ class Follower(Protocol):
     async def swept(self) -> None: ...
 
 
-async def _limits_nothing(_vhost: str) -> None:
-    """Do nothing, because no queue has a limit yet."""
-
-
-async def _nothing_under_way() -> None:
-    """Return at once."""
+async def _nothing(*_vhost: str) -> None:
+    """Do nothing: before the node follows, no message is under way, and no queue has a limit."""
 
 
 class SharedDefinitions:
@@ -54,8 +48,8 @@ class SharedDefinitions:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self.flushed: Callable[[], Awaitable[None]] = _nothing_under_way
-        self.limits_changed: Callable[[str], Awaitable[None]] = _limits_nothing
+        self.flushed: Callable[[], Awaitable[None]] = _nothing
+        self.limits_changed: Callable[[str], Awaitable[None]] = _nothing
         self._vhosts: set[str] = set()
         self._rules: list[Any] = []  # the vhosts that may have policies
         self._unlimited = (0, 0.0)  # a version whose limits are still to be replaced, and when that was seen first

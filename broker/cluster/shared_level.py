@@ -100,11 +100,9 @@ class SharedLevels:
         return batch
 
     def drop_batch(self) -> None:
-        """Drop the collected batch."""
         self.batch = GatheringBatch()
 
     def call_ended(self) -> None:
-        """Record that no call is running."""
         self.running = None
 
 
@@ -216,7 +214,7 @@ class SharedLevel(Level):
             elif life_ms == 0:
                 share.note_due(message.timestamp_ms + BRIEF_MS)
                 if rules.dead_letter_exchange is None:
-                    share.note_brief(share.slot.count + place)
+                    share.brief.append(share.slot.count + place)
 
     def adopt(
         self,
@@ -281,7 +279,6 @@ class SharedLevel(Level):
         self._levels.touch(self)
 
     def settle_one(self, slot: Slot, index: int) -> None:
-        """Settle one message as `settle` does."""
         self.settle(slot, single(index))
 
     def dead_letter(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:

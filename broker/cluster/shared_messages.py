@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from bitarray import bitarray
 
@@ -21,16 +21,14 @@ from broker.cluster.shared_level import SharedLevel, SharedLevels
 from broker.cluster.shared_slot import Returned, SharedSlot, message_id
 from broker.core.message.message import Message
 from broker.core.moving.course import Landing, Outcome, land
+from broker.core.moving.moving import Move
 from broker.core.moving.walk import is_expired
 from broker.core.queue.queue import Queue
+from broker.core.vhost import Vhost
 from broker.delivery.committer import EngineCommitter
 from broker.delivery.queue_messages import LocalMessages, Peeked
+from broker.delivery.reader import SlotReader
 from broker.tasks import uncancelled
-
-if TYPE_CHECKING:
-    from broker.core.moving.moving import Move
-    from broker.core.vhost import Vhost
-    from broker.delivery.reader import SlotReader
 
 LOOK_MESSAGES: Final = 256  # at most in one peek
 LOOK_BYTES: Final = 4 << 20  # a peek ends with the slot that reaches this limit

@@ -40,7 +40,6 @@ class SharedSlot:
         self.count += count
 
     def numbered(self, number: int) -> None:
-        """Set the number assigned by the commit."""
         self.number = number
 
 
@@ -76,8 +75,6 @@ class Returned:
     """Messages of one shared slot that become free again. Shapes: ``seen`` marks those that may have been delivered;
     ``counts`` are `Counts` by index.
     """
-
-    __slots__ = ("bits", "counts", "seen", "slot")
 
     def __init__(self, slot: SharedSlot) -> None:
         self.slot = slot

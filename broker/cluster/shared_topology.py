@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.cluster.database import Database
 from broker.cluster.database_rows import as_text
@@ -28,11 +28,9 @@ from broker.core.postponed import Postponed
 from broker.core.queue.kinds import holding_name
 from broker.core.queue.rules import QueueRules
 from broker.core.topology.changes import Change, arguments_from_json
+from broker.core.vhost import Vhost
 from broker.core.vhost_limits import VhostLimits
 from broker.event_log import get_logger
-
-if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
 
 _log = get_logger()
 
@@ -217,7 +215,6 @@ class SharedTopology:
         return ()
 
     def take_dropped(self) -> Sequence[int]:
-        """Return and clear the levels of deleted queues."""
         dropped, self._dropped = self._dropped, []
         return dropped
 

@@ -104,7 +104,6 @@ class NodeTenure:
         self._move(Event.REJOIN)
 
     def leave(self) -> None:
-        """End the tenure at a clean stop."""
         if self.state is not TenureState.LEFT:
             self._move(Event.LEAVE)
 

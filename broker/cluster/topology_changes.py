@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from broker.core.arguments import queue_type
 from broker.core.names import is_predeclared
@@ -19,11 +19,9 @@ from broker.core.queue.queue_arguments import QueueDeclaration
 from broker.core.queue.rules import QUORUM, queue_rules
 from broker.core.topology import changes
 from broker.core.topology.changes import arguments_from_json
+from broker.core.vhost import Vhost
 from broker.core.vhost_limits import VhostLimits
 from broker.routing.exchange import Exchange
-
-if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
 
 
 class ForeignOwner(NamedTuple):
@@ -94,7 +92,6 @@ class ExchangeDeclared(TopologyChange):
     holding: int | None = None
 
     def take_number(self, number: int) -> None:
-        """Set the number of its holding queue."""
         self.holding = number
 
     @property
@@ -129,7 +126,6 @@ class ExchangeDeleted(TopologyChange):
     name: str
 
     def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
-        """Delete the exchange."""
         exists = self.name in vhost.exchanges
         vhost.exchanges.delete(self.name)
         return exists
@@ -152,11 +148,9 @@ class QueueDeclared(TopologyChange):
             self.owner = ForeignOwner(*self.owner)
 
     def own(self, owner: ForeignOwner) -> None:
-        """Set the connection whose exclusive queue it is."""
         self.owner = owner
 
     def take_number(self, number: int) -> None:
-        """Set the number of its first level."""
         self.number = number
 
     @property
@@ -198,7 +192,6 @@ class QueueChanged(TopologyChange):
     arguments: dict[str, Any]
 
     def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
-        """Set the arguments of the queue."""
         queue = vhost.queues.get(self.name)
         if queue is None or queue.number != self.number:
             return False
@@ -215,7 +208,6 @@ class QueueDeleted(TopologyChange):
     number: int
 
     def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
-        """Delete the queue."""
         queue = vhost.queues.get(self.name)
         if queue is None or queue.number != self.number:
             return False
@@ -237,7 +229,6 @@ class Bound(TopologyChange):
     destination: str | None = None
 
     def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
-        """Add the binding."""
         source, destination = self.ends(vhost)
         live = vhost.bindings.live
         if source is None or destination is None or not self.has_room(live.count):
@@ -265,7 +256,6 @@ class Unbound(Bound):
     limited_by = None
 
     def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
-        """Remove the binding."""
         source, destination = self.ends(vhost)
         if source is None or destination is None:
             return False

@@ -51,7 +51,6 @@ class Barrier:
         self._waiting: deque[tuple[int, Collection[int], Callable[[], None]]] = deque()
 
     def __len__(self) -> int:
-        """Return the number of waiting versions."""
         return len(self._waiting)
 
     def wait(self, version: int, epochs: Collection[int], passed: Callable[[], None]) -> None:

@@ -155,8 +155,6 @@ class BodyFields(Fields):
     Raises: OperationRefused, which is a 400.
     """
 
-    __slots__ = ()
-
     def flag(self, name: str) -> bool:
         """Return a boolean, false when it was left out."""
         value = self.value(name)

@@ -22,7 +22,7 @@ from broker.manage.answers import PieceResponse, Response
 from broker.manage.call import ApiRoute, Call, Needs, UserAsker
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised
 from broker.net.control import CLIENTS_MAX, OUTER_LEVELS, REQUEST_MAX_BYTES, answer_of, write_answer
-from broker.operations.operation import MONITORING, Operation, refusing
+from broker.operations.operation import MONITORING, Operation, carry_out, refusing
 from broker.operations.request import Request, Verb, read
 from broker.operations.table import OPERATIONS
 from broker.tasks import Tasks, first_ended
@@ -59,8 +59,7 @@ async def _answer(call: Call, conversation: ControlConversation) -> Response:
         fields = read_json(line) if len(line) <= SHORT else await finished(reading_json(line, OUTER_LEVELS))
     except ValueError:
         fields = None
-    fields = fields if isinstance(fields, dict) else {}
-    name = str(fields.get("verb"))
+    name = str(fields.get("verb")) if isinstance(fields, dict) else ""
     operation = OPERATIONS.get(name)
     reads = operation is not None and operation.tag == MONITORING
     if not reads and not call.may(Needs.ADMINISTRATOR):
@@ -71,8 +70,8 @@ async def _answer(call: Call, conversation: ControlConversation) -> Response:
     said("http.command", conn=call.client.peer.name, user=call.user.name, verb=name)
     if name != STOP:
         call.client.answer_endlessly()
-    verb = _begin_stop(call.broker.verbs[name]) if name == STOP else _as_user(call, name, operation)
-    conversation.begin({name: verb}, line)
+    verb = _begin_stop(call.broker.verbs[name]) if name == STOP else _as_user(call, operation)
+    conversation.begin({name: verb}, fields)
 
     async def end() -> None:
         call.broker.conversations.leave(call.client)
@@ -81,7 +80,7 @@ async def _answer(call: Call, conversation: ControlConversation) -> Response:
     return PieceResponse(conversation.pieces(), media_type=LINES, ended=end)
 
 
-def _as_user(call: Call, name: str, operation: Operation[Any]) -> Verb:
+def _as_user(call: Call, operation: Operation[Any]) -> Verb:
     """Return a verb that is carried out if the caller's permissions allow it; the tag is checked."""
 
     def answer(request: Request) -> Any:
@@ -92,7 +91,7 @@ def _as_user(call: Call, name: str, operation: Operation[Any]) -> Verb:
                 operation.right(call.broker, call.user, asked)
 
         check()
-        return call.broker.verbs[name](request.asked_by(UserAsker(call, request.asker, check)))
+        return carry_out(call.broker, operation, asked, UserAsker(call, request.asker, check))
 
     return refusing(answer)
 
@@ -127,9 +126,9 @@ class ControlConversation:
         except asyncio.LimitOverrunError:
             raise HttpRefused(413, f"a request has at most {REQUEST_MAX_BYTES} bytes", fatal=True) from None
 
-    def begin(self, verbs: Mapping[str, Verb], line: bytes) -> None:
+    def begin(self, verbs: Mapping[str, Verb], fields: Any) -> None:
         """Begin to answer a request."""
-        self._tasks.start(self._talk(verbs, line))
+        self._tasks.start(self._talk(verbs, fields))
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the answer as it is written."""
@@ -158,9 +157,9 @@ class ControlConversation:
             elif not last.endswith(b"\n"):
                 self._body.write(b"\n")
 
-    async def _talk(self, verbs: Mapping[str, Verb], line: bytes) -> None:
+    async def _talk(self, verbs: Mapping[str, Verb], fields: Any) -> None:
         try:
-            await write_answer(self._told, await answer_of(verbs, line, self._said, self._told))
+            await write_answer(self._told, await answer_of(verbs, fields, self._said, self._told))
         except (ConnectionError, TimeoutError):
             """The client takes nothing any more."""
         finally:

@@ -111,21 +111,23 @@ async def answer_line(verbs: Mapping[str, Verb], reader: asyncio.StreamReader, w
         await write_answer(writer, _refusal(f"a request has at most {REQUEST_MAX_BYTES} bytes"))
         return False
     if line:
-        await write_answer(writer, await answer_of(verbs, line, reader, writer))
+        try:
+            fields = read_json(line) if len(line) <= SHORT else await finished(reading_json(line, OUTER_LEVELS))
+        except ValueError as error:
+            answer = _refusal(f"a request is one JSON object a line: {error}")
+        else:
+            answer = await answer_of(verbs, fields, reader, writer)
+        await write_answer(writer, answer)
     return bool(line)
 
 
 async def answer_of(
-    verbs: Mapping[str, Verb], line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    verbs: Mapping[str, Verb], fields: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> dict[str, Any]:
     """Carry out a request and return its answer; what the client says later arrives at `reader`.
 
     Raises: TimeoutError, ConnectionError.
     """
-    try:
-        fields = read_json(line) if len(line) <= SHORT else await finished(reading_json(line, OUTER_LEVELS))
-    except ValueError as error:
-        return _refusal(f"a request is one JSON object a line: {error}")
     verb = verbs.get(str(fields.get("verb"))) if isinstance(fields, dict) else None
     if verb is None:
         return _refusal(f"known verbs: {', '.join(sorted(verbs))}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker import __version__
 from broker.administration.definitions_import import TOPOLOGY, DefinitionsImport
@@ -13,11 +13,9 @@ from broker.administration.slices import emptied, finished
 from broker.core.definitions.export import topology_of, user_fields
 from broker.core.definitions.reading import reading_document
 from broker.core.vhost import Vhost
+from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OfVhosts, OperationRefused, parameters
-
-if TYPE_CHECKING:
-    from broker.operations.operated_broker import OperatedBroker
 
 
 @parameters

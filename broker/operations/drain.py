@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from broker.core.queue.consumer import Consumer
 from broker.core.session.connection import SessionOfConnection
 from broker.event_log import get_logger
+from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OperationRefused, Range, parameters
-
-if TYPE_CHECKING:
-    from broker.operations.operated_broker import OperatedBroker
 
 TIMEOUT_S: Final = 60
 TIMEOUT_MAX_S: Final = 86_400

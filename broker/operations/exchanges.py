@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.administration.deciding import decided
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
@@ -14,13 +14,11 @@ from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.operations.destination import destination_of, exchange_named
+from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import Operation
 from broker.operations.queues import check_arguments, check_declare, check_name
 from broker.operations.request import Asker, OperationRefused, parameters
 from broker.routing.exchange import Exchange
-
-if TYPE_CHECKING:
-    from broker.operations.operated_broker import OperatedBroker
 
 _log = get_logger()
 

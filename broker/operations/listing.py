@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from broker.administration.administration import Administration
 from broker.administration.deciding import count_all
 from broker.core.queue.consumer import Consumer
 from broker.core.queue.queue import Queue
 from broker.core.session.connection import SessionOfConnection
 from broker.core.vhost import Vhost
+from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import ADMINISTRATOR, MONITORING, Operation
 from broker.operations.queue_readings import QueueBytes, Rates
 from broker.operations.request import ROWS_AT_ONCE, Asker, OfVhosts, parameters
@@ -34,10 +36,6 @@ from broker.operations.rows import (
     user_row,
 )
 from broker.routing.exchange import Exchange
-
-if TYPE_CHECKING:
-    from broker.administration.administration import Administration
-    from broker.operations.operated_broker import OperatedBroker
 
 QUEUE: Final = (
     *("vhost", "name", "messages_ready", "messages_unacknowledged", "messages", "consumers", "state", "policy"),

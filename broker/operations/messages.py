@@ -8,7 +8,7 @@ from base64 import b64decode
 from collections.abc import Iterable
 from dataclasses import field
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from broker.administration.deciding import decided
 from broker.amqp.content_header import facts_of
@@ -23,18 +23,16 @@ from broker.core.publishing.retainer import check_retained
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
 from broker.core.session.publication import check_user_id
+from broker.delivery.engine import Engine
 from broker.delivery.queue_messages import Peeked, load
 from broker.event_log import get_logger
 from broker.operations.destination import destination_of, queue_named, told
+from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OfQueue, OperationRefused, Range, parameters
 from broker.operations.rights import check_destination, of_queue
 from broker.operations.rows import message_row
 from broker.slots.slot import Slot
-
-if TYPE_CHECKING:
-    from broker.delivery.engine import Engine
-    from broker.operations.operated_broker import OperatedBroker
 
 _log = get_logger()
 

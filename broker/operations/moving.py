@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from broker.administration.deciding import count_all
 from broker.core.auth.users import User
@@ -13,16 +13,14 @@ from broker.core.moving.condition import every
 from broker.core.moving.course import back_home, to_exchange, to_queue
 from broker.core.moving.moving import Move, MoveTally
 from broker.core.queue.queue import Queue
+from broker.delivery.engine import Engine
 from broker.event_log import get_logger
 from broker.operations.destination import destination_of, queue_named, told
+from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OfQueue, OperationRefused, Range, parameters
 from broker.operations.rights import check_destination, check_publish
 from broker.routing.exchange import Exchange
-
-if TYPE_CHECKING:
-    from broker.delivery.engine import Engine
-    from broker.operations.operated_broker import OperatedBroker
 
 STEP_MESSAGES: Final = 1000  # examined between two syncs
 PENDING_BYTES: Final = (

@@ -20,33 +20,21 @@ from broker.taps.taps import Taps
 
 
 class ClusterMembership(Protocol):
-    """The node that the broker is."""
+    """The node that the broker is. See `cluster.node.ClusterNode`."""
 
-    def facts(self) -> Mapping[str, Any]:
-        """Return the node's facts as JSON; `nodes` has a row for each member."""
-
-    async def count_out_now(self, name: str) -> bool:
-        """Count out a dead node, and return False if it lives. Raises: BrokerError."""
+    def facts(self) -> Mapping[str, Any]: ...
+    async def count_out_now(self, name: str) -> bool: ...
 
 
 class OverlayView(Protocol):
-    """The overlay's brokers of this process, if there are any."""
+    """The overlay's brokers of this process, if there are any. See `parts.overlay.Overlay`."""
 
     @property
-    def is_on(self) -> bool:
-        """Whether this process takes part in an overlay."""
-
-    def facts(self) -> list[dict[str, Any]]:
-        """Return a row for each broker, as JSON."""
-
-    def flows(self) -> list[dict[str, Any]]:
-        """Return for each broker its links, and for a leaf its levels: what `facts` has without a walk of patterns."""
-
-    def explain(self, vhost: str, exchange: str | None, key: str) -> list[dict[str, Any]]:
-        """Return the route of a message, with reasons, as JSON."""
-
-    def forget(self, leaf: str) -> None:
-        """Stop keeping messages for a leaf that will not return. Raises: ValueError."""
+    def is_on(self) -> bool: ...
+    def facts(self) -> list[dict[str, Any]]: ...
+    def flows(self) -> list[dict[str, Any]]: ...
+    def explain(self, vhost: str, exchange: str | None, key: str) -> list[dict[str, Any]]: ...
+    def forget(self, leaf: str) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +94,6 @@ class OperatedBroker:
         return found, queue
 
     def engine(self, vhost: Vhost) -> Engine:
-        """Return the engine of a vhost."""
         return self.administration.vhosts.engines[vhost.name]
 
     @property

@@ -5,15 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from broker.amqp.errors import BrokerError
 from broker.core.auth.users import User
+from broker.operations.operated_broker import OperatedBroker
 from broker.operations.request import Asker, OperationRefused, Request, Verb, read
 from broker.store.damage import CorruptStore, StoreFailed
-
-if TYPE_CHECKING:
-    from broker.operations.operated_broker import OperatedBroker
 
 MONITORING: Final = "monitoring"
 ADMINISTRATOR: Final = "administrator"

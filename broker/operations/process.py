@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from broker.event_log import get_logger
 from broker.operations.drain import TIMEOUT_MAX_S, TIMEOUT_S, Drain, drain
+from broker.operations.operated_broker import ClusterMembership, OperatedBroker, OverlayView
 from broker.operations.operation import MONITORING, Operation
 from broker.operations.request import Asker, OperationRefused, Range, parameters
 from broker.operations.rows import slot_count, user_name
 from broker.taps.tap_listing import cursor_rows
-
-if TYPE_CHECKING:
-    from broker.operations.operated_broker import ClusterMembership, OperatedBroker, OverlayView
 
 LOST_SHOWN: Final = 10  # publishers of a vhost that lost messages
 NOT_A_NODE: Final = "this broker is by itself, and no node of a cluster: it runs without --cluster"

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import field
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from broker.administration.deciding import decided
 from broker.administration.definitions import PAUSED_QUEUE
@@ -19,14 +19,12 @@ from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import with_default_type
 from broker.event_log import get_logger
 from broker.operations.messages import drop
+from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import MONITORING, Operation
 from broker.operations.request import Asker, OfQueue, OperationRefused, Range, parameters
 from broker.operations.rights import of_queue
 from broker.operations.rows import message_row, slot_count
 from broker.slots.slot import Slot
-
-if TYPE_CHECKING:
-    from broker.operations.operated_broker import OperatedBroker
 
 _log = get_logger()
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, dataclass_transform, get_origin, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, dataclass_transform, get_origin, get_type_hints
 
 from broker.core.moving.course import CheckPublish, let_all
-
-if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
+from broker.core.vhost import Vhost
 
 ROWS_AT_ONCE: Final = 100  # rows of a long list that are made or encoded between two turns of the loop
 LARGEST: Final = 1 << 53  # not every JSON reader has larger integers
@@ -48,15 +46,9 @@ class Asker:
 class Request:
     """Hold the arguments of one request. Raises: OperationRefused, naming the argument, from each reader."""
 
-    __slots__ = ("_fields", "asker")
-
     def __init__(self, fields: Mapping[str, Any], asker: Asker | None = None) -> None:
         self._fields = fields
         self.asker = asker or Asker()
-
-    def asked_by(self, asker: Asker) -> Request:
-        """Return the request as another asker's."""
-        return Request(self._fields, asker)
 
     def has(self, name: str) -> bool:
         """Return whether an argument was given."""

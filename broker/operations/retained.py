@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from broker.core.auth.permissions import Kind
 from broker.core.auth.users import User
@@ -13,12 +13,10 @@ from broker.core.publishing.retainer import Retainer
 from broker.core.queue.memory_queue import RETAINED_NAME
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger
+from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OperationRefused, Range, parameters
 from broker.operations.rows import body_fields, properties_row
-
-if TYPE_CHECKING:
-    from broker.operations.operated_broker import OperatedBroker
 
 _log = get_logger()
 

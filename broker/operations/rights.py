@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from broker.amqp.errors import ChannelError
 from broker.core.auth.permissions import Kind
@@ -12,12 +11,10 @@ from broker.core.names import Resource
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.operations.destination import destination_of
+from broker.operations.operated_broker import OperatedBroker
 from broker.operations.request import OfQueue
 from broker.routing.exchange import Exchange
 from broker.slot_files.seal_log import TAP_PREFIX
-
-if TYPE_CHECKING:
-    from broker.operations.operated_broker import OperatedBroker
 
 
 def of_queue(kind: Kind) -> Callable[[OperatedBroker, User, OfQueue], None]:

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from broker.amqp.content_header import decode_properties
 from broker.amqp.control import ConnectionState
 from broker.core.arguments import queue_type
+from broker.core.auth.users import User, Users
 from broker.core.definitions.export import json_table, user_fields
+from broker.core.queue.consumer import Consumer
 from broker.core.queue.queue import Queue
+from broker.core.session.channel import SessionOfChannel
+from broker.core.session.connection import SessionOfConnection
+from broker.core.vhost import Vhost
+from broker.delivery.queue_messages import Peeked
 from broker.routing.bundle import Bundle
 from broker.routing.exchange import Exchange
 from broker.routing.fanout_exchange import MemoryExchange
-
-if TYPE_CHECKING:
-    from broker.core.auth.users import User, Users
-    from broker.core.queue.consumer import Consumer
-    from broker.core.session.channel import SessionOfChannel
-    from broker.core.session.connection import SessionOfConnection
-    from broker.core.vhost import Vhost
-    from broker.delivery.queue_messages import Peeked
 
 Row = dict[str, Any]
 BindingEnds = tuple["Vhost", str, Any, str, Mapping[str, Any]]
@@ -259,11 +257,11 @@ def channel_row(node: str, channel: ChannelOf, stats: Mapping[str, Any]) -> Row:
     """Return the row of a channel; `stats` are its counters as shown."""
     session, number, inner = channel
     basic, confirms, transactions = inner.basic, inner.publisher.confirms, inner.transactions
-    user = user_name(session)
+    peer, user = session.peer, user_name(session)
     return {
         "acks_uncommitted": 0 if transactions is None else transactions.kept_acknowledgements,
         "confirm": confirms.confirming,
-        "connection_details": _peer_fields(session),
+        "connection_details": {"name": session.name, "peer_host": peer.address, "peer_port": peer.port},
         "consumer_count": len(basic.consumers),
         "global_prefetch_count": basic.prefetch_channel,
         "message_stats": stats,
@@ -282,10 +280,6 @@ def channel_row(node: str, channel: ChannelOf, stats: Mapping[str, Any]) -> Row:
         "user_who_performed_action": user,
         "vhost": vhost_name(session),
     }
-
-
-def _peer_fields(session: SessionOfConnection) -> Row:
-    return {"name": session.name, "peer_host": session.peer.address, "peer_port": session.peer.port}
 
 
 def consumers_of(queue: Queue) -> Sequence[Consumer]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.operations.definitions import DEFINITION_OPERATIONS
 from broker.operations.drain import DRAIN_OPERATIONS
@@ -10,6 +10,7 @@ from broker.operations.exchanges import EXCHANGE_OPERATIONS
 from broker.operations.listing import LISTINGS
 from broker.operations.messages import MESSAGE_OPERATIONS
 from broker.operations.moving import MOVING_OPERATIONS
+from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import Operation, verb_of
 from broker.operations.process import PROCESS_OPERATIONS
 from broker.operations.queues import QUEUE_OPERATIONS
@@ -21,9 +22,6 @@ from broker.operations.trace import TRACE_OPERATIONS
 from broker.operations.unacked import UNACKED_OPERATIONS
 from broker.operations.users import USER_OPERATIONS
 from broker.operations.vhosts import VHOST_OPERATIONS
-
-if TYPE_CHECKING:
-    from broker.operations.operated_broker import OperatedBroker
 
 OPERATIONS: Final[dict[str, Operation[Any]]] = {
     **PROCESS_OPERATIONS,

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from broker.core.auth.users import User
 from broker.core.names import Resource
+from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import MONITORING, Operation
 from broker.operations.request import Asker, OfQueue, OfVhosts, OperationRefused, Range, parameters
 from broker.operations.rights import check_cursor, check_new_tap, check_seal, check_tap, of_queue
 from broker.taps.tap_listing import cursor_rows
-
-if TYPE_CHECKING:
-    from broker.operations.operated_broker import OperatedBroker
 
 
 @parameters

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from broker.administration.deciding import count_all
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
+from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import MONITORING, Operation
 from broker.operations.queue_readings import HeadTimes, Rates
 from broker.operations.request import ROWS_AT_ONCE, Asker, OperationRefused, Range, parameters
 from broker.operations.rows import queue_lengths, queue_state
-
-if TYPE_CHECKING:
-    from broker.operations.operated_broker import OperatedBroker
 
 ROWS_MAX: Final = 500
 VHOSTS_MAX: Final = 100

@@ -7,20 +7,18 @@ from collections import deque
 from fnmatch import translate
 from re import Pattern
 from re import compile as regex
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from broker.core.auth.users import User
 from broker.core.deadlines import Clock
 from broker.core.firehose import Passage
 from broker.core.names import TRACE
 from broker.event_log import get_logger
+from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OperationRefused, Range, parameters
 from broker.operations.rows import body_fields, properties_row
 from broker.routing.listeners import Listeners
-
-if TYPE_CHECKING:
-    from broker.operations.operated_broker import OperatedBroker
 
 KEPT_MAX: Final = 1000
 KEPT_MAX_BYTES: Final = 4 << 20

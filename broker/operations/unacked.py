@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
+from typing import Annotated, Any, Final, NamedTuple, cast
 
 from broker.core.queue.consumer import Consumer
 from broker.core.queue.queue import Queue
@@ -12,13 +12,11 @@ from broker.core.queue.unacked import Run
 from broker.core.session.basic import BasicSession
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.connection import SessionOfConnection
+from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OfQueue, OperationRefused, Range, Request, parameters, read
 from broker.operations.rights import of_queue
 from broker.operations.rows import body_fields, properties_row, user_name
-
-if TYPE_CHECKING:
-    from broker.operations.operated_broker import OperatedBroker
 
 COUNT_MAX: Final = 1000
 BODIES_BYTES_MAX: Final = 32 << 20  # in one answer

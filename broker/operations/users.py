@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import asdict, field, replace
+from typing import Any, Final
 
+from broker.administration.administration import Administration
 from broker.administration.definitions import Draft, event_fields
 from broker.core.auth.user_limits import CHANNELS, CONNECTIONS, checked_limits
 from broker.core.auth.users import user_of
 from broker.core.definitions.document import Row
+from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OperationRefused, parameters
-
-if TYPE_CHECKING:
-    from broker.administration.administration import Administration
-    from broker.operations.operated_broker import OperatedBroker
 
 
 @parameters
@@ -170,43 +168,29 @@ async def clear_user_limits(broker: OperatedBroker, asked: ClearLimits, _asker: 
 
 async def set_permission(broker: OperatedBroker, asked: SetPermission, _asker: Asker) -> None:
     """Set the permissions of a user in a vhost."""
-    user, vhost = asked.user, asked.vhost
-    kinds = {"configure": asked.configure, "write": asked.write, "read": asked.read}
-    await broker.administration.change(
-        lambda draft: draft.permissions.set(user, vhost, **kinds), "permission.set", vhost=vhost, user=user, **kinds
-    )
+    named = asdict(asked)
+    await broker.administration.change(lambda draft: draft.permissions.set(**named), "permission.set", **named)
 
 
 async def delete_permission(broker: OperatedBroker, asked: Permitted, _asker: Asker) -> None:
     """Remove the permissions of a user in a vhost."""
-    user, vhost = asked.user, asked.vhost
-    await broker.administration.change(
-        lambda draft: draft.permissions.clear(user, vhost), "permission.cleared", vhost=vhost, user=user
-    )
+    named = asdict(asked)
+    await broker.administration.change(lambda draft: draft.permissions.clear(**named), "permission.cleared", **named)
 
 
 async def set_topic_permission(broker: OperatedBroker, asked: SetTopicPermission, _asker: Asker) -> None:
     """Limit the routing keys of a user at an exchange."""
-    user, vhost = asked.user, asked.vhost
-    kinds = {"exchange": asked.exchange, "write": asked.write, "read": asked.read}
+    named = asdict(asked)
     await broker.administration.change(
-        lambda draft: draft.permissions.topics.set(user, vhost, **kinds),
-        "topic_permission.set",
-        vhost=vhost,
-        user=user,
-        **kinds,
+        lambda draft: draft.permissions.topics.set(**named), "topic_permission.set", **named
     )
 
 
 async def delete_topic_permission(broker: OperatedBroker, asked: DeleteTopicPermission, _asker: Asker) -> None:
     """Remove a user's topic permissions, at one exchange or at all."""
-    user, vhost, exchange = asked.user, asked.vhost, asked.exchange
+    named = asdict(asked)
     await broker.administration.change(
-        lambda draft: draft.permissions.topics.clear(user, vhost, exchange),
-        "topic_permission.cleared",
-        vhost=vhost,
-        user=user,
-        exchange=exchange,
+        lambda draft: draft.permissions.topics.clear(**named), "topic_permission.cleared", **named
     )
 
 

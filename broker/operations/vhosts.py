@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
+from broker.administration.administration import Administration, Tell
 from broker.administration.definitions import VHOST_LIMITS, Draft, event_fields, limits_key
 from broker.core.definitions.reading import check_depth
 from broker.core.policy.policy import OPERATOR_POLICY, Policy
@@ -12,13 +13,10 @@ from broker.core.policy.policy_definition import plain_definition
 from broker.core.queue.queue_arguments import check_default_type
 from broker.core.vhost_limits import vhost_limits_table
 from broker.event_log import get_logger
+from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, Range, parameters
 from broker.operations.users import ClearLimits, Named, SetLimits
-
-if TYPE_CHECKING:
-    from broker.administration.administration import Administration, Tell
-    from broker.operations.operated_broker import OperatedBroker
 
 PROTECTED: Final = "protected_from_deletion"  # a fact of a vhost; RabbitMQ 4.1's name
 POLICIES: Final = ("policy", OPERATOR_POLICY)  # the components under which RabbitMQ keeps policies
@@ -205,8 +203,6 @@ async def set_parameter(administration: Administration, vhost: str, component: s
         raise ValueError("policies may not be set using this method")
     check_depth("value", value)
     key = (vhost, component, name)
-    if component == VHOST_LIMITS and key != limits_key(vhost):
-        raise ValueError(f"a parameter of {VHOST_LIMITS} is named 'limits'")
 
     def change(draft: Draft) -> bool:
         is_new = key not in draft.parameters

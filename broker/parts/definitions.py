@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.administration.administration import Administration
-from broker.administration.definitions import local_definitions
+from broker.administration.definitions import LocalDefinitions
 from broker.administration.opening import open_all
 from broker.administration.rehearsal import Rehearsal
 from broker.core.alarms import DATABASE, Alarms
@@ -63,7 +63,7 @@ class Definitions(Part):
         """Join the cluster, if this is one; then recover all vhosts. Raises: as `open_all`."""
         shared, data, clients = self._shared, self._data, self._clients
         settings, node = shared.settings, data.node
-        definitions = node.definitions if node is not None else local_definitions(shared.files, shared.path)
+        definitions = node.definitions if node is not None else LocalDefinitions(shared.files, shared.path)
         self.administration = Administration(
             definitions,
             data.vhosts,

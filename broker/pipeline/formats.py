@@ -70,7 +70,6 @@ class SlotFormat(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return "slotmq-slots"
 
     def schema(self) -> str:
@@ -100,7 +99,6 @@ class MessageFormat(SlotFormat):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return "slotmq"
 
     def schema(self) -> str:
@@ -109,7 +107,6 @@ class MessageFormat(SlotFormat):
             return ddl_of(ARROW_SCHEMA, SourceOptions.read(self.options).columns)
 
     def rows(self, schema: pa.Schema) -> Rows:
-        """Return the function that reads a run of slots."""
         return partial(message_batches, schema=schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -249,7 +246,6 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
         self._commit(messages, batchId, self._query_id() or self._run)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Drop the bad rows of the successful tasks."""
         self._abort(messages)
 
     def _query_id(self) -> str:

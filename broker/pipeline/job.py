@@ -113,11 +113,9 @@ class Progress:
 
     @property
     def elapsed_s(self) -> float:
-        """The time since the job began."""
         return self._clock() - self._began
 
     def line(self) -> str:
-        """Return the progress of the job as one line."""
         parts = [self.job]
         if self._step:
             parts.append(self._step)
@@ -157,7 +155,6 @@ class Summary:
     lines: tuple[str, ...] = field(default=())  # printed instead of the values
 
     def show(self, *, as_json: bool) -> None:
-        """Print the summary to standard output."""
         if as_json:
             print_json(dict(self.values))
             return
@@ -201,14 +198,8 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 def add_lake(parser: argparse._ActionsContainer, told: str, *, required: bool = True) -> None:
     """Add the arguments that name a lake: a folder or s3://bucket/prefix."""
     add_value(parser, "--lake", "DIR|URL", told, type=_lake_argument, required=required)
-    add_value(
-        parser,
-        "--storage-option",
-        "K=V",
-        "for a lake at s3://, such as aws_endpoint_url=http://host:9000; default the AWS_ variables",
-        type=_storage_option,
-        action="append",
-    )
+    told = "for a lake at s3://, such as aws_endpoint_url=http://host:9000; default the AWS_ variables"
+    add_value(parser, "--storage-option", "K=V", told, type=_storage_option, action="append")
 
 
 def add_broker(parser: argparse._ActionsContainer, data: str, server: str = "") -> None:

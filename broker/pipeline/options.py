@@ -72,7 +72,6 @@ class GivenOptions:
         return None if text is None else FLAGS[text.strip().lower()]
 
     def whole(self, name: str, default: int | None = None, least: int = 1, most: float = math.inf) -> int | None:
-        """Return a whole number."""
         number = self.number(name, math.nan, least, most, whole=True)
         return default if math.isnan(number) else int(number)
 

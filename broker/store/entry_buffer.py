@@ -65,7 +65,6 @@ class EntryBuffer:
             del self._queues[queue_number]
 
     def chunks(self, queue_number: int) -> tuple[int, ...]:
-        """Return the chunks of a queue."""
         return tuple(self._queues.get(queue_number, ()))
 
 

@@ -197,7 +197,6 @@ class File:
                 raise StoreFailed(self.path, error.strerror or str(error)) from error
 
     def size(self) -> int:
-        """Return the file's length in bytes."""
         with _Failing(self.path):
             return os.fstat(self._descriptor).st_size
 
@@ -214,7 +213,6 @@ class File:
                 self.write_at(offset, os.urandom(size))
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes."""
         with _Failing(self.path):
             os.ftruncate(self._descriptor, size)
 
@@ -249,7 +247,6 @@ class File:
         return None
 
     def close(self) -> None:
-        """Close the descriptor."""
         with _Failing(self.path):
             os.close(self._descriptor)
 
@@ -275,12 +272,10 @@ class Files:
             return File(path, _SPARES.opening(lambda: os.open(path, flags, _FILE_MODE)))
 
     def read(self, path: Path) -> bytes:
-        """Return the content of a file."""
         with self.open(path) as file:
             return file.read_at(0, file.size())
 
     def exists(self, path: Path) -> bool:
-        """Return whether a file or folder exists."""
         return os.path.exists(path)
 
     def links(self, folder: Path) -> list[str]:
@@ -298,7 +293,6 @@ class Files:
         return os.path.isdir(path) and not os.path.islink(path)
 
     def size(self, path: Path) -> int:
-        """Return the length in bytes of a file that is not open."""
         with _Failing(path):
             return os.stat(path).st_size
 

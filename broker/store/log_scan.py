@@ -50,7 +50,6 @@ class LogFolder:
         self.unreadable: dict[int, str] = {}
 
     def path(self, number: int) -> Path:
-        """Return the file of a segment."""
         return segment_path(self.folder, number)
 
     def header(self, number: int) -> SegmentHeader:

@@ -27,7 +27,6 @@ class FileContent:
         return free
 
     def unlock(self) -> None:
-        """Release the lock."""
         self._locked = False
 
 

@@ -64,7 +64,6 @@ class SegmentRun:
         self.large = False
 
     def add_body(self, body: bytes) -> None:
-        """Add a large body."""
         self.blocks.append([body])
         self.large = True
 
@@ -94,11 +93,9 @@ class Segments:
         self.live: dict[int, int] = {}
 
     def path(self, segment: int) -> Path:
-        """Return the file of a segment."""
         return segment_path(self._folder, segment - self._lowest)
 
     def has(self, segment: int) -> bool:
-        """Return whether the file of a segment exists."""
         return self._files.exists(self.path(segment))
 
     def read_span(self, position: int, size: int) -> bytes:

@@ -83,7 +83,6 @@ class OpenFiles:
                 loan.forget()
 
     def close(self) -> None:
-        """Drop every file."""
         with self._lock:
             while self._loans:
                 self._loans.popitem()[1].forget()

@@ -291,7 +291,6 @@ class QueueLogs:
                     self._dropped[queue_number, chunk] = end
 
     def close(self) -> None:
-        """Close the files."""
         self.readers.close()
         with self._lock:
             self._close_newest()

@@ -62,7 +62,6 @@ class Spill(Segments):
             self._remove(segment)
 
     def close(self) -> None:
-        """Close the files."""
         self.readers.close()
         if self._file is not None:
             self._file.close()

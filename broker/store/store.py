@@ -119,14 +119,8 @@ class VhostStore:
             raise
         finally:
             for finding in findings:
-                _log.warning(
-                    finding.event,
-                    path=str(finding.path),
-                    segment=finding.segment,
-                    offset=finding.offset,
-                    lost_bytes=finding.lost_bytes,
-                    reason=finding.reason,
-                )
+                facts = finding._asdict()
+                _log.warning(facts.pop("event"), **facts | {"path": str(finding.path)})
         log = MessageLog(
             files,
             folder / "log",

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from pathlib import Path
+from typing import Final, TypeVar
 
 from broker.event_log import get_logger
 from broker.store.damage import CorruptRecord, StoreFailed, read_around
@@ -21,9 +22,6 @@ from broker.store.reading import Maker, read_messages, read_places
 from broker.store.record import HEAD_BYTES, body_bytes
 from broker.store.segment import OFFSET_BITS
 from broker.store.spill import Spill, is_spilled
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NEAR_IDS: Final = 64  # a gap of this many entries is read too
 
@@ -139,7 +137,7 @@ class StoredSlots:
             read_span,
             queue_number,
             first,
-            (positions, sizes),
+            entries,
             wanted,
             maker,
             lambda _position, index: missing.append(index),

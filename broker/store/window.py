@@ -41,7 +41,6 @@ class Window:
 
     @classmethod
     def of(cls, slot: SlotState) -> Window:
-        """Return the window of a slot in a checkpoint."""
         length = slot.end - slot.first
         bits = bitarray(endian="little")
         bits.frombytes(slot.settled)
@@ -57,7 +56,6 @@ class Window:
         return window
 
     def state(self) -> SlotState:
-        """Return the slot."""
         returns: list[ReturnRun] = []
         if self._returns is not None:
             returns = self._returns.runs(list(self.bits.search(bitarray("0"))))

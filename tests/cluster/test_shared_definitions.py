@@ -67,7 +67,7 @@ async def start(
             stack.push_async_callback(database.close)
             cast("Any", database).notify = notify
             nodes.append(SharedDefinitions(cast("Any", database)))
-            monkeypatch.setattr("broker.parts.definitions.local_definitions", lambda _files, _path: nodes[-1])
+            monkeypatch.setattr("broker.parts.definitions.LocalDefinitions", lambda _files, _path: nodes[-1])
             return await stack.enter_async_context(_node(tmp_path / name, database, nodes[-1], sections))
 
         yield started

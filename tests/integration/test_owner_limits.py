@@ -14,8 +14,6 @@ from pamqp import commands
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
 from broker.server import BrokerServer
-from broker.store.definitions_file import DefinitionsFile
-from broker.store.files import Files
 from tests.deadline import wait_until_async
 from tests.in_process import running_broker
 from tests.raw_client import RawClient
@@ -197,6 +195,8 @@ async def test_commands_set_change_and_clear_limits(tmp_path: Path, capsys: pyte
          r"vhosts\[0\]: there is no limit 'max-exchanges', but max-connections and max-queues and max-blocked-seconds"),
         ({"parameters": [{"vhost": "/", "component": "vhost-limits", "name": "limits", "value": 5}]},
          "parameters: vhost-limits 'limits': limits should be an object"),
+        ({"parameters": [{"vhost": "/", "component": "vhost-limits", "name": "n", "value": {"max-queues": 1}}]},
+         "parameters: vhost-limits 'n': a parameter of vhost-limits is named 'limits'"),
     ],
 )  # fmt: skip
 async def test_limits_that_cannot_be_refuse_a_document(tmp_path: Path, part: dict[str, Any], text: str) -> None:
@@ -206,14 +206,3 @@ async def test_limits_that_cannot_be_refuse_a_document(tmp_path: Path, part: dic
         with pytest.raises(Unanswered, match=text):
             await told(broker, "import_definitions", definitions=part)
         assert await told(broker, "export_definitions") == before
-
-
-async def test_a_folder_with_limits_that_nobody_checked_is_opened(tmp_path: Path) -> None:
-    """A folder with a parameter that no one would accept now is opened, without it."""
-    async with running_broker(tmp_path):
-        pass
-    file = DefinitionsFile(Files(), tmp_path)
-    limits = {"vhost": "/", "component": "vhost-limits", "name": "limits", "value": {"max-queues": "x"}}
-    file.write({**(file.read() or {}), "parameters": [limits]})
-    async with running_broker(tmp_path) as broker:
-        assert (await told(broker, "export_definitions"))["parameters"] == []

@@ -6,7 +6,9 @@ import io
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,9 @@ import trustme
 from broker.cli.broker_url import BrokerUrl
 from broker.cli.control_client import Unanswered, ask, conversation
 from broker.cli.main import main
+from broker.manage import control_route
+from broker.net import control
+from broker.operations import operation
 from broker.testing import Broker
 from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S, wait_until
@@ -56,6 +61,25 @@ def users(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def as_user(url: str, name: str) -> str:
     """Return the URL with a login."""
     return url.replace("//", f"//{name}:{quote(PASSWORDS[name], safe='')}@")
+
+
+def test_a_request_is_read_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The JSON of a command over HTTP is parsed once, and its parameters are checked once."""
+    counts: Counter[str] = Counter()
+
+    def counted(name: str, real: Callable[..., Any], *arguments: Any) -> Any:
+        counts[name] += 1
+        return real(*arguments)
+
+    for module, name in (
+        (control, "read_json"),
+        (control_route, "read_json"),
+        (control_route, "read"),
+        (operation, "read"),
+    ):
+        monkeypatch.setattr(module, name, partial(counted, name, getattr(module, name)))
+    assert main(["health", "--url", url]) == 0
+    assert counts == {"read_json": 1, "read": 1}
 
 
 def test_commands_work_over_http(

@@ -41,14 +41,8 @@ def add_compact(commands: Any) -> None:
 
 def add_keep(command: argparse.ArgumentParser) -> None:
     """Add the argument for how long replaced files are kept."""
-    add_value(
-        command,
-        "--keep-days",
-        "N",
-        f"days that replaced files are kept for readers and time travel; default {KEEP_DAYS:g}",
-        type=float,
-        default=KEEP_DAYS,
-    )
+    told = f"days that replaced files are kept for readers and time travel; default {KEEP_DAYS:g}"
+    add_value(command, "--keep-days", "N", told, type=float, default=KEEP_DAYS)
 
 
 def keep_hours(keep_days: float) -> int:

@@ -100,14 +100,8 @@ def add_deadletters(commands: Any) -> None:
         help="exchange: their first exchange and key (default); queue: only the queue in which they died",
     )  # fmt: skip
     add_value(command, "--rate", "N", "messages per second", type=float, default=0.0)
-    add_value(
-        command,
-        "--unroutable",
-        "DIR",
-        "folder for messages that the broker refuses",
-        type=path_argument,
-        default=UNROUTABLE,
-    )
+    told = "folder for messages that the broker refuses"
+    add_value(command, "--unroutable", "DIR", told, type=path_argument, default=UNROUTABLE)
     add_selection(command, required=False)
     add_spark(command)
     command.set_defaults(run=_run)

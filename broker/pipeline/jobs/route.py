@@ -45,14 +45,8 @@ class RouteOptions:
 def add_route(commands: Any) -> None:
     """Add the command."""
     command = add_command(commands, "route", "compute which queues would get what under other bindings")
-    add_value(
-        command,
-        "--bindings",
-        "FILE",
-        "definitions JSON, JSON lines, or CSV exchange,pattern,queue; default vhost --vhost, or /",
-        type=path_argument,
-        required=True,
-    )
+    told = "definitions JSON, JSON lines, or CSV exchange,pattern,queue; default vhost --vhost, or /"
+    add_value(command, "--bindings", "FILE", told, type=path_argument, required=True)
     add_switch(command, "--diff", "compare with today's bindings")
     add_value(command, "--path", "D", "data folder of a running broker, for today's bindings")
     add_value(command, "--today", "FILE", "a file with today's bindings", type=path_argument)

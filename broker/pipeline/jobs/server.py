@@ -33,15 +33,8 @@ def add_server(commands: Any) -> None:
     starting = add_command(actions, "start", "start it and wait until commands can use it")
     add_value(starting, "--master", "M", "default local[*], all cores", default="local[*]")
     add_value(starting, "--memory", "SIZE", "JVM memory limit; default 1g", type=_memory, default="1g")
-    add_value(
-        starting,
-        "--idle",
-        "T",
-        "end it after this idle time: 90s, 30m, 2h; default 30m",
-        dest="idle_s",
-        type=time_s,
-        default=1800.0,
-    )
+    told = "end it after this idle time: 90s, 30m, 2h; default 30m"
+    add_value(starting, "--idle", "T", told, dest="idle_s", type=time_s, default=1800.0)
     add_repeated(starting, "--conf", "K=V", "a Spark setting", type=setting)
     stopping = add_command(actions, "stop", "end it and everything that runs on it")
     looking = add_command(actions, "status", "show whether it runs; exit code 1 if not")

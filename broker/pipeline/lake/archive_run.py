@@ -120,7 +120,7 @@ class ArchiveRun:
         return True
 
     def _begin(self, *, allow_gap: bool, accept_restored: bool, take_over: bool) -> None:
-        store = self._catalog.store
+        store = self._catalog.view().store
         self.cursors.check_rights()
         note = self.lake.note(self._cursor)
         if note is not None:

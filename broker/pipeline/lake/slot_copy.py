@@ -91,7 +91,6 @@ class ParquetFile:
         self._waiting_bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add a batch."""
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
         self._waiting_bytes += batch.nbytes
@@ -123,7 +122,6 @@ class ParquetFile:
                     each.close()
 
     def remove(self) -> None:
-        """Remove the file."""
         self._disk.remove(self._whole)
 
 
@@ -173,7 +171,6 @@ class DayFiles:
                 file.remove()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows."""
         for day, part in _by_day(batch):
             file = self._files.get(day)
             if file is None:
@@ -223,7 +220,6 @@ class Copied:
     slot_bytes: int = 0
 
     def __add__(self, other: Copied) -> Copied:
-        """Return the sum of both reports."""
         both = Copied(self.files + other.files, self.bad_files + other.bad_files, dict(self.seals))
         for branch, seals in other.seals.items():
             both.note_seals(branch, *seals)

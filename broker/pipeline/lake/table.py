@@ -122,12 +122,10 @@ class LakeTable:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a table."""
         with delta_faults(self.uri):
             return DeltaTable.is_deltatable(self.uri, storage_options=self.options)
 
     def create(self) -> None:
-        """Create the table if it does not exist."""
         if self.exists:
             return
         self._disk.make_folder(self.folder)

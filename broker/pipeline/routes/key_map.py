@@ -49,7 +49,6 @@ class KeyMap:
                 raise BadKeyMap(f"'{old}' is mapped twice, to '{self._keys[old]}' and to '{new}'")
 
     def __len__(self) -> int:
-        """Return the number of mapped keys and patterns."""
         return len(self._keys) + len(self._rules)
 
     def __call__(self, key: str) -> str:

@@ -139,7 +139,6 @@ class Workload:
         return pattern, before, before + change
 
     def one_of(self, names: Sequence[str]) -> str:
-        """Draw a name."""
         return names[int(self._dice.integers(len(names)))]
 
     def _draw_universe(self, size: int) -> tuple[str, ...]:

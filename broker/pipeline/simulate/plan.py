@@ -140,7 +140,6 @@ class SimulatedRow:
     events: int | None = None
 
     def to_json(self, plan: SimulationPlan) -> dict[str, Any]:
-        """Return all columns by name."""
         brokers = plan.brokers
         inner = (brokers - self.leaves) / brokers
         return {

@@ -152,7 +152,8 @@ class PropertyOctets:
             return BadProperties(beneath.fault)
         if self._persistent is None or beneath.persistent == self._persistent:
             return octets
-        return _with_mode(octets, PERSISTENT_MODE if self._persistent else TRANSIENT_MODE)
+        mode = bytes([PERSISTENT_MODE if self._persistent else TRANSIENT_MODE])
+        return b"".join(_in_order({**cut_properties(FRONT + octets), "delivery_mode": mode}).values())
 
 
 def _encode(row: dict[str, Any]) -> bytes:
@@ -166,10 +167,6 @@ def _encode(row: dict[str, Any]) -> bytes:
         except (ValueError, TypeError, OverflowError) as error:
             raise BadProperties(f"column {column}: {error}") from None
     return b"".join(_in_order(pieces).values())
-
-
-def _with_mode(octets: bytes, mode: int) -> bytes:
-    return b"".join(_in_order({**cut_properties(FRONT + octets), "delivery_mode": bytes([mode])}).values())
 
 
 def _in_order(pieces: dict[str, bytes]) -> dict[str, bytes]:

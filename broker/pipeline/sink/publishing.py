@@ -77,7 +77,6 @@ class BadRecordFile:
         return "" if self._writer is None else self._path.name
 
     def add(self, refused: RefusedMessage) -> None:
-        """Add one row."""
         self.rows += 1
         self._waiting.append(refused)
         if len(self._waiting) >= WAITING_MAX:

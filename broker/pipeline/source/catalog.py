@@ -92,18 +92,9 @@ class StoreCatalog:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Check the arguments. Raises: SourceRefused for a URL."""
         self._folder = local_path(os.fspath(path), SourceRefused).absolute()
+        self.address = str(self._folder)
         self._slots = self._folder / "slots"
         self._reader = SealReader(self._slots / "seals.log")
-
-    @property
-    def address(self) -> str:
-        """The data folder."""
-        return str(self._folder)
-
-    @property
-    def store(self) -> str:
-        """The store id: 32 hex digits, unique to each data folder."""
-        return self.view().store
 
     def view(self) -> SealView:
         """Return the current state of the seal log. The next call changes the view."""
@@ -131,7 +122,6 @@ class StoreCatalog:
         self._ask("cursor_set", name=name, vhost=vhost, tap=tap, seal=seal, incarnation=incarnation)
 
     def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
-        """Remove a cursor."""
         self._ask("cursor_remove", name=name, vhost=vhost, tap=tap)
 
     def note_read(self, taps: Iterable[tuple[str, str]]) -> None:
@@ -146,7 +136,6 @@ class StoreCatalog:
                 self._ask("tap_read", vhost=vhost, taps=those, silence_s=TOLD_S)
 
     def taps(self) -> list[dict[str, Any]]:
-        """Return the taps and their state."""
         answer: list[dict[str, Any]] = self._ask("taps")
         return answer
 

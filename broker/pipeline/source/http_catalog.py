@@ -73,7 +73,6 @@ class HttpClient:
         return self._said(answer) if answer else None
 
     def close(self) -> None:
-        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -146,18 +145,9 @@ class HttpCatalog:
     def __init__(self, url: str) -> None:
         """Check the arguments. Raises: SourceRefused."""
         self._client = HttpClient(url)
+        self.address = self._client.address  # the URL without user and password
         self._view = SealView()
         self.partial = False  # whether the broker ever omitted something that this user may not read
-
-    @property
-    def address(self) -> str:
-        """The URL without user and password."""
-        return self._client.address
-
-    @property
-    def store(self) -> str:
-        """The store id."""
-        return str(self._client.get_json("/v1/store")["store"])
 
     def view(self) -> SealView:
         """Return the current state of the seal log; request only its new lines."""
@@ -200,25 +190,20 @@ class HttpCatalog:
             return self._client.request("GET", self._path(slot))
 
     def location(self, slot: SlotHandle) -> str:
-        """Return the URL of a slot file."""
         return self.address + self._path(slot)
 
     def snapshot(self, vhost: str, queue: str) -> list[SlotHandle]:
-        """Return slots of a queue's current contents."""
         answer = self._client.send("POST", "/v1/snapshots", vhost=vhost, queue=queue)
         return SlotHandle.of_snapshot(answer, vhost, queue)
 
     def seal_now(self, vhost: str | None = None, tap: str | None = None) -> int:
-        """Seal the open slots, and return the last seal."""
         return int(self._client.send("POST", "/v1/seal", vhost=vhost, tap=tap)["last_seal"])
 
     def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str) -> None:
-        """Record that a reader has passed a seal of a start."""
         place = {"vhost": vhost, "tap": tap, "seal": seal, "incarnation": incarnation}
         self._client.send("PUT", f"/v1/cursors/{quote(name, safe='')}", **place)
 
     def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
-        """Remove a cursor."""
         with suppress(NotThere):  # a request without an answer is repeated
             self._client.send("DELETE", f"/v1/cursors/{quote(name, safe='')}?{urlencode({'vhost': vhost, 'tap': tap})}")
 
@@ -226,12 +211,10 @@ class HttpCatalog:
         """Do nothing: the broker sees which slots are fetched."""
 
     def taps(self) -> list[dict[str, Any]]:
-        """Return the taps and their state."""
         taps: list[dict[str, Any]] = self._client.get_json("/v1/taps")["taps"]
         return taps
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()
 
     def _path(self, slot: SlotHandle) -> str:

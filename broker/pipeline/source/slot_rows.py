@@ -204,15 +204,12 @@ class SlotRows:
         return pa.array([of(meta) for meta in self.metas], kind).take(pa.array(self.file[pick]))
 
     def exchange(self, pick: Pick = ALL) -> pa.StringArray:
-        """Return the exchanges."""
         return self._gather.text(self._at[pick] + 1, self._exchange_len[pick])
 
     def routing_key(self, pick: Pick = ALL) -> pa.StringArray:
-        """Return the routing keys."""
         return self._gather.text(self._key_at[pick], self._key_len[pick])
 
     def body(self, pick: Pick = ALL) -> pa.BinaryArray:
-        """Return the bodies."""
         return self._gather.octets(self._body_at[pick], self._body_len[pick])
 
     def properties_raw(self, pick: Pick = ALL) -> pa.BinaryArray:

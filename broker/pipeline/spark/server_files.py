@@ -176,7 +176,6 @@ class ServerFiles:
         writing.replace(self._state)
 
     def remove(self) -> None:
-        """Remove the state."""
         self._state.unlink(missing_ok=True)
 
     def _lock_now(self, name: str, how: int) -> int | None:

@@ -214,7 +214,7 @@ def test_both_catalogs_answer_alike(broker: BrokerProcess) -> None:
         publish(broker, count)
         last = there.seal_now("/", "all")
         assert last == here.seal_now("/", "all") == here.view().last_seal == there.view().last_seal
-        assert here.store == there.store
+        assert here.view().store == there.view().store
         assert handles(here) == handles(there)
         slot = handles(there)[-1]
         assert slot.count == count
@@ -306,7 +306,7 @@ def test_what_the_broker_refuses_is_one_line_without_a_password(broker: BrokerPr
         (lambda: ann.fetch_slot(slot), SourceRefused, "refuses user 'ann'"),
         (lambda: ann.snapshot("/", "late"), SourceRefused, "refuses user 'ann'"),
         (lambda: ann.seal_now("/", "all"), SourceRefused, "refuses user 'ann'"),
-        (lambda: wrong.store, SourceRefused, "refuses user 'ann'"),
+        (lambda: wrong.view().store, SourceRefused, "refuses user 'ann'"),
     ]:
         with pytest.raises(kind) as refused:
             call()
