@@ -118,6 +118,16 @@ async def test_an_idle_connection_that_is_closed_is_noticed(listener: Listener) 
     assert "320 CONNECTION_FORCED" in str(talk.fault)
 
 
+async def test_an_answer_that_comes_twice_is_a_fault(listener: Listener) -> None:
+    """The second answer to one request is a method that nobody asked for."""
+    talk, reader, broker = await listener.dial()
+    script = asyncio.create_task(talk.follow(asking()))
+    await reader.readexactly(13)
+    broker.write(OPEN_OK + OPEN_OK)
+    await script
+    assert "unasked" in str(talk.fault)
+
+
 async def test_a_close_that_is_asked_for_is_no_fault(listener: Listener) -> None:
     """close-ok ends a connection without a fault, also when the broker closes the socket right after it."""
     talk, reader, broker = await listener.dial()
