@@ -90,8 +90,7 @@ count_or_none: Final = partial(_whole, _TIMES, "a number such as 0, 1000 or 10k"
 _rate: Final = partial(_read, _TIMES, "a rate per second such as 0.5, 1000 or 10k")
 rate: Final = within(_rate, 1e-6, _MOST, "not a rate: leave it out for as fast as possible")
 share: Final = within(partial(_read, {"": 1.0, "%": 0.01}, "a share such as 1% or 0.01"), 0, 1, "more than all")
-_whole_seconds: Final = partial(_whole, _SECONDS, "whole seconds up to 65535", 0)
-heartbeat: Final = within(_whole_seconds, 0, 0xFFFF, "not whole seconds up to 65535")
+heartbeat: Final = at_most(partial(_whole, _SECONDS, "whole seconds up to 65535", 0), 0xFFFF, "AMQP can say")
 _interval: Final = within(duration, 0.05, 3600, "not between 50ms and 1h")
 
 

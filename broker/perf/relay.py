@@ -75,12 +75,7 @@ async def serve() -> None:
     server.close()
 
 
-def main() -> None:
-    """Run the relay on uvloop."""
+if __name__ == "__main__":
     import uvloop
 
     uvloop.run(serve())
-
-
-if __name__ == "__main__":
-    main()
