@@ -5,7 +5,7 @@ Source: section 5.2 of the paper, Figure 4. Each process is a leaf and an inner 
 
 from __future__ import annotations
 
-from bench.ground import EXCHANGE, bind_all, consume_all, control, declare_bound, paced_source, sink
+from bench.ground import EXCHANGE, consume_all, control, declare_bound, paced_source, sink
 from bench.herd import BURST_S, Herd
 from bench.overlay.plan import Plan
 from bench.overlay.tree import Logical, Tree
@@ -47,8 +47,7 @@ def _measure_scheme(stage: Stage, tree: Tree, scheme: str) -> None:
     plan = stage.plan
     for name in PUBLISHING:  # a site without any binding gets nothing, also with flooding
         peer = control(tree.address(name), durable=True)
-        peer.declare_queue(_UNUSED, durable=False)
-        bind_all(peer, _UNUSED, [_UNUSED])
+        declare_bound(peer, [_UNUSED], [_UNUSED])
         peer.close()
     keys = [f"sensor.{number:05d}" for number in range(max(plan.publishers))]
     subscriber = control(tree.address(SUBSCRIBING), durable=True)
