@@ -58,7 +58,7 @@ class LightClient:
             PeerConnection(consume_at or address, CONSUME_CHANNEL),
         )
         self._consumer.declare_queue(QUEUE, durable=False)
-        self._consumer.bind(QUEUE, exchange, "light")
+        self._consumer.call(wire.queue_bind(CONSUME_CHANNEL, QUEUE, exchange, "light"), wire.QUEUE_BIND_OK)
         self._consumer.consume(QUEUE, "light", auto_ack=True, prefetch=0)
 
     def await_route(self) -> None:

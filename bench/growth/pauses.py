@@ -147,7 +147,7 @@ def _close_socket(group: Group) -> None:
 
 def _ack(group: Group) -> None:
     group.peer.socket.sendall(wire.basic_ack(group.peer.channel, 0, multiple=True))
-    group.peer.settle()
+    group.peer.call(group.peer.round_trip, wire.BASIC_QOS_OK)
 
 
 def _delete(group: Group) -> None:

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, Final
 
 from bench import brokers
-from bench.ground import EXCHANGE, control
+from bench.ground import EXCHANGE, control, declare_bound
 from bench.stage import Stage
 from broker.perf import wire
 from broker.perf.peer import Address, PeerConnection
@@ -71,8 +71,7 @@ def _churned(address: Address, peer: PeerConnection) -> Iterator[int]:
     for number in count(1):
         name, key = next(names), f"soak.{number}"
         with closing(PeerConnection(address, CONSUME_CHANNEL)) as client:
-            client.declare_queue(name, durable=False)
-            client.bind(name, EXCHANGE, f"{key}.#")
+            declare_bound(client, [name], [f"{key}.#"])
             message = wire.publish(client.channel, EXCHANGE, f"{key}.a", bytes(_BODY_BYTES), persistent=True)
             client.socket.sendall(message * _PUBLISHED)
             client.consume(name, "c", auto_ack=True, prefetch=0)

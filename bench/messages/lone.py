@@ -113,7 +113,7 @@ def _at_queue(address: Address, stock: int = 0) -> Iterator[PeerConnection]:
         peer.call(wire.queue_delete(_CHANNEL, _QUEUE), wire.QUEUE_DELETE_OK)  # left by a failed run
         peer.declare_queue(_QUEUE, durable=False)
         peer.socket.sendall(_publish() * stock)
-        peer.settle()
+        peer.call(peer.round_trip, wire.BASIC_QOS_OK)
         yield peer
         peer.call(wire.queue_delete(_CHANNEL, _QUEUE), wire.QUEUE_DELETE_OK)
     finally:

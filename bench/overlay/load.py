@@ -47,8 +47,7 @@ def _measure_scheme(stage: Stage, tree: Tree, scheme: str) -> None:
     plan = stage.plan
     for name in PUBLISHING:  # a site without any binding gets nothing, also with flooding
         peer = control(tree.address(name), durable=True)
-        peer.declare_queue(_UNUSED, durable=False)
-        peer.bind(_UNUSED, EXCHANGE, _UNUSED)
+        declare_bound(peer, [_UNUSED], [_UNUSED])
         peer.close()
     keys = [f"sensor.{number:05d}" for number in range(max(plan.publishers))]
     subscriber = control(tree.address(SUBSCRIBING), durable=True)

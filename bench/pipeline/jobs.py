@@ -13,6 +13,7 @@ from bench.pipeline.ground import EXCHANGE, Ground, Work, quiet
 from bench.stage import WrongResult
 from bench.topics import workload
 from broker.client.address import AmqpAddress
+from broker.perf import wire
 from broker.perf.peer import PeerConnection
 from broker.perf.wire import PUBLISH_CHANNEL
 from broker.pipeline.jobs.replay import NO_PRODUCER, ReplayOptions, run_replay
@@ -200,7 +201,7 @@ def _queue(broker: Broker, *, delete: bool = False) -> int:
             return 0
         peer.declare_exchange(EXCHANGE, durable=True)
         ready = peer.declare_queue(_QUEUE, durable=True)
-        peer.bind(_QUEUE, EXCHANGE, "#")
+        peer.call(wire.queue_bind(peer.channel, _QUEUE, EXCHANGE, "#"), wire.QUEUE_BIND_OK)
         return ready
     finally:
         peer.close()

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -59,9 +59,9 @@ class Conductor:
         progress: RunProgress,
         interruption: Interruption,
         processes: ProcessTree | None = None,
-        ready: Callable[[], int] | None = None,
+        ready: Callable[[], Sequence[int]] | None = None,
     ) -> None:
-        """Prepare a run; `ready` asks the broker how many messages its queues hold."""
+        """Prepare a run; `ready` asks the broker how many messages each queue holds."""
         self._load = load
         self._interruption = interruption
         self._processes = processes
@@ -159,7 +159,7 @@ class Conductor:
             self._drain_s = outcome.moved_s = at_s
             crew.tell(DRAIN, self._consumers)
             if self._ready and self._publishers:
-                outcome.queued_at_end = self._ready()
+                outcome.queued_at_end = sum(self._ready())
         if not outcome.told_since(self._drain_s, self._consumers):
             return False
         total, expected = outcome.tally, self._expected()
@@ -224,7 +224,7 @@ class Stage:
         if getattr(self.options, "ceiling", False) and self.ceiling_per_s is None:
             self.progress.say("measuring the generator against a bare relay ...")
             self.ceiling_per_s = _ceiling_per_s(load, self.interruption)
-        queued = partial(self.topology.ready, self.control) if count_queued else None
+        queued = partial(self.control.queue_counts, self.topology.queues) if count_queued else None
         load = replace(load, ready=load.ready or self.ready)
         return Conductor(load, self.progress, self.interruption, self.processes, queued).run()
 
@@ -305,7 +305,7 @@ def relay() -> Iterator[tuple[Address, int]]:
             line = process.stdout.readline()
             if not line:
                 raise RunFailed("the relay did not start")
-            yield Address.parse(line.strip()), process.pid
+            yield Address("127.0.0.1", int(line)), process.pid
             process.stdin.close()
             process.wait(END_LIMIT_S)
         finally:

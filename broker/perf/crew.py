@@ -17,14 +17,14 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from broker.perf.faults import Fault, RunFailed
 from broker.perf.histogram import Histogram
 from broker.perf.machine import Stopwatch
 from broker.perf.outcome import RunTally
-from broker.perf.peer import PeerSocket
-from broker.perf.sender import NEVER_NS
+from broker.perf.receiver import Receiver
+from broker.perf.sender import NEVER_NS, Sender
 
 END_LIMIT_S = 5.0
 _spawn = multiprocessing.get_context("spawn")  # a forked child would inherit the sockets of the bench
@@ -188,28 +188,17 @@ def uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class DrivenConnection(Protocol):
-    """A connection that is driven by events."""
-
-    peer: PeerSocket
-
-    def start(self, at_ns: int) -> None: ...
-    def interest(self, now_ns: int) -> int: ...
-    def wakes_ns(self) -> int: ...
-    def react(self, events: int, now_ns: int) -> None: ...
-    def tally(self) -> RunTally: ...
-
-
 class Crowd(ABC):
     """The connections of one process, which all have the same role.
 
     Shapes: `timers_per_s` is the expected number of timers; with one, they are exact to less than a millisecond;
-    `stop_ns` is when the crowd was told to stop, 0 before.
+    `stop_ns` is when the crowd was told to stop, 0 before; `times` are the measured ones since the last report.
     """
 
     timers_per_s = 0.0
     stop_ns = 0
-    members: Sequence[DrivenConnection]
+    members: Sequence[Sender | Receiver]
+    times: Mapping[str, Histogram]
 
     def start(self, at_ns: int) -> None:
         """Start all members."""
@@ -231,10 +220,6 @@ class Crowd(ABC):
     @abstractmethod
     def settle(self, fault: str) -> dict[str, Any]:
         """Return the last figures; `fault` is that of the run, "" for none."""
-
-    @abstractmethod
-    def histograms(self) -> dict[str, Histogram]:
-        """Return the measured times by name."""
 
 
 def run_crowd(crowd_of: Callable[[T], Crowd], share: T, line: CrewPipe, interval_ns: int) -> None:
@@ -307,7 +292,7 @@ class Driver:
                 tick_ns = min(tick_ns, now_ns + interval_ns)
             if now_ns >= tick_ns:
                 self._line.tell(TICK, self._figures())
-                for times in crowd.histograms().values():
+                for times in crowd.times.values():
                     times.clear()
                 tick_ns += interval_ns * (1 + (now_ns - tick_ns) // interval_ns)
 
@@ -356,4 +341,4 @@ class Driver:
 
     def _figures(self) -> dict[str, Any]:
         """Return tally and histograms."""
-        return {"at_ns": time.monotonic_ns(), "tally": self._crowd.tally(), **self._crowd.histograms()}
+        return {"at_ns": time.monotonic_ns(), "tally": self._crowd.tally(), **self._crowd.times}

@@ -90,8 +90,7 @@ count_or_none: Final = partial(_whole, _TIMES, "a number such as 0, 1000 or 10k"
 _rate: Final = partial(_read, _TIMES, "a rate per second such as 0.5, 1000 or 10k")
 rate: Final = within(_rate, 1e-6, _MOST, "not a rate: leave it out for as fast as possible")
 share: Final = within(partial(_read, {"": 1.0, "%": 0.01}, "a share such as 1% or 0.01"), 0, 1, "more than all")
-_whole_seconds: Final = partial(_whole, _SECONDS, "whole seconds up to 65535", 0)
-heartbeat: Final = within(_whole_seconds, 0, 0xFFFF, "not whole seconds up to 65535")
+heartbeat: Final = at_most(partial(_whole, _SECONDS, "whole seconds up to 65535", 0), 0xFFFF, "AMQP can say")
 _interval: Final = within(duration, 0.05, 3600, "not between 50ms and 1h")
 
 
@@ -105,8 +104,8 @@ def add(
     dest: str = "",
 ) -> None:
     """Add an option with one value, by default `value`; the last long one of its `names`, or `dest`, is its place."""
-    attribute = dest or names.rpartition("--")[2].replace("-", "_")
-    group.add_argument(*names.split(), dest=attribute, metavar=metavar, type=kind, default=value, help=text)
+    attribute, shown = dest or names.rpartition("--")[2].replace("-", "_"), ", default %(default)s" if value else ""
+    group.add_argument(*names.split(), dest=attribute, metavar=metavar, type=kind, default=value, help=text + shown)
 
 
 def add_switch(group: argparse._ActionsContainer, names: str, text: str) -> None:
@@ -132,12 +131,11 @@ def add_scenario(
     made.set_defaults(scenario=name)
     broker = made.add_argument_group("broker")
     plain, secure = ports
-    uri = f"{plain}://, or {secure}:// with ?cacertfile=FILE or ?verify=verify_none; default {default_uri}"
-    address = partial(_address, ports=ports)
-    add(broker, "-h --uri", "URL", address, uri, address(default_uri))
+    uri = f"{plain}://, or {secure}:// with ?cacertfile=FILE or ?verify=verify_none"
+    add(broker, "-h --uri", "URL", partial(_address, ports=ports), uri, default_uri)
     add(broker, "--pid", "PID", count, "the broker's process on this machine, for CPU time and memory")
     output = made.add_argument_group("output")
-    add(output, "-i --interval", "T", _interval, "interval of progress lines, default 1s", 1.0)
+    add(output, "-i --interval", "T", _interval, "interval of progress lines", "1s")
     document = "write the result as JSON to FILE, or print it instead of the table"
     output.add_argument("-j", "--json", metavar="FILE", nargs="?", const="-", help=document)
     add(output, "--plot", "FILE", Path, "draw the result as one HTML page")
@@ -164,22 +162,17 @@ def add_flow(group: argparse._ActionsContainer, consumer: str = "consumer") -> N
 
 
 def add_load(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add the options for publishing and consuming, and return their group.
-
-    Shapes: `producers`, `consumers`, `size` (bytes), `confirm` (window or 0), `pmessages`, `cmessages` (or None),
-    `rate`, `consumer_rate` (per second and connection, or None), `prefetch` (0: no limit), `autoack`, `ack_every`,
-    `flags`, `processes`, `unsent` (bytes, 0: the kernel's default), `queue_args`, `ceiling`.
-    """
+    """Add the options for publishing and consuming, and return their group."""
     load = parser.add_argument_group("load")
-    add(load, "-x --publishers --producers", "N", count_or_none, "number of them, default 1", 1)
-    add(load, "-y --consumers", "N", count_or_none, "number of them, default 1", 1)
-    add(load, "-s --size", "SIZE", size, f"size of a body, default {STAMP_BYTES} bytes", STAMP_BYTES)
+    add(load, "-x --publishers --producers", "N", count_or_none, "number of them", 1)
+    add(load, "-y --consumers", "N", count_or_none, "number of them", 1)
+    add(load, "-s --size", "SIZE", size, "size of a body in bytes", STAMP_BYTES)
     add(load, "-c --confirm", "N", count_or_none, "use confirms, with at most N unconfirmed messages", 0)
     add_flow(load)
     prefetch = at_most(count_or_none, 0xFFFF, "AMQP can say")
     add(load, "-q --qos -P --prefetch", "N", prefetch, "unacked messages per consumer (default no limit)", 0)
     add_switch(load, "-a --autoack", "consume without acks")
-    add(load, "-A --multi-ack-every --ack", "N", count, "one ack for N messages (default 1)", 1, "ack_every")
+    add(load, "-A --multi-ack-every --ack", "N", count, "one ack for N messages", 1, "ack_every")
     flag = load.add_argument("-f", "--flag", dest="flags", metavar="FLAG", action="append", default=[])
     flag.choices, flag.help = ("persistent", "mandatory"), "persistent or mandatory; can be repeated"
     load.add_argument("--persistent", dest="flags", action="append_const", const="persistent", help="as -f persistent")

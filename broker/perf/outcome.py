@@ -236,10 +236,8 @@ def cost_figures(
 
 def time_figures(name: str, times: Histogram) -> dict[str, Figure]:
     """Return the median and the 99th percentile as figures; none if nothing was counted."""
-    if not times.count:
-        return {}
-    p50, p99 = times.percentiles((50, 99))
-    return {f"{name}_p50": Figure(p50 / 1e3, "us"), f"{name}_p99": Figure(p99 / 1e3, "us")}
+    pair = LatencyPair.of(times)
+    return {f"{name}_p50": Figure(pair.p50, "us"), f"{name}_p99": Figure(pair.p99, "us")} if pair else {}
 
 
 def _per(count: int, seconds: float) -> float:

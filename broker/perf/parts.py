@@ -11,13 +11,14 @@ from broker.perf.crew import Crowd
 from broker.perf.faults import Fault, Refusal
 from broker.perf.histogram import Histogram
 from broker.perf.machine import make_room
-from broker.perf.peer import Address, PeerConnection
+from broker.perf.peer import Address, PeerConnection, PeerSocket, RelayPeer
 from broker.perf.receiver import DeliveryQuota, Receiver, ReceiverPace, Watch
 from broker.perf.sender import Sender, SenderPace
 from broker.perf.spool import CHUNK_BYTES, Material, Spool
 from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG, FRAME_MAX_BYTES, FRAME_OVERHEAD_BYTES, PUBLISH_CHANNEL
 
 _SPOOLS_BYTES: Final = 268_435_456  # of all publishers of a process
+_NO_STRIDE: Final = 1 << 62  # bytes: a relay confirms no message
 _FLUSH_NS: Final = 1_000_000_000  # to finish partly sent messages at the end of the run
 _CONFIRM_NS: Final = 5_000_000_000  # to receive their confirms
 _SETTLE_LIMIT_S: Final = 30.0
@@ -39,6 +40,7 @@ class Publishers(Crowd):
         """Connect all publishers. Raises: Refusal, OSError."""
         self.timers_per_s = (share.load.per_s or 0.0) * len(share.numbers)
         self._confirm_times = Histogram()
+        self.times = {"confirm_times": self._confirm_times}
         self._share = share
         count = len(share.numbers)
         make_room(count)
@@ -49,15 +51,8 @@ class Publishers(Crowd):
 
     def _member(self, number: int, room_bytes: int) -> Sender:
         load = self._share.load
-        peer = PeerConnection(load.address, PUBLISH_CHANNEL, unsent_bytes=load.unsent_bytes)
-        body_bytes, most_bytes = load.material.body_bytes, peer.frame_max_bytes
-        if min(body_bytes + FRAME_OVERHEAD_BYTES, FRAME_MAX_BYTES) > most_bytes:
-            raise Refusal(f"a body of {body_bytes} bytes needs larger frames than the broker's, of {most_bytes} bytes")
-        if load.window:
-            peer.select_confirms()
         spool = Spool(load.material, load.first_key(number), room_bytes)
-        slice_bytes = min(load.unsent_bytes or CHUNK_BYTES, CHUNK_BYTES)
-        return Sender(peer, spool, load.pace(number), self._confirm_times, slice_bytes)
+        return Sender(_publisher(load, spool), spool, load.pace(number), self._confirm_times, load.unsent_bytes)
 
     def start(self, at_ns: int) -> None:
         """Start the schedules, each slightly later than the one before."""
@@ -76,7 +71,7 @@ class Publishers(Crowd):
             return True
         if not self.stop_ns:
             return False
-        if any(member.blocked_for for member in self.members):
+        if any(member.scanner.blocked_for for member in self.members):
             return True
         flushing = any(not member.flushed for member in self.members)
         return now_ns - self.stop_ns > (_FLUSH_NS if flushing else _CONFIRM_NS)
@@ -92,7 +87,7 @@ class Publishers(Crowd):
             figures["fault"] = f"the broker has not read everything {_SETTLE_LIMIT_S:.0f} s after the last message"
         except (Fault, OSError) as error:
             figures["fault"] = str(error)
-        blocked_for = next((member.blocked_for for member in self.members if member.blocked_for), "")
+        blocked_for = next(filter(None, (member.scanner.blocked_for for member in self.members)), "")
         return figures | {"tally": self.tally(), "blocked_for": blocked_for, "ended_ns": time.monotonic_ns()}
 
     def _unsettled(self) -> bool:
@@ -101,9 +96,18 @@ class Publishers(Crowd):
         asked = load.material.mandatory or not self.stop_ns
         return whole and asked and not load.material.relayed and not load.window
 
-    def histograms(self) -> dict[str, Histogram]:
-        """Return the confirm latencies."""
-        return {"confirm_times": self._confirm_times}
+
+def _publisher(load: Load, spool: Spool) -> PeerSocket:
+    """Return a publishing connection. Raises: Refusal, OSError."""
+    if load.material.relayed:
+        return RelayPeer(load.address, spool.stride if load.window else _NO_STRIDE, load.unsent_bytes)
+    peer = PeerConnection(load.address, PUBLISH_CHANNEL, unsent_bytes=load.unsent_bytes)
+    body_bytes, most_bytes = load.material.body_bytes, peer.frame_max_bytes
+    if min(body_bytes + FRAME_OVERHEAD_BYTES, FRAME_MAX_BYTES) > most_bytes:
+        raise Refusal(f"a body of {body_bytes} bytes needs larger frames than the broker's, of {most_bytes} bytes")
+    if load.window:
+        peer.select_confirms()
+    return peer
 
 
 class Consumers(Crowd):
@@ -112,6 +116,7 @@ class Consumers(Crowd):
     def __init__(self, share: Share) -> None:
         """Connect all consumers and start them. Raises: Refusal, OSError."""
         self._watch = Watch(share.load.demand.body_bytes)
+        self.times = self._watch.histograms()
         self._quota = DeliveryQuota(self._limit(share))
         make_room(len(share.numbers))
         self.members: Sequence[Receiver] = [
@@ -122,6 +127,9 @@ class Consumers(Crowd):
         return share.load.deliveries
 
     def _connect(self, load: Load, consumer: int) -> Iterator[Receiver]:
+        if load.material.relayed:
+            yield Receiver(RelayPeer(load.address, 0), load.demand, self._watch, self._quota)
+            return
         peer, queues = PeerConnection(load.address, CONSUME_CHANNEL), load.queues[consumer]
         auto_ack = not load.demand.ack_every
         for number, queue in enumerate(queues):
@@ -144,10 +152,6 @@ class Consumers(Crowd):
             if not fault:
                 member.finish(_ACK_LIMIT_S)
         return {"tally": self.tally(), "ended_ns": max(member.last_ns for member in self.members)}
-
-    def histograms(self) -> dict[str, Histogram]:
-        """Return the message latencies."""
-        return self._watch.histograms()
 
 
 @dataclass(frozen=True, slots=True)

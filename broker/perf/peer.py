@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from struct import Struct
 from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -23,10 +24,12 @@ Pending = TypeVar("Pending", bytes, memoryview)
 
 CALL_LIMIT_S = 30.0
 _CLOSE_LIMIT_S = 2.0
+_NOTICES = (wire.CONNECTION_BLOCKED, wire.CONNECTION_UNBLOCKED)  # of no interest to a connection without messages
 _CALLS_AT_ONCE = 100  # few enough for the answers to fit into the socket buffer meanwhile
 AMQP_PORTS = MappingProxyType({"amqp": 5672, "amqps": 5671})
 NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 LOGIN = re.compile(r"//\S*@")
+RELAY_HEAD: Final = Struct(">Q")
 ROOM_BYTES: Final = 1 << 20
 _ROOM: Final = bytearray(ROOM_BYTES)  # which all connections of a process read into, one after the other
 _VIEW: Final = memoryview(_ROOM)
@@ -149,6 +152,16 @@ def next_frame(buffer: bytearray) -> tuple[int, bytes] | None:
     return kind, payload
 
 
+def answers(payload: bytes, awaited: tuple[int, int]) -> bool:
+    """Return whether a method is the awaited one, False for a notice. Raises: Refusal for any other."""
+    name = wire.METHOD_HEAD.unpack_from(payload)
+    if name in (wire.CONNECTION_CLOSE, wire.CHANNEL_CLOSE):
+        raise Refusal(reason(payload))
+    if name not in (awaited, *_NOTICES):
+        raise Refusal(f"the broker sent method {name} unasked")
+    return name == awaited
+
+
 def send_some(end: socket.socket, pending: Pending) -> Pending:
     """Send what a non-blocking socket accepts and return the rest. Raises: OSError."""
     try:
@@ -204,6 +217,20 @@ class PeerSocket:
         self.socket.close()
 
 
+class RelayPeer(PeerSocket):
+    """A connection to the bare relay: a head takes the place of AMQP's handshakes, and a byte answers it."""
+
+    def __init__(self, address: Address, stride_bytes: int, unsent_bytes: int = 0) -> None:
+        """Connect a publisher, of whose messages each `stride_bytes` are confirmed, or a consumer with 0.
+
+        Raises: Refusal, OSError.
+        """
+        super().__init__(address.connect(CALL_LIMIT_S, 0, unsent_bytes))
+        self.socket.sendall(RELAY_HEAD.pack(stride_bytes))
+        self.receive()
+        self.received.clear()
+
+
 class PeerConnection(PeerSocket):
     """A connection of AMQP with one open channel."""
 
@@ -238,13 +265,9 @@ class PeerConnection(PeerSocket):
 
     def await_method(self, answer: tuple[int, int]) -> bytes:
         """Return the payload of the next method frame, which must be `answer`. Raises: Refusal."""
-        payload = self._method_payload()
-        name = wire.METHOD_HEAD.unpack_from(payload)
-        if name == answer:
-            return payload
-        if name in (wire.CONNECTION_CLOSE, wire.CHANNEL_CLOSE):
-            raise Refusal(reason(payload))
-        raise Refusal(f"method {name} came in place of {answer}")
+        while not answers(payload := self._method_payload(), answer):
+            continue
+        return payload
 
     def _method_payload(self) -> bytes:
         while True:
@@ -280,10 +303,6 @@ class PeerConnection(PeerSocket):
         requests = (wire.queue_declare(self.channel, name, durable=False, passive=True) for name in names)
         return [_message_count(answer) for answer in self.call_all(requests, wire.QUEUE_DECLARE_OK)]
 
-    def bind(self, queue: str, exchange: str, binding_key: str) -> None:
-        """Bind a queue to an exchange."""
-        self.call(wire.queue_bind(self.channel, queue, exchange, binding_key), wire.QUEUE_BIND_OK)
-
     def delete(self, queue: str, exchange: str) -> None:
         """Delete a queue and an exchange."""
         self.call(wire.queue_delete(self.channel, queue), wire.QUEUE_DELETE_OK)
@@ -299,10 +318,6 @@ class PeerConnection(PeerSocket):
             self.call(wire.basic_qos(self.channel, prefetch), wire.BASIC_QOS_OK)
         request = wire.basic_consume(self.channel, queue, tag, auto_ack=auto_ack)
         self.call(request, wire.BASIC_CONSUME_OK)
-
-    def settle(self) -> None:
-        """Wait until the broker has read everything sent on the channel: one round trip after the last ack."""
-        self.call(self.round_trip, wire.BASIC_QOS_OK)
 
     def close(self) -> None:
         """Close the connection as the specification says, so that no broker logs a warning for it.

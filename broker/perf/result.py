@@ -40,42 +40,36 @@ def _decoded(kind: Any, value: Any, where: str) -> Any:
         return None if value is None else _decoded(inner[0], value, where)
     accepted, expected = _EXPECTED[dict if is_dataclass(origin) else origin]
     if type(value) not in accepted or (origin is float and not abs(value) <= _MOST):
-        raise _other(value, expected, where)
+        found = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else None
+        raise _bad(where, f"expected {expected}, found {found or _cut(json.dumps(value))}")
     if is_dataclass(origin):
         return _decoded_dataclass(kind, value, where)
     if origin is dict:
-        return {name: _decoded(inner[1], item, _under(where, name)) for name, item in value.items()}
+        return {name: _decoded(inner[1], item, f"{where}.{_cut(name)}") for name, item in value.items()}
     if origin is tuple:
         kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
         if len(value) != len(kinds):
-            raise BadDocument(f"{where}: expected a list of {len(kinds)}, found one of {len(value)}")
+            raise _bad(where, f"expected a list of {len(kinds)}, found one of {len(value)}")
         items = enumerate(zip(kinds, value, strict=True))
         return tuple(_decoded(kind, item, f"{where}[{at}]") for at, (kind, item) in items)
     return value
 
 
 def _decoded_dataclass(kind: Any, given: dict[str, Any], where: str) -> Any:
-    hints = get_type_hints(kind)
-    known = {field.name: field for field in fields(kind)}
-    for name in given:
-        if name not in known:
-            raise BadDocument(f"{_under(where, _cut(name))}: unknown")
+    hints, known = get_type_hints(kind), {field.name: field for field in fields(kind)}
     made = {}
+    for name, value in given.items():
+        if name not in known:
+            raise _bad(f"{where}.{_cut(name)}", "unknown")
+        made[name] = _decoded(hints[name], value, f"{where}.{name}")
     for name, one in known.items():
-        if name in given:
-            made[name] = _decoded(hints[name], given[name], _under(where, name))
-        elif one.default is MISSING and one.default_factory is MISSING:
-            raise BadDocument(f"{_under(where, name)}: missing")
+        if name not in given and one.default is MISSING and one.default_factory is MISSING:
+            raise _bad(f"{where}.{name}", "missing")
     return kind(**made)
 
 
-def _other(value: Any, expected: str, where: str) -> BadDocument:
-    found = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else _cut(json.dumps(value))
-    return BadDocument(f"{where + ': ' if where else ''}expected {expected}, found {found}")
-
-
-def _under(where: str, name: str) -> str:
-    return f"{where}.{_cut(name)}" if where else _cut(name)
+def _bad(where: str, problem: str) -> BadDocument:
+    return BadDocument(f"{where.removeprefix('.')}: {problem}")
 
 
 def _cut(text: str) -> str:

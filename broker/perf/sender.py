@@ -24,15 +24,12 @@ class Schedule:
     Invariant: of the messages due at `now`, the last has `due_ns` <= `now`, and the next has a later one.
     """
 
-    def __init__(self, per_s: float) -> None:
+    def __init__(self, per_s: float, start_ns: int) -> None:
+        """Set the rate and the due time of the first message."""
         rate = Fraction(per_s).limit_denominator(_MOST_PARTS)
         self._period = 10**9 * rate.denominator  # nanoseconds of `_times` messages
         self._times = max(1, rate.numerator)
-        self._start_ns = 0
-
-    def start(self, at_ns: int) -> None:
-        """Set the due time of the first message."""
-        self._start_ns = at_ns
+        self._start_ns = start_ns
 
     def due_ns(self, number: int) -> int:
         """Return when a message is due; numbers start at 0."""
@@ -63,14 +60,9 @@ class Sender:
     """
 
     def __init__(
-        self,
-        peer: PeerSocket,
-        spool: Spool,
-        pace: SenderPace,
-        confirm_times: Histogram,
-        slice_bytes: int = CHUNK_BYTES,
+        self, peer: PeerSocket, spool: Spool, pace: SenderPace, confirm_times: Histogram, slice_bytes: int = 0
     ) -> None:
-        """`slice_bytes` is how much is stamped with one time and given to the kernel at once."""
+        """`slice_bytes` bounds how much is stamped with one time and given to the kernel at once; 0: CHUNK_BYTES."""
         self.peer = peer
         self.confirm_times = confirm_times
         self._socket = peer.socket
@@ -78,10 +70,10 @@ class Sender:
         self._view = memoryview(spool.buffer)
         self._pace = pace
         self._limit = NEVER_NS if pace.messages is None else pace.messages
-        self._schedule = Schedule(pace.per_s) if pace.per_s else None
+        self._schedule: Schedule | None = None
         self.scanner = peer.scanner(lenient=True)
         self._pending = self._view[:0]
-        self._chunk_bytes = min(slice_bytes, spool.length)
+        self._chunk_bytes = min(slice_bytes or CHUNK_BYTES, CHUNK_BYTES, spool.length)
         self._at = 0
         self._taken = 0
         self._confirmed = 0
@@ -90,8 +82,8 @@ class Sender:
 
     def start(self, at_ns: int) -> None:
         """Start the schedule."""
-        if self._schedule:
-            self._schedule.start(at_ns)
+        if self._pace.per_s:
+            self._schedule = Schedule(self._pace.per_s, at_ns)
         self._socket.setblocking(False)
 
     def stop(self) -> None:
@@ -108,13 +100,8 @@ class Sender:
         return self._confirmed - self.scanner.nacked
 
     def tally(self) -> RunTally:
-        nacked, returned, blocked = self.scanner.nacked, self.scanner.returned, bool(self.blocked_for)
+        nacked, returned, blocked = self.scanner.nacked, self.scanner.returned, bool(self.scanner.blocked_for)
         return RunTally(self.published, self.confirmed, nacked, returned, blocked=blocked)
-
-    @property
-    def blocked_for(self) -> str:
-        """The reason why the broker blocks this publisher; empty while it does not."""
-        return self.scanner.blocked_for
 
     @property
     def flushed(self) -> bool:

@@ -60,10 +60,6 @@ class RunTopology:
             requests = (wire.queue_bind(peer.channel, queue, self.exchange, key) for queue, key in some)
             peer.call_all(requests, wire.QUEUE_BIND_OK)
 
-    def ready(self, peer: PeerConnection) -> int:
-        """Return the number of messages in the queues. Raises: Refusal, OSError."""
-        return sum(peer.queue_counts(self.queues))
-
     def remove(self, peer: PeerConnection) -> None:
         """Remove the objects of the run. Raises: Refusal, OSError."""
         if self.own_queues and not self.predeclared:
@@ -74,10 +70,7 @@ class RunTopology:
 
 
 def add_addressing(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name exchange, queues and routing keys.
-
-    Shapes: `queue`, `exchange`, `routing_key` (None if not given), `queues`, `keys`, `type`, `predeclared`.
-    """
+    """Add the options that name exchange, queues and routing keys."""
     group = parser.add_argument_group("addressing (what you name is kept, the rest is deleted after the run)")
     add(group, "-u --queue", "NAME", _name, "the queue; by default one that the run declares and deletes")
     add(group, "--queues", "N", count, "N queues, NAME-0001 and so on", 1)

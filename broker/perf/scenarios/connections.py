@@ -8,33 +8,29 @@ import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count as numbers_from
-from typing import Any, Final
+from functools import partial
+from itertools import count
+from typing import Any, Final, cast
 
 from broker.figures.numerals import rate_text
-from broker.perf import wire
-from broker.perf.conversation import Conversation
+from broker.perf import flags, wire
 from broker.perf.crew import Interruption
-from broker.perf.faults import Fault, Refusal
-from broker.perf.flags import (
-    add,
-    add_scenario,
-    add_switch,
-    add_time,
-    at_most,
-    count,
-    count_or_none,
-    duration,
-    heartbeat,
-    rate,
-    seconds_of,
-)
+from broker.perf.faults import BrokenStream, Fault, Refusal, Stalled
 from broker.perf.histogram import Histogram
 from broker.perf.machine import ProcessTree, Stopwatch, TreeUsage, make_room
 from broker.perf.outcome import cost_figures, document, generator, time_figures, used
-from broker.perf.peer import Address, Ask, PeerConnection, Script, closing, opening
+from broker.perf.peer import (
+    CALL_LIMIT_S,
+    Address,
+    Ask,
+    PeerConnection,
+    Script,
+    answers,
+    closing,
+    next_frame,
+    opening,
+)
 from broker.perf.progress import RunProgress
 from broker.perf.result import Figure, Result
 from broker.perf.scenarios import SCENARIOS
@@ -44,6 +40,92 @@ _EXCHANGE: Final = "amq.topic"
 _ON_A_QUEUE: Final = frozenset({"bindings", "consumers"})
 _MOST_CHANNELS: Final = 65_535
 _TURN_S: Final = 0.2
+_BEAT: Final = wire.frame(wire.HEARTBEAT, 0, b"")
+_NOTHING: Final = (0, 0)  # the name of no method
+_SILENT: Final = f"no answer from the broker for {CALL_LIMIT_S:.0f} s"
+
+
+class Conversation(asyncio.Protocol):
+    """One of thousands of connections on one event loop; `ended` is told when it is no longer open.
+
+    Invariant: `fault` is the reason why the connection ended; None while it is open, and after connection.close-ok.
+    """
+
+    def __init__(self, ended: Callable[[Conversation], None], heartbeat_s: float = 0) -> None:
+        """Send nothing of AMQP but heartbeats, twice per interval, before a script."""
+        self.fault: Fault | None = None
+        self._beat_s = heartbeat_s / 2
+        self._ended = ended
+        self._open = True
+        self._transport: asyncio.Transport
+        self._received = bytearray()
+        self._awaited = _NOTHING
+        self._waiting: asyncio.Future[bytes] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if self._beat_s:
+            asyncio.get_running_loop().call_later(self._beat_s, self._beat)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass the answer to the waiting script."""
+        self._received += data
+        try:
+            while self._open and (found := next_frame(self._received)) is not None:
+                self._take(*found)
+        except Fault as fault:
+            self.end(fault)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        why = f"the connection is gone: {getattr(exc, 'strerror', None) or exc}"
+        self.end(Refusal(why if exc else "the broker closed the socket"))
+
+    async def follow(self, script: Script) -> bool:
+        """Send the requests of a script, each after the answer to the one before; return whether all were answered."""
+        loop = asyncio.get_running_loop()
+        payload: Any = None  # which starts the script
+        while self.fault is None:
+            try:
+                request, self._awaited = script.send(payload)
+            except StopIteration:
+                return True
+            self._waiting = loop.create_future()
+            self._transport.write(request)
+            limit = loop.call_later(CALL_LIMIT_S, self.end, Stalled(_SILENT))
+            payload = await self._waiting
+            limit.cancel()
+        return False
+
+    def end(self, fault: Fault | None = None) -> None:
+        """Close the socket without a closing handshake; with a fault, end the script that waits, too."""
+        if not self._open:
+            return
+        self._open, self.fault = False, fault
+        self._transport.abort()
+        if fault is not None:
+            self._wake(b"")
+        self._ended(self)
+
+    def _beat(self) -> None:
+        """Send a heartbeat, now and as often as agreed, while the connection is open."""
+        if self._open:
+            self._transport.write(_BEAT)
+            asyncio.get_running_loop().call_later(self._beat_s, self._beat)
+
+    def _take(self, kind: int, payload: bytes) -> None:
+        """Take a frame. Raises: Refusal, BrokenStream."""
+        if kind not in (wire.METHOD, wire.HEARTBEAT):
+            raise BrokenStream(f"a frame of type {kind} where no message is awaited")
+        if kind == wire.HEARTBEAT or not answers(payload, self._awaited):
+            return
+        if self._awaited == wire.CONNECTION_CLOSE_OK:
+            self.end()
+        self._awaited = _NOTHING
+        self._wake(payload)
+
+    def _wake(self, payload: bytes) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(payload)
 
 
 class ScriptedRun:
@@ -95,20 +177,17 @@ class ScriptedRun:
 
     async def dial(self, script: Script) -> Conversation | None:
         """Return a new conversation that has followed `script`; None, with the fault, if it could not."""
+        address, made = self.address, partial(Conversation, self._forget, self._heartbeat_s)
+        connect = asyncio.get_running_loop().create_connection
         try:
-            talk = await Conversation.connect(self.address, self._forget, self._heartbeat_s)
+            tls = address.tls_context() if address.tls else None
+            async with asyncio.timeout(CALL_LIMIT_S):
+                _, talk = await connect(made, address.host, address.port, ssl=tls, family=address.family)
         except OSError as error:
             self._note(Refusal(f"no more connections: {error.strerror or error}"))
             return None
         self.open.add(talk)
-        return talk if await self.follow(talk, script) else None
-
-    async def follow(self, talk: Conversation, script: Script) -> bool:
-        """Return whether the conversation could follow a script to its end."""
-        with suppress(Fault):  # which `_forget` has noted
-            await talk.follow(script)
-            return True
-        return False
+        return talk if await talk.follow(script) else None
 
     def result(self, figures: Mapping[str, Figure], failures: Iterable[str], busy_share: float) -> Result:
         """Return the result document, after closing what is still open."""
@@ -136,15 +215,15 @@ class ScriptedRun:
 
 def add_connections(commands: Any) -> None:
     """Add the scenario's parser."""
-    parser = add_scenario(commands, "connections", SCENARIOS["connections"])
+    parser = flags.add_scenario(commands, "connections", SCENARIOS["connections"])
     load = parser.add_argument_group("connections")
-    add(load, "-n --connections", "N", count, "number of connections, default 1000", 1000)
-    channels = at_most(count_or_none, _MOST_CHANNELS, "AMQP can number")
-    add(load, "-X --channels", "N", channels, "channels per connection, default 1", 1)
-    add(load, "-w --at-once", "N", count, "simultaneous handshakes, default 1", 1)
-    add(load, "-r --rate", "R", rate, "open at most R per second")
-    add(load, "-z --hold", "T", duration, "hold them for T, default 2s", 2.0)
-    add(load, "--heartbeat", "T", heartbeat, "heartbeat, default 60s; 0: none", 60)
+    flags.add(load, "-n --connections", "N", flags.count, "number of connections", 1000)
+    channels = flags.at_most(flags.count_or_none, _MOST_CHANNELS, "AMQP can number")
+    flags.add(load, "-X --channels", "N", channels, "channels per connection", 1)
+    flags.add(load, "-w --at-once", "N", flags.count, "simultaneous handshakes", 1)
+    flags.add(load, "-r --rate", "R", flags.rate, "open at most R per second")
+    flags.add(load, "-z --hold", "T", flags.duration, "hold them for T", "2s")
+    flags.add(load, "--heartbeat", "T", flags.heartbeat, "heartbeat, 0 for none", "60s")
 
 
 def run_connections(options: argparse.Namespace, progress: RunProgress) -> Result:
@@ -193,7 +272,7 @@ class Gathering(ScriptedRun):
 
     async def _close(self, talk: Conversation, times: Histogram) -> None:
         begun_ns = time.monotonic_ns()
-        if await self.follow(talk, closing()):
+        if await talk.follow(closing()):
             times.record(time.monotonic_ns() - begun_ns)
 
     async def _hold(self) -> None:
@@ -218,7 +297,7 @@ class Gathering(ScriptedRun):
 
         A fault or Ctrl-C stops further work, unless it is the `last`.
         """
-        began_s, numbers, ends = time.monotonic(), iter(range(total)), numbers_from(1)
+        began_s, numbers, ends = time.monotonic(), iter(range(total)), count(1)
 
         async def worker() -> None:
             for number in numbers:
@@ -241,20 +320,17 @@ class Gathering(ScriptedRun):
 
 def add_churn(commands: Any) -> None:
     """Add the scenario's parser."""
-    parser = add_scenario(commands, "churn", SCENARIOS["churn"])
+    parser = flags.add_scenario(commands, "churn", SCENARIOS["churn"])
     load = parser.add_argument_group("churn")
     load.add_argument("kind", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
-    add(load, "-w --workers", "N", count, "number of workers with a connection each, default 4", 4)
-    add_time(load)
-    add(load, "-C --cycles", "N", count, "make and remove N in total")
-    add_switch(load, "--durable", "use durable queues, which are written to disk")
+    flags.add(load, "-w --workers", "N", flags.count, "number of workers with a connection each", 4)
+    flags.add_time(load)
+    flags.add(load, "-C --cycles", "N", flags.count, "make and remove N in total")
+    flags.add_switch(load, "--durable", "use durable queues, which are written to disk")
 
 
 def run_churn(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Create and delete until the time is over.
-
-    Raises: Fault, OSError if not even the first object could be created.
-    """
+    """Create and delete until the time is over. Raises: Fault, OSError if not even one object could be created."""
     with Interruption() as interruption:
         return asyncio.run(Churn(options, progress, interruption, options.workers).run())
 
@@ -270,14 +346,14 @@ class Churn(ScriptedRun):
         if kind != "connections":
             talks = await asyncio.gather(*(self.dial(worker.begin()) for worker in workers))
         before, watch = self.usage(), Stopwatch()
-        quota.until_s = time.monotonic() + (seconds_of(self.options) or math.inf)
+        quota.until_s = time.monotonic() + (flags.seconds_of(self.options) or math.inf)
         async with asyncio.TaskGroup() as group:
             telling = group.create_task(self._tell(quota))
             await asyncio.gather(*(self._churn(*pair, quota) for pair in zip(workers, talks, strict=True)))
             took_s, busy_share, after = watch.seconds(), watch.busy_share(), self.usage()
             telling.cancel()
         held = [(talk, worker) for talk, worker in zip(talks, workers, strict=True) if talk is not None]
-        await asyncio.gather(*(self.follow(talk, worker.end()) for talk, worker in held if talk in self.open))
+        await asyncio.gather(*(talk.follow(worker.end()) for talk, worker in held if talk in self.open))
         if not quota.cycles and self.fault is not None:
             raise self.fault
         figures = {
@@ -294,7 +370,7 @@ class Churn(ScriptedRun):
         """Repeat a worker's cycle, one of connections on a new connection each time."""
         while quota.take():
             cycle = quota.cycle(*worker.pair())
-            await (self.follow(talk, cycle) if talk else self.dial(cycle))
+            await (talk.follow(cycle) if talk else self.dial(cycle))
 
     async def _tell(self, quota: CycleQuota) -> None:
         while True:
@@ -369,11 +445,8 @@ class CycleWorker:
             case "queues":
                 return _said(self._declare), _said(self._delete)
             case "bindings":
-                binding = (
-                    self._queue,
-                    _EXCHANGE,
-                    f"perf.{self._number}.*.#",
-                )  # always new, like those of short-lived clients
+                key = f"perf.{self._number}.*.#"  # always new, like those of short-lived clients
+                binding = self._queue, _EXCHANGE, key
                 made = wire.queue_bind(1, *binding), wire.QUEUE_BIND_OK
                 return _said(made), _said((wire.queue_unbind(1, *binding), wire.QUEUE_UNBIND_OK))
         cancel = wire.method(1, wire.BASIC_CANCEL, wire.short_string("churn") + b"\x00")

@@ -9,25 +9,9 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from broker.perf import wire
+from broker.perf import flags, wire
 from broker.perf.conductor import stage
 from broker.perf.faults import BadOptions
-from broker.perf.flags import (
-    add,
-    add_load,
-    add_scenario,
-    add_switch,
-    add_time,
-    check_sides,
-    count,
-    load_of,
-    material_of,
-    processes_of,
-    seconds_of,
-    share,
-    size,
-    spread,
-)
 from broker.perf.outcome import RunOutcome, RunTally, cost_figures, time_figures
 from broker.perf.parts import Consumers, Load, Share
 from broker.perf.peer import PeerConnection, send_some
@@ -41,30 +25,23 @@ from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
 
 _KEYS: Final = 10_000
 _RATE: Final = 1000.0  # of latency
-_CONSUMERS: Final = 50  # of fanout
 _MATCH_ALL: Final = ("fan.*.#", "fan.#", "*.*.*", "#")  # binding keys, used in rotation; each matches every key
-_BINDINGS: Final = 10_000  # of routing
-_QUEUES: Final = 10  # of routing
 _WINDOW: Final = 1000
 _SEED: Final = 20_240_229
 _MOST_BINDINGS: Final = 5_000_000  # higher numbers match no binding
-_PAIRS: Final = 8  # of pingpong
 _END_NS: Final = 5_000_000_000  # for the messages of pingpong that are in flight at the end
 _SHAPES: Final = ("route.{0}.*.*", "route.*.*.{0}", "*.{0}.#", "#.{0}")  # of binding keys, used in rotation
 
 
 def add_throughput(commands: Any) -> None:
     """Add the parser of throughput."""
-    parser = add_scenario(commands, "throughput", SCENARIOS["throughput"])
-    add_time(add_load(parser))
+    parser = flags.add_scenario(commands, "throughput", SCENARIOS["throughput"])
+    flags.add_time(flags.add_load(parser))
     add_addressing(parser)
 
 
 def run_throughput(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Run any number of publishers, consumers and queues, at full speed or at a rate.
-
-    Raises: BadOptions, Fault, RunFailed, OSError.
-    """
+    """Run at full speed, or at a rate. Raises: BadOptions, Fault, RunFailed, OSError."""
     topology, load = addressed(options)
     with stage(options, topology, progress) as here:
         return here.result(here.run(load, count_queued=True))
@@ -72,16 +49,16 @@ def run_throughput(options: argparse.Namespace, progress: RunProgress) -> Result
 
 def addressed(options: argparse.Namespace) -> tuple[RunTopology, Load]:
     """Resolve the options of throughput or latency into the topology and the load. Raises: BadOptions."""
-    check_sides(options)
+    flags.check_sides(options)
     topology, keys, copies = addressing_of(options)
-    material = material_of(options, topology.exchange, keys)
-    return topology, load_of(options, material, topology.queues, copies=copies)
+    material = flags.material_of(options, topology.exchange, keys)
+    return topology, flags.load_of(options, material, topology.queues, copies=copies)
 
 
 def add_latency(commands: Any) -> None:
     """Add the parser of latency."""
-    parser = add_scenario(commands, "latency", f"{SCENARIOS['latency']}; default {_RATE:g} messages per second")
-    add_time(add_load(parser))
+    parser = flags.add_scenario(commands, "latency", f"{SCENARIOS['latency']}; default {_RATE:g} messages per second")
+    flags.add_time(flags.add_load(parser))
     add_addressing(parser)
     parser.set_defaults(rate=_RATE)
 
@@ -97,7 +74,7 @@ def run_latency(options: argparse.Namespace, progress: RunProgress) -> Result:
     """
     if options.size < DUE_BYTES:
         raise BadOptions(f"--size {options.size}: the time that is measured from takes {DUE_BYTES} bytes of the body")
-    check_sides(options, both="latency needs a publisher and a consumer")
+    flags.check_sides(options, both="latency needs a publisher and a consumer")
     topology, load = addressed(options)
     with stage(options, topology, progress) as here:
         outcome = here.run(load, count_queued=True)
@@ -107,57 +84,51 @@ def run_latency(options: argparse.Namespace, progress: RunProgress) -> Result:
 
 def add_fanout(commands: Any) -> None:
     """Add the parser of fanout."""
-    parser = add_scenario(commands, "fanout", f"{SCENARIOS['fanout']}; default {_CONSUMERS} queues (-y)")
-    load = add_load(parser)
-    add(load, "--keys", "N", count, f"number of routing keys, default {_KEYS}", _KEYS)
-    add_time(load)
-    parser.set_defaults(consumers=_CONSUMERS)
+    parser = flags.add_scenario(commands, "fanout", SCENARIOS["fanout"])
+    load = flags.add_load(parser)
+    flags.add(load, "--keys", "N", flags.count, "number of routing keys", _KEYS)
+    flags.add_time(load)
+    parser.set_defaults(consumers=50)
 
 
 def run_fanout(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Route each message to many queues, each with a wildcard binding and a consumer of its own.
-
-    Raises: BadOptions, Fault, RunFailed, OSError.
-    """
-    check_sides(options, both="fanout needs a publisher and a consumer")
+    """Run a consumer for each of many queues. Raises: BadOptions, Fault, RunFailed, OSError."""
+    flags.check_sides(options, both="fanout needs a publisher and a consumer")
     own = own_name()
     queues = numbered(own, options.consumers)
     bindings = tuple((queue, _MATCH_ALL[number % len(_MATCH_ALL)]) for number, queue in enumerate(queues))
     topology = RunTopology(tuple(queues), own, bindings=bindings, arguments=dict(options.queue_args))
-    material = material_of(options, own, [f"fan.{number % 97:02d}.{number:08d}" for number in range(options.keys)])
+    keys = [f"fan.{number % 97:02d}.{number:08d}" for number in range(options.keys)]
+    material = flags.material_of(options, own, keys)
     copies = None if options.queue_args else len(queues)
-    load = load_of(options, material, queues, copies=copies)
+    load = flags.load_of(options, material, queues, copies=copies)
     with stage(options, topology, progress) as here:
         return here.result(here.run(load, count_queued=True))
 
 
 def add_routing(commands: Any) -> None:
     """Add the parser of routing."""
-    parser = add_scenario(commands, "routing", SCENARIOS["routing"])
-    load = add_load(parser)
-    add(load, "--bindings", "N", count, f"number of bindings, default {_BINDINGS}", _BINDINGS)
-    add(load, "--match", "SHARE", share, "share of messages that match a binding, default 1%%", 0.01)
-    add(load, "--queues", "N", count, f"number of bound queues, default {_QUEUES}", _QUEUES)
-    add_time(load)
+    parser = flags.add_scenario(commands, "routing", SCENARIOS["routing"])
+    load = flags.add_load(parser)
+    bindings = flags.within(flags.count, 1, _MOST_BINDINGS, f"too many: at most {_MOST_BINDINGS}")
+    flags.add(load, "--bindings", "N", bindings, "number of bindings", 10_000)
+    flags.add(load, "--match", "SHARE", flags.share, "share of messages that match a binding", "1%")
+    flags.add(load, "--queues", "N", flags.count, "number of bound queues", 10)
+    flags.add_time(load)
     parser.set_defaults(confirm=_WINDOW)
 
 
 def run_routing(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Publish past many wildcard bindings with always new keys, of which a share matches one binding each.
-
-    Raises: BadOptions, Fault, RunFailed, OSError.
-    """
-    check_sides(options)
+    """Add the bindings, then publish past them. Raises: BadOptions, Fault, RunFailed, OSError."""
+    flags.check_sides(options)
     if not options.producers:
         raise BadOptions("routing needs a publisher")
-    if options.bindings > _MOST_BINDINGS:
-        raise BadOptions(f"--bindings {options.bindings}: at most {_MOST_BINDINGS}")
     own = own_name()
     queues = numbered(own, options.queues)
     bindings = [(queues[number % len(queues)], binding_key(number)) for number in range(options.bindings)]
     topology = RunTopology(tuple(queues), own, arguments=dict(options.queue_args))
-    material = material_of(options, own, routing_keys(options.bindings, options.match), renewed=True)
-    load = load_of(options, material, queues)
+    material = flags.material_of(options, own, routing_keys(options.bindings, options.match), renewed=True)
+    load = flags.load_of(options, material, queues)
     with stage(options, topology, progress) as here:
         before, begun_s = here.usage(), time.monotonic()
         topology.bind(here.control, bindings, progress)
@@ -193,21 +164,20 @@ def _key(number: int, draw: Random) -> str:
 
 def add_backlog(commands: Any) -> None:
     """Add the parser of backlog."""
-    messages = 100_000
-    parser = add_scenario(commands, "backlog", f"{SCENARIOS['backlog']}; default {messages} messages (-C), persistent")
-    load = add_load(parser)
-    add(load, "--queues", "N", count, "number of queues, published to in turn, default 1", 1)
-    add_switch(load, "--transient", "publish transient messages")
-    parser.set_defaults(pmessages=messages, confirm=_WINDOW, prefetch=1000, ack_every=100, size=100)
+    parser = flags.add_scenario(commands, "backlog", f"{SCENARIOS['backlog']}; default 100k messages (-C), persistent")
+    load = flags.add_load(parser)
+    flags.add(load, "--queues", "N", flags.count, "number of queues, published to in turn", 1)
+    flags.add_switch(load, "--transient", "publish transient messages")
+    parser.set_defaults(pmessages=100_000, confirm=_WINDOW, prefetch=1000, ack_every=100, size=100)
 
 
 def run_backlog(options: argparse.Namespace, progress: RunProgress) -> Result:
     """Publish messages without a consumer, and drain them afterwards. Raises: BadOptions, Fault, RunFailed, OSError."""
-    check_sides(options, both="backlog needs a publisher, and a consumer to drain it")
+    flags.check_sides(options, both="backlog needs a publisher, and a consumer to drain it")
     queues = numbered(own_name(), options.queues)
     topology = RunTopology(tuple(queues), arguments=dict(options.queue_args))
-    material = replace(material_of(options, "", queues), persistent=not options.transient)
-    filling = replace(load_of(options, material, (), copies=1), deliveries=None)
+    material = replace(flags.material_of(options, "", queues), persistent=not options.transient)
+    filling = replace(flags.load_of(options, material, (), copies=1), deliveries=None)
     with stage(options, topology, progress) as here:
         before = here.usage()
         outcome = here.run(filling)
@@ -219,7 +189,7 @@ def run_backlog(options: argparse.Namespace, progress: RunProgress) -> Result:
         kept = outcome.tally.published - outcome.tally.nacked - outcome.tally.returned
         if kept and not outcome.failures and not outcome.interrupted:
             wanted = min(kept, options.cmessages or kept)
-            consumers = spread(queues, options.consumers)
+            consumers = flags.spread(queues, options.consumers)
             draining = replace(filling, producers=0, messages=None, queues=consumers, deliveries=wanted, ready=kept)
             drained = here.run(draining)
             figures["drain"] = Figure(drained.deliver_s, "s")
@@ -243,14 +213,14 @@ def _append(first: RunOutcome, second: RunOutcome) -> None:
 
 def add_pingpong(commands: Any) -> None:
     """Add the scenario's parser."""
-    parser = add_scenario(commands, "pingpong", f"{SCENARIOS['pingpong']}, one in flight in each pair, unconfirmed")
+    parser = flags.add_scenario(commands, "pingpong", f"{SCENARIOS['pingpong']}, unconfirmed")
     load = parser.add_argument_group("load")
-    add(load, "-x --pairs", "N", count, f"number of pairs, default {_PAIRS}", _PAIRS)
-    add(load, "-s --size", "SIZE", size, f"size of a body, default {STAMP_BYTES} bytes", STAMP_BYTES)
-    add(load, "-C --pmessages", "N", count, "stop after N messages, both ways")
-    add_switch(load, "--persistent", "publish persistent messages")
-    add(load, "--processes", "N", count, "number of processes (default one per core, at most 4)")
-    add_time(load)
+    flags.add(load, "-x --pairs", "N", flags.count, "number of pairs", 8)
+    flags.add(load, "-s --size", "SIZE", flags.size, "size of a body in bytes", STAMP_BYTES)
+    flags.add(load, "-C --pmessages", "N", flags.count, "stop after N messages, both ways")
+    flags.add_switch(load, "--persistent", "publish persistent messages")
+    flags.add(load, "--processes", "N", flags.count, "number of processes (default one per core, at most 4)")
+    flags.add_time(load)
 
 
 def run_pingpong(options: argparse.Namespace, progress: RunProgress) -> Result:
@@ -263,9 +233,9 @@ def run_pingpong(options: argparse.Namespace, progress: RunProgress) -> Result:
         queues=(),
         demand=ReceiverPace(0, options.size),
         messages=options.pmessages,
-        seconds=seconds_of(options),
+        seconds=flags.seconds_of(options),
         interval_s=options.interval,
-        processes=processes_of(options),
+        processes=flags.processes_of(options),
         publishing=Pairs,
     )
     with stage(options, RunTopology(tuple(queues)), progress) as here:

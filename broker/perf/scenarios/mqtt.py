@@ -8,21 +8,10 @@ from dataclasses import dataclass, replace
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any, Final
 
+from broker.perf import flags
 from broker.perf.conductor import Conductor, process_tree
 from broker.perf.crew import Interruption
 from broker.perf.faults import BadOptions
-from broker.perf.flags import (
-    add,
-    add_flow,
-    add_scenario,
-    add_switch,
-    add_time,
-    at_most,
-    count,
-    count_or_none,
-    load_of,
-    size,
-)
 from broker.perf.mqtt_wire import MQTT_PORTS, VERSIONS, MqttPeer, PacketScanner, publish
 from broker.perf.outcome import time_figures
 from broker.perf.parts import Consumers, Load, Publishers
@@ -32,34 +21,32 @@ from broker.perf.receiver import Receiver, ReceiverPace
 from broker.perf.result import Figure, Result
 from broker.perf.scenarios import SCENARIOS
 from broker.perf.sender import Sender
-from broker.perf.spool import CHUNK_BYTES, STAMP_BYTES, Material, Spool
+from broker.perf.spool import STAMP_BYTES, Material, Spool
 from broker.perf.topology import own_name
 
-_WINDOW: Final = 1000
 _PACKET_IDS: Final = 0xFFFF
 
 
 def add_mqtt(commands: Any) -> None:
     """Add the scenario's parser."""
-    parser = add_scenario(commands, "mqtt", SCENARIOS["mqtt"], "mqtt://guest:guest@127.0.0.1:1883", MQTT_PORTS)
+    parser = flags.add_scenario(commands, "mqtt", SCENARIOS["mqtt"], "mqtt://guest:guest@127.0.0.1:1883", MQTT_PORTS)
     load = parser.add_argument_group("load")
-    few = at_most(count, _PACKET_IDS, "MQTT has packet ids")
-    add(load, "-x --publishers --producers", "N", count_or_none, "publishers, default 1", 1)
-    subscribers = "subscribers, which all get each message, default 1"
-    add(load, "-y --subscribers --consumers", "N", count_or_none, subscribers, 1)
+    few = flags.at_most(flags.count, _PACKET_IDS, "MQTT has packet ids")
+    flags.add(load, "-x --publishers --producers", "N", flags.count_or_none, "publishers", 1)
+    flags.add(load, "-y --subscribers --consumers", "N", flags.count_or_none, "subscribers, each gets all messages", 1)
     load.add_argument("-Q", "--qos", type=int, choices=(0, 1, 2), default=0, help="of publishes and subscriptions")
     load.add_argument("-V", "--protocol", choices=tuple(VERSIONS), default="5", help="version of MQTT, default 5")
-    sizes = at_most(size, ROOM_BYTES // 4, "this client takes")
-    add(load, "-s --size", "SIZE", sizes, f"size of a payload, default {STAMP_BYTES} bytes", STAMP_BYTES)
-    add(load, "-t --topic", "NAME", str, "the topic, default one of the run's own")
-    add(load, "--topics", "N", few, "N topics below it, subscribed to by NAME/#")
-    add(load, "-c --confirm", "N", few, f"unacknowledged messages of a publisher, default {_WINDOW}", _WINDOW)
-    add(load, "-P --prefetch", "N", few, "the receive maximum of a subscriber (MQTT 5)", 0)
-    add_flow(load, "subscriber")
-    add_switch(load, "--retain", "publish retained messages, which stay in the broker")
-    add_switch(load, "--shared", "one shared subscription: each message reaches one subscriber")
-    add_switch(load, "--lasting", "subscribe with sessions that last, and delete them at the end")
-    add_time(load)
+    sizes = flags.at_most(flags.size, ROOM_BYTES // 4, "this client takes")
+    flags.add(load, "-s --size", "SIZE", sizes, "size of a payload in bytes", STAMP_BYTES)
+    flags.add(load, "-t --topic", "NAME", str, "the topic, default one of the run's own")
+    flags.add(load, "--topics", "N", few, "N topics below it, subscribed to by NAME/#")
+    flags.add(load, "-c --confirm", "N", few, "unacknowledged messages of a publisher", 1000)
+    flags.add(load, "-P --prefetch", "N", few, "the receive maximum of a subscriber (MQTT 5)", 0)
+    flags.add_flow(load, "subscriber")
+    flags.add_switch(load, "--retain", "publish retained messages, which stay in the broker")
+    flags.add_switch(load, "--shared", "one shared subscription: each message reaches one subscriber")
+    flags.add_switch(load, "--lasting", "subscribe with sessions that last, and delete them at the end")
+    flags.add_time(load)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +75,7 @@ def run_mqtt(options: argparse.Namespace, progress: RunProgress) -> Result:
     if options.qos > first.qos_max:
         raise BadOptions(f"--qos {options.qos}: the broker has QoS {first.qos_max} at most")
     with Interruption() as interruption:
-        load = replace(_load(options, own, level), publishing=MqttPublishers, consuming=MqttSubscribers)
-        outcome = Conductor(load, progress, interruption, processes).run()
+        outcome = Conductor(_load(options, own, level), progress, interruption, processes).run()
     figures = time_figures("from_send", outcome.sent_times) if options.rate else {}
     expected = outcome.tally.published * (1 if options.shared else options.consumers)
     lost = expected - outcome.tally.delivered
@@ -109,8 +95,8 @@ def _load(options: argparse.Namespace, own: str, level: int) -> Load:
     copies = 1 if options.shared else options.consumers
     copies = copies if options.qos and options.producers else None
     demand = ReceiverPace(1 if options.qos else 0, options.size, options.consumer_rate)
-    load = load_of(options, material, [topic_filter], copies=copies, demand=demand)
-    return replace(load, window=window)
+    load = flags.load_of(options, material, [topic_filter], copies=copies, demand=demand)
+    return replace(load, window=window, publishing=MqttPublishers, consuming=MqttSubscribers)
 
 
 class MqttSender(Sender):
@@ -142,8 +128,7 @@ class MqttPublishers(Publishers):
         spool = Spool(material, load.first_key(number), room_bytes)
         messages = spool.length // spool.stride
         pace = replace(load.pace(number), window=min(load.window, peer.receive_maximum, messages))
-        slice_bytes = min(load.unsent_bytes or CHUNK_BYTES, CHUNK_BYTES)
-        sender = MqttSender(peer, spool, pace, self._confirm_times, slice_bytes)
+        sender = MqttSender(peer, spool, pace, self._confirm_times, load.unsent_bytes)
         sender.scanner.packet_ids = messages
         return sender
 

@@ -65,4 +65,6 @@ def test_every_scenario_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as left:
             main(["perf", name, "--help"])
         assert left.value.code == 0
-        assert f"usage: slotmq perf {name} [-h URL]" in capsys.readouterr().out
+        out = capsys.readouterr().out
+        assert f"usage: slotmq perf {name} [-h URL]" in out
+        assert name != "backlog" or "size of a body in bytes, default 100\n" in out

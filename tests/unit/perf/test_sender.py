@@ -128,10 +128,10 @@ def test_blocked_is_what_the_broker_says_until_unblocked() -> None:
         one = sender(peer, SenderPace(window=1))
         broker.send(frame.marshal(commands.Connection.Blocked("low on disk"), 0))
         one.react(EVENT_READ, 1)
-        assert one.blocked_for == "low on disk"
+        assert one.scanner.blocked_for == "low on disk"
         broker.send(frame.marshal(commands.Connection.Unblocked(), 0))
         one.react(EVENT_READ, 2)
-        assert one.blocked_for == ""
+        assert one.scanner.blocked_for == ""
 
 
 def test_a_socket_that_ends_is_a_refusal() -> None:
