@@ -16,13 +16,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from bench import machine
-from bench.brokers import PROJECT, NotStarted
-from bench.checkout import choices, compiled_package, package_at
+from bench.brokers import PROJECT
+from bench.checkout import HERE, choices, package_at
 from bench.picture import NoPicture, draw_all
 from bench.run import RESULTS, Run, leave, new_path
+from bench.service import BrokerFailed
 from bench.stage import COMPILED, INTERPRETED, Stage, tell
 from bench.suites import NAMES, Suite, page_at, suite_of
-from tools import compiled_build
 
 _INTERRUPTED = 130
 _OPEN_FILES = 8192
@@ -41,7 +41,7 @@ def main(words: Sequence[str] | None = None) -> int:
         else:
             kept = options.json or new_path(f"{name}-quick" if options.quick else name)
             run = measured(suite, options, kept)
-    except NotStarted as error:
+    except BrokerFailed as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -59,7 +59,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def measured(suite: Suite, options: argparse.Namespace, path: Path) -> Run:
-    """Measure a suite, and return the run, which is kept whatever happened. Raises: NotStarted."""
+    """Measure a suite, and return the run, which is kept whatever happened. Raises: BrokerFailed."""
     begun = time.monotonic()
     _allow_open_files()
     packages = _packages(options)
@@ -87,8 +87,8 @@ def _packages(options: argparse.Namespace) -> dict[str, Path]:
         return interpreted
     try:
         tell("compiling, unless that was done already")
-        return {COMPILED: options.package or compiled_package()} | interpreted
-    except compiled_build.CompileError as reason:
+        return {COMPILED: options.package or HERE.package(compiled=True)} | interpreted
+    except BrokerFailed as reason:
         tell(f"measuring the sources as they are: {reason}")
         return interpreted
 

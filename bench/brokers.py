@@ -18,7 +18,7 @@ from pathlib import Path
 from shutil import which
 from typing import Final
 
-from bench.service import START_LIMIT_S, WITHOUT_HTTP, NotStarted, Service
+from bench.service import WITHOUT_HTTP, BrokerFailed, Service
 from broker.perf import conductor
 from broker.perf.faults import Refusal, RunFailed
 from broker.perf.machine import ProcessTree
@@ -30,21 +30,10 @@ _REQUEST: Final = (
     "-subj /CN=slotmq-bench -addext subjectAltName=IP:127.0.0.1"
 )  # ECDSA on P-256, as public authorities issue them
 
-__all__ = [
-    "PROJECT",
-    "Broker",
-    "NotStarted",
-    "mosquitto",
-    "rabbitmq",
-    "rabbitmq_script",
-    "relay",
-    "run_slotmq",
-    "slotmq",
-    "with_tenants",
-]
 PROJECT = Path(__file__).resolve().parent.parent
 _OPEN_FILES = 65_536  # epmd and the Erlang VM iterate over the whole range of descriptors at their start
 _READY = re.compile(r"amqps?://(?:[^\s@/]*@)?([\w.\-]+|\[[0-9a-f:]+\]):(\d+)")
+_MOSQUITTO_READY = re.compile(r"(mosquitto version \S+) running")
 _RABBITMQ_SCRIPTS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "/opt/rabbitmq/sbin/rabbitmq-server")
 VHOST, OTHER_VHOST = "bench", "bench-other"
 RIGHTS = r"^(bench|slotmq-perf-|amq\.default$)"
@@ -138,7 +127,7 @@ class Broker:
     def product(self) -> str:
         """Return the product and version that the broker announces, or that its program has told.
 
-        Raises: NotStarted when the broker is unreachable or refuses the login.
+        Raises: BrokerFailed when the broker is unreachable or refuses the login.
         """
         if self.version:
             return self.version
@@ -146,7 +135,7 @@ class Broker:
             peer = PeerConnection(self.address, 1)
         except (OSError, Refusal) as error:
             place = f"{self.address.host}:{self.address.port}"
-            raise NotStarted(f"{self.name} at {place} cannot be used: {error}") from None
+            raise BrokerFailed(f"{self.name} at {place} cannot be used: {error}") from None
         peer.close()
         return peer.product
 
@@ -165,10 +154,10 @@ class Broker:
     def restart(self, *, killed: bool) -> float:
         """Stop or kill the broker, start it on the same folder, and return the seconds until it accepts a client.
 
-        Raises: NotStarted, also for a broker that the bench did not start.
+        Raises: BrokerFailed, also for a broker that the bench did not start.
         """
         if not self.service:
-            raise NotStarted(f"{self.name} was not started here")
+            raise BrokerFailed(f"{self.name} was not started here")
         self.service.stop(killed=killed)
         begun = time.monotonic()
         self.service.start()
@@ -205,7 +194,7 @@ def slotmq(
     `variables` are settings in the environment; without them it has no HTTP, as RabbitMQ has none without a plugin.
     With a `certificate` it has a port with TLS, too, with `mqtt` one for MQTT.
 
-    Raises: NotStarted.
+    Raises: BrokerFailed.
     """
     store = folder / "slotmq"
     tls_port = _free_ports(1)[0] if certificate else 0
@@ -254,7 +243,7 @@ def run_slotmq(package: Path, *words: str, limit_s: float) -> str:
 
 @contextmanager
 def mosquitto(folder: Path) -> Iterator[Broker]:
-    """Run Mosquitto as Debian ships it, on loopback, for every user. Raises: NotStarted."""
+    """Run Mosquitto as Debian ships it, on loopback, for every user. Raises: BrokerFailed."""
     home, (port,) = folder / "mosquitto", _free_ports(1)
     home.mkdir(parents=True)
     (home / "mosquitto.conf").write_text(
@@ -263,23 +252,11 @@ def mosquitto(folder: Path) -> Iterator[Broker]:
     service = Service("Mosquitto", [which("mosquitto") or "", "-c", str(home / "mosquitto.conf")], home / "log", {})
     with _stopped_at_the_end(service):
         service.start()
-        address = Address("127.0.0.1", port)
-        said = subprocess.run(["mosquitto", "-h"], capture_output=True, text=True, check=False).stdout.splitlines()[0]
-        end = time.monotonic() + START_LIMIT_S
-        while not _accepts(address):
-            if time.monotonic() > end:
-                raise NotStarted("Mosquitto accepts no connections")
-            time.sleep(0.05)
+        address, version = Address("127.0.0.1", port), service.await_line(_MOSQUITTO_READY)[1]
         idle_bytes = service.processes.usage().rss_bytes
-        yield Broker("Mosquitto", address, service.processes, home, mqtt=address, version=said, idle_bytes=idle_bytes)
-
-
-def _accepts(address: Address) -> bool:
-    try:
-        socket.create_connection((address.host, address.port)).close()
-    except OSError:
-        return False
-    return True
+        yield Broker(
+            "Mosquitto", address, service.processes, home, mqtt=address, version=version, idle_bytes=idle_bytes
+        )
 
 
 @contextmanager
@@ -308,7 +285,7 @@ def rabbitmq(
     """Run RabbitMQ in its shipped configuration, without plugins, on loopback, with its own node name, cookie and epmd.
     With a `certificate` it has a port with TLS, too.
 
-    Raises: NotStarted.
+    Raises: BrokerFailed.
     """
     _bound_open_files()
     home = folder / "rabbitmq"
@@ -317,7 +294,7 @@ def rabbitmq(
     environment = _rabbitmq_environment(home, *ports)
     epmd = shutil.which("epmd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/lib/erlang/bin")
     if not epmd:
-        raise NotStarted("rabbitmq-server is installed, but epmd is not on the path")
+        raise BrokerFailed("rabbitmq-server is installed, but epmd is not on the path")
     mapper = Service(
         "epmd", [epmd, "-port", str(ports[0]), "-address", "127.0.0.1"], home / "log/epmd.log", environment
     )

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-from bench.brokers import PROJECT, NotStarted
-from tools import compiled_build
+from bench.brokers import PROJECT
+from bench.service import BrokerFailed
 
-_BUILDS = ("tools/compiled_build.py", "compiled_build.py")
-"""The build program of a checkout: an older one has it in its first folder."""
+_BUILD = "tools/compiled_build.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,31 +38,21 @@ class Checkout:
     def package(self, *, compiled: bool) -> Path:
         """Return the folder to import the broker from; compile it there first, unless that is done.
 
-        Raises: NotStarted when it cannot be compiled.
+        Raises: BrokerFailed when it cannot be compiled.
         """
         if not compiled:
             return self.folder
         built = self.folder / "build" / "compiled"
-        program = next(name for name in _BUILDS if (self.folder / name).is_file())
         done = subprocess.run(
-            [sys.executable, program, str(built)], cwd=self.folder, capture_output=True, text=True, check=False
+            [sys.executable, _BUILD, str(built)], cwd=self.folder, capture_output=True, text=True, check=False
         )
         if done.returncode:
             said = (done.stderr or done.stdout).strip().splitlines()
-            raise NotStarted(said[-1] if said else f"{program} of {self.name} ended with {done.returncode}")
+            raise BrokerFailed(said[-1] if said else f"{_BUILD} of {self.name} ended with {done.returncode}")
         return built
 
 
 HERE = Checkout(PROJECT)
-
-
-def compiled_package(folder: Path = PROJECT / "build" / "bench") -> Path:
-    """Return a folder with the compiled package as a wheel ships it, rebuilt when a source has changed.
-
-    Raises: compiled_build.CompileError, including NoCompiler.
-    """
-    compiled_build.refresh(PROJECT, folder)
-    return folder
 
 
 def package_at(text: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from random import Random
 
 from bench.herd import Herd
@@ -92,11 +93,8 @@ def paced_source(address: Address, keys: Sequence[str], per_s: float, exchange: 
 
 def fill(address: Address, keys: Sequence[str], count: int, limit_s: float, *, persistent: bool = False) -> None:
     """Publish so many messages with these keys in turn, and wait for their confirms. Raises: Stalled."""
-    herd = Herd([source(address, keys, window=_FILL_WINDOW, messages=count, persistent=persistent)], [])
-    try:
+    with closing(Herd([source(address, keys, window=_FILL_WINDOW, messages=count, persistent=persistent)], [])) as herd:
         herd.reach(limit_s, lambda: herd.confirmed >= count, f"fewer than {count:,} messages were confirmed")
-    finally:
-        herd.close()
 
 
 def sink(peer: PeerConnection, ack_every: int = ACK_EVERY, watch: Watch = _UNTIMED) -> Receiver:

@@ -25,6 +25,7 @@ from bench import brokers
 from bench.checkout import HERE, Checkout, choices
 from bench.perf_run import perf
 from bench.run import Figures, leave
+from bench.service import BrokerFailed
 from bench.tables import number
 from broker.perf.faults import RunFailed
 
@@ -44,11 +45,6 @@ class CountedLoad:
     words: tuple[str, ...]
     messages: int
     copies: int = 1
-
-    @property
-    def is_mqtt(self) -> bool:
-        """Whether the broker needs its MQTT listener."""
-        return self.words[0] == "mqtt"
 
 
 LOADS: Final = {
@@ -91,7 +87,7 @@ def main() -> int:
                 kept = options.keep / f"{checkout.name}-{name}" if options.keep else None
                 found.append(count(package, LOADS[name], options.messages or LOADS[name].messages, kept))
                 print(_line(name, checkout, found), flush=True)
-    except (brokers.NotStarted, RunFailed, OSError) as error:
+    except (BrokerFailed, RunFailed, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
@@ -100,7 +96,7 @@ def main() -> int:
 def count(package: Path, load: CountedLoad, messages: int, kept: Path | None = None) -> Figures:
     """Return the instructions and system calls of one delivery (of one publish, if nothing is consumed).
 
-    Raises: NotStarted, RunFailed, OSError.
+    Raises: BrokerFailed, RunFailed, OSError.
     """
     with tempfile.TemporaryDirectory(prefix="slotmq-bench-") as name:
         folder = Path(name)
@@ -118,7 +114,9 @@ def count(package: Path, load: CountedLoad, messages: int, kept: Path | None = N
 def _instructions(package: Path, load: CountedLoad, messages: int, profile: Path) -> tuple[int, int]:
     """Return the instructions for a few messages and for `messages` more."""
     wrapper = (_VALGRIND, "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={profile}")
-    with brokers.slotmq(profile.parent / "counted", wrapper=wrapper, package=package, mqtt=load.is_mqtt) as broker:
+    with brokers.slotmq(
+        profile.parent / "counted", wrapper=wrapper, package=package, mqtt="mqtt" in load.words
+    ) as broker:
         few = _few(messages)
         _publish(broker, load, few)  # fills caches; not counted
         _control(broker, "--instr=on")
@@ -130,7 +128,7 @@ def _instructions(package: Path, load: CountedLoad, messages: int, profile: Path
 
 def _system_calls(package: Path, load: CountedLoad, messages: int, output: Path) -> tuple[int, int]:
     """Return the system calls for a few messages and for `messages` more."""
-    with brokers.slotmq(output.parent / "traced", package=package, mqtt=load.is_mqtt) as broker:
+    with brokers.slotmq(output.parent / "traced", package=package, mqtt="mqtt" in load.words) as broker:
         few = _few(messages)
         _publish(broker, load, few)
         return _traced(broker, load, few, output), _traced(broker, load, few + messages, output)

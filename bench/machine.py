@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
-import tempfile
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from broker.doctor.folder_checks import file_system, sync_times_s
 from broker.perf.machine import MachineFacts
 
 _PROBE_STEPS = 200_000
-_SYNCS = 40
-_SYNC_BYTES = 4096
 
 
 def describe(folder: Path) -> dict[str, Any]:
@@ -26,7 +24,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "memory_gib": round(here.memory_bytes / 2**30, 1),
         "kernel": platform.release().split("-")[0],
         "python": platform.python_version(),
-        "file_system": _file_system(folder),
+        "file_system": file_system(folder) or "unknown",
         "fdatasync_us": round(fdatasync_us(folder)),
         "load": round(os.getloadavg()[0], 1),
     }
@@ -34,15 +32,7 @@ def describe(folder: Path) -> dict[str, Any]:
 
 def fdatasync_us(folder: Path) -> float:
     """Return the median time of appending 4 KiB and syncing it, the physical limit of an unbatched confirm."""
-    times = []
-    block = bytes(_SYNC_BYTES)
-    with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:
-        for _ in range(_SYNCS):
-            begun = time.perf_counter()
-            probe.write(block)
-            os.fdatasync(probe.fileno())
-            times.append(time.perf_counter() - begun)
-    return median(times) * 1e6
+    return median(sync_times_s(folder)) * 1e6
 
 
 def step_ns() -> float:
@@ -52,18 +42,3 @@ def step_ns() -> float:
     for step in range(_PROBE_STEPS):
         total += step
     return (time.process_time_ns() - begun) / _PROBE_STEPS
-
-
-def _file_system(folder: Path) -> str:
-    """Return the type of the file system that holds `folder`: that of the longest mount point above it."""
-    best, kind = "", "unknown"
-    try:
-        mounts = Path("/proc/mounts").read_text().splitlines()
-    except OSError:
-        return kind
-    place = f"{folder.resolve()}/"
-    for line in mounts:
-        _, point, name, *_ = line.split()
-        if place.startswith(point.rstrip("/") + "/") and len(point) >= len(best):
-            best, kind = point, name
-    return kind

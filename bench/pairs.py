@@ -23,6 +23,7 @@ from bench.checkout import HERE, Checkout, choices
 from bench.messages.limits import QUICK, Limits
 from bench.messages.rows import known_names, measure_of, rows
 from bench.run import leave
+from bench.service import BrokerFailed
 from bench.stage import NotOffered
 from bench.tables import number
 from broker.perf.faults import Fault, RunFailed
@@ -41,7 +42,7 @@ def main() -> int:
     try:
         compiled = not options.interpreted
         packages = {BEFORE: options.before.package(compiled=compiled), NOW: HERE.package(compiled=compiled)}
-    except brokers.NotStarted as error:
+    except BrokerFailed as error:
         print(error, file=sys.stderr)
         return 1
     limits = QUICK if options.quick else Limits()
@@ -59,7 +60,7 @@ def main() -> int:
                 except NotOffered:
                     failures.append(f"{scenario}: openssl is not installed")
                     continue
-                except (RunFailed, Fault, brokers.NotStarted, OSError) as error:
+                except (RunFailed, Fault, BrokerFailed, OSError) as error:
                     failures.append(f"{scenario}: {error}")
                     continue
                 pairs.setdefault(scenario, []).append(pair)
@@ -78,7 +79,7 @@ def main() -> int:
 def _measured(folder: Path, packages: Mapping[str, Path], name: str, figure: str, turn: int, limits: Limits) -> Pair:
     """Run a scenario on a fresh broker of each package, in an order that alternates.
 
-    Raises: RunFailed, Fault, NotStarted, NotOffered, OSError.
+    Raises: RunFailed, Fault, BrokerFailed, NotOffered, OSError.
     """
     figures = {}
     certificate = Certificate.issue(folder)

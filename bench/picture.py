@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.run import Row, Run
+from broker.figures.numerals import short_text
 
 Draw = Callable[[Any, Run], bool]
 """Draws into a figure, and returns whether the run has anything for it."""
@@ -71,14 +72,14 @@ def bars(
         hatch="//" if hatch else None,
         edgecolor="white",
     )
-    axes.bar_label(drawn, fmt=short, fontsize=6 if upright else 7, padding=2, rotation=90 if upright else 0)
+    axes.bar_label(drawn, fmt=short_text, fontsize=6 if upright else 7, padding=2, rotation=90 if upright else 0)
     axes.set_xticks(range(len(places)), places, fontsize=8)
 
 
 def lying_bars(axes: Any, values: Mapping[str, float], colours: Sequence[str] | str, title: str) -> None:
     """Draw a bar for each name, from top to bottom, with its value beside it."""
     drawn = axes.barh(list(values), list(values.values()), color=colours)
-    axes.bar_label(drawn, fmt=short, fontsize=7, padding=3)
+    axes.bar_label(drawn, fmt=short_text, fontsize=7, padding=3)
     axes.invert_yaxis()
     axes.margins(x=0.15)
     axes.xaxis.set_major_formatter(_short_tick)
@@ -146,12 +147,4 @@ def _tick(axis: Any, low: float, high: float) -> None:
 
 
 def _short_tick(number: float, _place: int) -> str:
-    return short(number)
-
-
-def short(number: float) -> str:
-    """Return a number in three digits: 1.23, 45.6, 789, 12k, 3.4M, 2.65G."""
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= limit:
-            return f"{number / limit:.3g}{unit}"
-    return f"{number:.3g}"
+    return short_text(number)

@@ -24,8 +24,8 @@ _TAIL_LINES = 15
 _NOT_THEIRS = ("SLOTMQ_", "RABBITMQ_", "PYTHONDONTWRITEBYTECODE")
 
 
-class NotStarted(Exception):
-    """A broker did not become ready."""
+class BrokerFailed(Exception):
+    """A broker did not become ready, ended by itself, or did not stop when told to."""
 
 
 class Service:
@@ -99,7 +99,7 @@ class Service:
         return self._log.read_text(errors="replace")
 
     def await_handshake(self, address: Address) -> None:
-        """Wait until the process accepts a client. Raises: NotStarted."""
+        """Wait until the process accepts a client. Raises: BrokerFailed."""
         deadline = time.monotonic() + START_LIMIT_S
         while time.monotonic() < deadline and self.alive:
             try:
@@ -111,7 +111,7 @@ class Service:
         raise self.failed()
 
     def await_line(self, pattern: re.Pattern[str]) -> re.Match[str]:
-        """Wait until the output has this, and return the first match. Raises: NotStarted."""
+        """Wait until the output has this, and return the first match. Raises: BrokerFailed."""
         deadline = time.monotonic() + START_LIMIT_S
         while time.monotonic() < deadline:
             if found := pattern.search(self.said()):
@@ -121,10 +121,10 @@ class Service:
             time.sleep(_LOOK_S)
         raise self.failed()
 
-    def failed(self, how: str = "did not become ready") -> NotStarted:
+    def failed(self, how: str = "did not become ready") -> BrokerFailed:
         """Return the error with the last output of the process."""
         tail = "\n".join(self.said().splitlines()[-_TAIL_LINES:])
-        return NotStarted(f"{self.name} {how}; it said:\n{tail}")
+        return BrokerFailed(f"{self.name} {how}; it said:\n{tail}")
 
 
 def _clean_environment() -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -10,12 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 from uuid import uuid4
 
 from bench.run import Run
-from bench.service import NotStarted
+from bench.service import BrokerFailed
 from bench.tables import shown
 from broker.perf.faults import Fault, RunFailed
 
@@ -32,7 +30,7 @@ class NotOffered(Exception):
     """A contestant lacks a feature that a measurement needs: it has no figures there, and nothing has failed."""
 
 
-EXPECTED = (NotStarted, RunFailed, Fault, WrongResult, OSError)
+EXPECTED = (BrokerFailed, RunFailed, Fault, WrongResult, OSError)
 """What a measurement may raise; the other measurements go on."""
 
 
@@ -84,11 +82,10 @@ class Stage:
         self.tell(f"FAILED: {text}")
 
     @contextmanager
-    def guarded(self, what: str, limit_s: float = 0.0) -> Iterator[None]:
-        """Record a failure of the block, or that it took longer than a limit, and go on."""
+    def guarded(self, what: str) -> Iterator[None]:
+        """Record a failure of the block, and go on."""
         try:
-            with _limited(limit_s):
-                yield
+            yield
         except NotOffered:
             return
         except EXPECTED as error:
@@ -114,22 +111,3 @@ class Stage:
                     works[name](number)
                 if len(self.run.failures) > failures:
                     names.remove(name)
-
-
-@contextmanager
-def _limited(limit_s: float) -> Iterator[None]:
-    """Raise RunFailed in the block when it takes longer than this; 0 is no limit."""
-
-    def expire(_number: int, _frame: FrameType | None) -> NoReturn:
-        raise RunFailed(f"stopped after {limit_s:.0f} s")
-
-    if not limit_s:
-        yield
-        return
-    handler = signal.signal(signal.SIGALRM, expire)
-    timer = signal.setitimer(signal.ITIMER_REAL, limit_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, *timer)
-        signal.signal(signal.SIGALRM, handler)

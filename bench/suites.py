@@ -6,6 +6,7 @@ import argparse
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -59,22 +60,22 @@ class Places:
 
 
 def _measure_parts(stage: Stage, options: argparse.Namespace, suite: Suite) -> None:
-    """Measure part after part; one that fails or takes too long leaves the figures of the others alone."""
-    prepared = suite.prepare(stage)
-    for name in options.only:
-        if stage.late():
-            stage.fail(name, "the time of this run was used up")
-            continue
-        with stage.guarded(name, suite.part_limits_s.get(name, 0.0)):
-            suite.parts[name](prepared)
+    """Measure part after part; one that fails leaves the figures of the others alone."""
+    with suite.prepare(stage) as prepared:
+        for name in options.only:
+            if stage.late():
+                stage.fail(name, "the time of this run was used up")
+                continue
+            with stage.guarded(name):
+                suite.parts[name](prepared)
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
     """One suite.
 
-    Shapes: `parts` are what `--only` selects, each a function of what `prepare` makes of the stage; `tables` are the
-    places of its pages, of which `printed` are printed at the end of a run; `pictures` have a size and a function.
+    Shapes: `parts` are what `--only` selects, each a function of what `prepare` provides; `tables` are the places of
+    its pages, of which `printed` are printed at the end of a run; `pictures` have a size and a function.
     Units: `limit_s` is the usual time limit of a run.
     """
 
@@ -88,9 +89,8 @@ class Suite:
     printed: Sequence[str]
     mark: str
     pictures: Mapping[str, tuple[tuple[float, float], Draw]] = field(default_factory=dict)
-    part_limits_s: Mapping[str, float] = field(default_factory=dict)
     add_options: Callable[[argparse.ArgumentParser], None] = lambda _: None
-    prepare: Callable[[Stage], Any] = lambda stage: stage
+    prepare: Callable[[Stage], AbstractContextManager[Any]] = nullcontext
     measure: Callable[[Stage, argparse.Namespace, Suite], None] = _measure_parts
 
     @property

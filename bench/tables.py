@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.run import Row
+from bench.run import Row, Run
 
 
 def number(value: float) -> str:
@@ -88,6 +88,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def table_of(rows: Iterable[Row], columns: Sequence[Column]) -> str:
     """Return a table with a line for each row."""
     return table([one.title for one in columns], [[one.cell(row) for one in columns] for row in rows])
+
+
+def rows_table(parts: Sequence[str], columns: Sequence[Column]) -> Callable[[Run], str]:
+    """Return what makes the table of some parts of a run."""
+    return lambda run: table_of(run.rows(*parts), columns)
 
 
 def crossed(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
+from bench.service import BrokerFailed
 from demo.ledger import Failed
 from demo.options import parse_options
 
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError as error:
         print(f"{error}; this demo needs the extras: pip install '.[{extras}]'", file=sys.stderr)
         return 2
-    except Failed as error:
+    except (Failed, BrokerFailed) as error:
         print(f"FAILED: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

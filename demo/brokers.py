@@ -9,14 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bench.service import WITHOUT_HTTP, NotStarted, Service
-from demo.ledger import Failed
+from bench.service import WITHOUT_HTTP, Service
 
 READY_LINE = re.compile(r"amqp://[^\s,;)\"]+")
-
-
-class BrokerFailed(Failed):
-    """A broker did not start, ended by itself or did not stop when told to."""
 
 
 class Broker(Service):
@@ -38,16 +33,13 @@ class Broker(Service):
         port = urlsplit(self.url).port or 0
         self.command = [word.format(port=port, folder=self.data) for word in self._words]
         super().start()
-        try:
-            self.url = self.await_line(READY_LINE)[0].rstrip(".")
-        except NotStarted as error:
-            raise BrokerFailed(str(error)) from None
+        self.url = self.await_line(READY_LINE)[0].rstrip(".")
         self.state = "up"
 
     def check(self) -> None:
         """Raise BrokerFailed if the broker has ended by itself."""
         if self.exit_code is not None:
-            raise BrokerFailed(str(self.failed(f"ended by itself with exit code {self.exit_code}")))
+            raise self.failed(f"ended by itself with exit code {self.exit_code}")
 
     def kill(self) -> None:
         self.state = "killed"
@@ -69,7 +61,7 @@ class Broker(Service):
         """Stop it by SIGTERM. Raises: BrokerFailed when it does not exit with code 0 in time."""
         self.state = "stopped"
         if code := self.stop():
-            raise BrokerFailed(str(self.failed(f"ended with exit code {code} after SIGTERM")))
+            raise self.failed(f"ended with exit code {code} after SIGTERM")
 
 
 def together(work: Callable[[Broker], None], brokers: Iterable[Broker]) -> None:

@@ -127,19 +127,16 @@ async def connect(url: str, name: str) -> AbstractConnection:
 async def _publish_with_aio_pika(url: str, outbox: Outbox) -> object:
     """Publish until every flight is confirmed; return None, or the error that ended the connection before."""
     try:
-        connection = await connect(url, "demo publisher (aio-pika)")
-        channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
-        exchange = await channel.get_exchange(EXCHANGE, ensure=False)
+        async with await connect(url, "demo publisher (aio-pika)") as connection:
+            channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
+            exchange = await channel.get_exchange(EXCHANGE, ensure=False)
+            outbox.connected()
+            # One coroutine per possible unconfirmed message: each sends one flight and waits for its answer.
+            window = outbox.window(AIO_WINDOW)
+            errors = await asyncio.gather(*(_publish_in_turn(exchange, outbox) for _ in range(window)))
+            return next(filter(None, errors), None)
     except LOST as error:
         return error
-    outbox.connected()
-    try:
-        # One coroutine per possible unconfirmed message: each sends one flight and waits for its answer.
-        window = outbox.window(AIO_WINDOW)
-        errors = await asyncio.gather(*(_publish_in_turn(exchange, outbox) for _ in range(window)))
-        return next(filter(None, errors), None)
-    finally:
-        await connection.close()
 
 
 async def _publish_in_turn(exchange: AbstractExchange, outbox: Outbox) -> BaseException | None:
@@ -161,7 +158,6 @@ async def _publish_in_turn(exchange: AbstractExchange, outbox: Outbox) -> BaseEx
 
 async def _consume_with_aio_pika(url: str, inbox: Inbox) -> object:
     """Consume until the run is over; return None, or the error that ended the connection before."""
-    connection: AbstractConnection | None = None
     newest: AbstractIncomingMessage | None = None
 
     async def delivered(index: int, message: AbstractIncomingMessage) -> None:
@@ -178,28 +174,25 @@ async def _consume_with_aio_pika(url: str, inbox: Inbox) -> object:
                 await newest.ack(multiple=True)
 
     try:
-        connection = await connect(url, "demo consumer (aio-pika)")
-        channel = await connection.channel()
-        ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-        channel.close_callbacks.add(lambda _, error: None if ended.done() else ended.set_result(error))
-        await channel.set_qos(prefetch_count=inbox.prefetch)
-        inbox.connected()
-        for index, name in inbox.queues:
-            queue = await channel.get_queue(name, ensure=False)
-            await queue.consume(partial(delivered, index))
-        while not inbox.ledger.stopping and not ended.done():
-            await asyncio.wait([ended], timeout=0.1)
-            await ack()
-        return (ended.result() or ConnectionError("the channel was closed")) if ended.done() else None
+        async with await connect(url, "demo consumer (aio-pika)") as connection:
+            channel = await connection.channel()
+            ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+            channel.close_callbacks.add(lambda _, error: None if ended.done() else ended.set_result(error))
+            await channel.set_qos(prefetch_count=inbox.prefetch)
+            inbox.connected()
+            for index, name in inbox.queues:
+                queue = await channel.get_queue(name, ensure=False)
+                await queue.consume(partial(delivered, index))
+            while not inbox.ledger.stopping and not ended.done():
+                await asyncio.wait([ended], timeout=0.1)
+                await ack()
+            return (ended.result() or ConnectionError("the channel was closed")) if ended.done() else None
     except LOST as error:
         return error
     except Exception as error:
         if type(error) is not Exception:  # aiormq raises this bare type when the connection is lost during a call
             raise
         return error
-    finally:
-        if connection is not None:
-            await connection.close()
 
 
 def _live(work: Callable[..., Any], urls: Sequence[str], box: type, ledger: Ledger, *rest: Any) -> None:
@@ -232,7 +225,7 @@ class Clients:
 
     def __init__(
         self, ledger: Ledger, urls: Callable[[int], Sequence[str]], flights: Path,
-        pika_queues: Sequence[object] = (), aio_queues: Sequence[object] = (), prefetch: int = 0,
+        pika_queues: Sequence[object], aio_queues: Sequence[object], prefetch: int,
     ) -> None:  # fmt: skip
         cut = ledger.rows - int(ledger.rows * AIO_PUBLISH_PART)
         works: list[tuple[str, Callable[..., object], type, tuple[Any, ...]]] = [

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from broker.cli.control_client import Unanswered, ask
-from demo.brokers import Broker, BrokerFailed
+from demo.brokers import Broker
+from demo.ledger import Failed
 from demo.options import DEFAULT_COMMAND
 from demo.run import Fault, Run
 from tools.postgres_server import PostgresFailed, PostgresServer
@@ -27,7 +28,7 @@ class ClusterRun(Run):
         try:
             self._database = PostgresServer(durable=True).start()
         except PostgresFailed as error:
-            raise BrokerFailed(str(error)) from None
+            raise Failed(str(error)) from None
         url_file = self._folder / "url"
         url_file.touch(0o600)
         url_file.write_text(self._database.url)

@@ -16,7 +16,7 @@ SHOWS = {
     "page": "the web page of a busy broker, until Ctrl-C",
     "pipeline": "a tap, a lake, and Spark",
 }
-CHECKED = ("broker", "cluster", "overlay")  # the flights of every queue are checked at the end
+CHECKED = ("broker", "cluster", "overlay", "pipeline")  # the flights of every queue are checked at the end
 DEFAULTS = {"page": {"rows": 20_000, "queues": 11}, "pipeline": {"queues": 200}}
 
 

@@ -16,10 +16,10 @@ from rich.table import Table
 
 from bench.picture import new_figure, plain
 from broker.cli.control_client import Unanswered, ask
-from demo.brokers import Broker, BrokerFailed, together
+from demo.brokers import Broker, together
 from demo.clients import PUBLISHERS as PUBLISHING_CLIENTS
 from demo.clients import channel_to
-from demo.ledger import Count
+from demo.ledger import Count, Failed
 from demo.options import DEFAULT_COMMAND
 from demo.plan import EXCHANGE
 from demo.run import Fault, Run
@@ -119,7 +119,7 @@ class OverlayRun(Run):
                 if all(_newest_probe(site) == probe for site in sites):
                     break
             else:
-                raise BrokerFailed(f"none of {PROBES} probes reached every site in time")
+                raise Failed(f"none of {PROBES} probes reached every site in time")
         for channel, queues in self._channels():
             for queue in queues:
                 channel.queue_purge(queue.name)

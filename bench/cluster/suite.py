@@ -10,25 +10,31 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from bench.brokers import PROJECT, Broker, slotmq
-from bench.cluster.spread import run as spread
-from bench.picture import BLUE, GREY, ORANGE, line, plain, short
+from bench.brokers import Broker, slotmq
+from bench.picture import BLUE, GREY, ORANGE, line, plain
 from bench.run import Run
 from bench.stage import Stage
 from bench.suites import Suite
-from bench.tables import Column, Goal, goals_table, machine_text, table_of, time_of
+from bench.tables import Column, Goal, goals_table, machine_text, rows_table, time_of
+from broker.figures.numerals import short_text
 from broker.perf import wire
+from broker.perf.conductor import stage as conducted
 from broker.perf.faults import RunFailed
 from broker.perf.machine import ProcessTree
-from broker.perf.peer import PeerConnection
+from broker.perf.parts import Load, Share
+from broker.perf.peer import Address, PeerConnection
+from broker.perf.progress import RunProgress
+from broker.perf.result import Latency
+from broker.perf.scenarios.messages import add_throughput, addressed
 from tools.postgres_server import PostgresServer
 
 _MESSAGES = 100
+_WINDOW = 1000  # unconfirmed messages of a publisher, and unacked ones of a consumer
+_ACK_EVERY = 100
 _QUEUE = "bench-failover"
 _LIMIT_S = 60.0
 OPTIONS = {
@@ -76,22 +82,23 @@ _PARTS: Final = ("paths", "latency", "nodes", "queues", "failover")
 
 
 class Database:
-    """The database and the folder of one run of the suite."""
+    """The server of one run of the suite."""
 
-    def __init__(self, folder: Path, package: Path, lease_ms: int) -> None:
-        self.postgres = PostgresServer(durable=True, options=OPTIONS).start()
-        self._folder = folder
-        self._package = package
-        self._lease_ms = lease_ms
+    def __init__(self, stage: Stage, postgres: PostgresServer) -> None:
+        self.stage = stage
+        self.postgres = postgres
 
-    def close(self) -> None:
-        """Stop the database."""
-        self.postgres.close()
+    @classmethod
+    @contextmanager
+    def of(cls, stage: Stage) -> Iterator[Self]:
+        """Run a server, and note its version."""
+        with PostgresServer(durable=True, options=OPTIONS).start() as postgres:
+            stage.run.facts["postgresql"] = postgres.sql("SHOW server_version")
+            yield cls(stage, postgres)
 
-    @property
-    def processes(self) -> ProcessTree:
-        """The processes of the database."""
-        return ProcessTree(self.postgres.pid)
+    def cpu_s(self) -> float:
+        """Return the CPU time that the server has used so far."""
+        return ProcessTree(self.postgres.pid).usage().cpu_s
 
     def new_url(self) -> str:
         """Return the URL of a new, empty database."""
@@ -103,20 +110,20 @@ class Database:
     def nodes(self, count: int) -> Iterator[list[Broker]]:
         """Run a cluster of this many nodes in a database of its own, or a broker by itself if there are none.
 
-        Raises: NotStarted.
+        Raises: BrokerFailed.
         """
-        folder = self._folder / secrets.token_hex(4)
+        folder, package = self.stage.new_folder(), self.stage.package
         with ExitStack() as running:
             if not count:
-                yield [running.enter_context(slotmq(folder, package=self._package))]
+                yield [running.enter_context(slotmq(folder, package=package))]
                 return
             url = self.new_url()
             brokers = []
             for number in range(count):
                 name = chr(ord("a") + number)
-                cluster = {"URL": url, "NODE": name, "LEASE_MS": str(self._lease_ms)}
+                cluster = {"URL": url, "NODE": name, "LEASE_MS": str(_LEASE_MS)}
                 variables = {f"SLOTMQ_CLUSTER__{field}": text for field, text in cluster.items()}
-                started = slotmq(folder / name, package=self._package, name=f"node {name}", variables=variables)
+                started = slotmq(folder / name, package=package, name=f"node {name}", variables=variables)
                 brokers.append(running.enter_context(started))
             yield brokers
 
@@ -161,6 +168,73 @@ def fail_over(brokers: list[Broker]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
+class SpreadLoad(Load):
+    """A load whose processes connect to given nodes in turn."""
+
+    publish_at: tuple[Address, ...] = ()
+    consume_at: tuple[Address, ...] = ()
+
+    def publish_shares(self) -> list[Share]:
+        """Return the share of each publishing process."""
+        return _placed(Load.publish_shares(self), self.publish_at)
+
+    def consume_shares(self) -> list[Share]:
+        """Return the share of each consuming process."""
+        return _placed(Load.consume_shares(self), self.consume_at)
+
+
+def _placed(shares: Sequence[Share], addresses: Sequence[Address]) -> list[Share]:
+    """Return the shares with these addresses in turn."""
+    at = [addresses[number % len(addresses)] for number in range(len(shares))]
+    return [Share(replace(one.load, address=address), one.numbers) for one, address in zip(shares, at, strict=True)]
+
+
+def spread(
+    publish_at: Sequence[Address],
+    consume_at: Sequence[Address],
+    *,
+    messages: int,
+    size_bytes: int,
+    queues: int = 1,
+    per_s: float | None = None,
+) -> dict[str, Any]:
+    """Publish persistent messages with confirms, consume all of them with acks, and return the figures of the run.
+
+    Raises: RunFailed when a message was lost.
+    """
+    words = ["-C", str(messages), "-s", str(size_bytes), "-c", str(_WINDOW), "-f", "persistent"]
+    words += ["--queues", str(queues)]
+    words += ["-q", str(_WINDOW), "-A", str(_ACK_EVERY) if per_s is None else "1"]
+    words += ["-x", str(len(publish_at)), "-y", str(max(len(consume_at), 1))]
+    words += [] if per_s is None else ["-r", str(per_s / len(publish_at))]
+    parser = argparse.ArgumentParser()
+    add_throughput(parser.add_subparsers())
+    options = parser.parse_args(["throughput", *words])
+    topology, load = addressed(options)
+    placed = SpreadLoad(
+        **{field.name: getattr(load, field.name) for field in fields(Load)},
+        publish_at=tuple(publish_at),
+        consume_at=tuple(consume_at),
+    )
+    processes = max(len(publish_at), len(consume_at))
+    placed = replace(placed, address=publish_at[0], processes=processes, seconds=None)
+    options.uri = placed.address
+    with conducted(options, topology, RunProgress(quiet=True)) as here:
+        outcome = here.run(placed)
+    if outcome.failures:
+        raise RunFailed(outcome.failures[0])
+    totals = outcome.totals(size_bytes)
+    latency, confirms = Latency.of(outcome.due_times), Latency.of(outcome.confirm_times)
+    return {
+        "per_s": totals.delivered / outcome.seconds,
+        "p50_us": latency and latency.p50,
+        "p99_us": latency and latency.p99,
+        "confirm_p50_us": confirms and confirms.p50,
+        "confirm_p99_us": confirms and confirms.p99,
+    }
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """One row of a table.
 
@@ -188,6 +262,8 @@ def cases(part: str, messages: int) -> list[Case]:
     if part == "nodes":
         each = [(size, tuple(range(count))) for size in SIZES for count in (1, 2, 3, 4)]
         return [Case(_count(len(at), "node"), len(at), at, at, len(at), size, messages) for size, at in each]
+    if part == "failover":
+        return [Case("node killed with -9", 2)]
     return [Case(_count(count, "queue"), 2, (0,), (1,), count, SMALL, messages) for count in QUEUES]
 
 
@@ -206,31 +282,25 @@ class Plan:
 QUICK: Final = Plan(messages=10_000, rounds=1)
 
 
-def measure(stage: Stage, options: argparse.Namespace, _suite: Suite) -> None:
-    """Measure the cases of the parts, each part's cases in turn."""
-    database = Database(stage.folder, stage.package if not options.interpreted else PROJECT, _LEASE_MS)
-    stage.run.facts["postgresql"] = database.postgres.sql("SHOW server_version")
-    try:
-        for part in options.only:
-            found = cases(part, stage.plan.messages) if part != "failover" else [Case("node killed with -9", 2)]
-            works = {
-                f"{part}: {one.name}, {one.size} B": partial(_measure, stage, part, one, database) for one in found
-            }
-            stage.in_turn(works, stage.plan.rounds)
-    finally:
-        database.close()
+def measure(database: Database, part: str) -> None:
+    """Measure the cases of a part in turn."""
+    plan = database.stage.plan
+    found = cases(part, plan.messages)
+    works = {f"{part}: {one.name}, {one.size} B": partial(_measure, database, part, one) for one in found}
+    database.stage.in_turn(works, plan.rounds)
 
 
-def _measure(stage: Stage, part: str, case: Case, database: Database, _round: int) -> None:
-    """Add the figures of a case. Raises: NotStarted, RunFailed, Fault, OSError."""
-    stage.add(part, _figures(part, case, database), name=case.name, size=case.size, count=max(case.nodes, case.queues))
+def _measure(database: Database, part: str, case: Case, _round: int) -> None:
+    """Add the figures of a case. Raises: BrokerFailed, RunFailed, Fault, OSError."""
+    key = {"name": case.name, "size": case.size, "count": max(case.nodes, case.queues)}
+    database.stage.add(part, _figures(part, case, database), **key)
 
 
 def _figures(part: str, case: Case, database: Database) -> dict[str, Any]:
     with database.nodes(case.nodes) as brokers:
         if part == "failover":
             return fail_over(brokers)
-        before_s, database_before_s = cpu_s(brokers), database.processes.usage().cpu_s
+        before_s, database_before_s = cpu_s(brokers), database.cpu_s()
         figures = spread(
             [brokers[number].address for number in case.publish_at],
             [brokers[number].address for number in case.consume_at],
@@ -241,7 +311,7 @@ def _figures(part: str, case: Case, database: Database) -> dict[str, Any]:
         )
         figures["broker_us"] = (cpu_s(brokers) - before_s) / case.messages * 1e6
         if case.nodes:
-            figures["database_us"] = (database.processes.usage().cpu_s - database_before_s) / case.messages * 1e6
+            figures["database_us"] = (database.cpu_s() - database_before_s) / case.messages * 1e6
         return figures
 
 
@@ -259,32 +329,28 @@ def goals(run: Run) -> Iterator[Goal]:
     yield from Goal.at_most("fail-over, s", run.row("failover")["first_s"], _LEASE_MS / 1000 + 2)
 
 
-def _table(run: Run, part: str) -> str:
-    rows = run.rows(part)
-    return table_of(rows, _COLUMNS.get(part, _COSTS))
-
-
 def _machine(run: Run) -> str:
     return f"{machine_text(run.facts)} PostgreSQL {run.facts['postgresql']}."
 
 
 def _draw(figure: Any, run: Run) -> bool:
     """Draw throughput and CPU time of the paths, the nodes and the queues."""
-    rows = run.rows("paths", "peers")  # the run of 2026-11-23 has job queues, too
+    rows = run.rows("paths")
     (rates, costs), (nodes, queues) = figure.subplots(2, 2)
     names = list(dict.fromkeys(row["name"] for row in rows))
     for size, shift in ((SMALL, 0.2), (LARGE, -0.2)):
         found = [row for row in rows if row["size"] == size]
         at = [len(names) - names.index(row["name"]) + shift for row in found]
         drawn = rates.barh(at, [row["per_s"] for row in found], height=0.36, color=_COLOURS[size], label=f"{size:,} B")
-        rates.bar_label(drawn, fmt=short, fontsize=7, padding=2)
+        rates.bar_label(drawn, fmt=short_text, fontsize=7, padding=2)
     large = [row for row in rows if row["size"] == LARGE]
     at = [len(names) - names.index(row["name"]) for row in large]
     own, theirs = ([row[name] or 0.0 for row in large] for name in ("broker_us", "database_us"))
-    costs.barh(at, own, height=0.6, color=ORANGE, label="brokers, or a library's processes")
+    costs.barh(at, own, height=0.6, color=ORANGE, label="brokers")
     drawn = costs.barh(at, theirs, left=own, height=0.6, color=GREY, label="PostgreSQL")
-    costs.bar_label(drawn, [short(one + other) for one, other in zip(own, theirs, strict=True)], fontsize=7, padding=2)
-    costs.set_xscale("symlog", linthresh=100)
+    costs.bar_label(
+        drawn, [short_text(one + other) for one, other in zip(own, theirs, strict=True)], fontsize=7, padding=2
+    )
     for axes, title in ((rates, "messages per second"), (costs, f"CPU-µs per message of {LARGE:,} B")):
         axes.set_yticks([len(names) - number for number in range(len(names))], names, fontsize=8)
         axes.margins(x=0.15)
@@ -306,17 +372,17 @@ def _draw(figure: Any, run: Run) -> bool:
 SUITE: Final = Suite(
     name="cluster",
     about=__doc__,
-    parts=dict.fromkeys(_PARTS, lambda _: None),
+    parts={part: partial(measure, part=part) for part in _PARTS},
     full=Plan(),
     quick=QUICK,
     limit_s=1200.0,
     tables={
-        **{part: partial(_table, part=part) for part in _PARTS},
+        **{part: rows_table([part], _COLUMNS.get(part, _COSTS)) for part in _PARTS},
         "goals": lambda run: goals_table(goals(run)),
         "machine": _machine,
     },
     printed=(*_PARTS, "goals"),
     mark="bench-cluster",
     pictures={"cluster": ((11, 8), _draw)},
-    measure=measure,
+    prepare=Database.of,
 )

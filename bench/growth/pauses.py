@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -195,29 +196,28 @@ VERBS: Final[Mapping[str, Verb]] = {
 
 def measure(stage: Stage) -> None:
     """Measure each verb on the product, and find the function of its longest turn on sources."""
-    count = stage.plan.group
-    for name, verb in VERBS.items():
-        if stage.late():
-            stage.fail(f"the pause of {name}", "the time was used up")
-            return
-        with stage.guarded(f"the pause of {name}"):
-            turns = stage.folder / f"turns-{len(stage.run.rows('pauses'))}"
-            with (
-                brokers.slotmq(stage.new_folder(), package=stage.package, prefix=prefix(turns, names=False)) as broker,
-                closing(Group(broker, stage.package, count, stage.folder)) as group,
-            ):
-                figures = paused(group, verb, turns)
-            stage.add("pauses", figures, title=name)
-            named = turns.with_suffix(".named")
-            with (
-                brokers.slotmq(stage.new_folder(), package=PROJECT, prefix=prefix(named, names=True)) as broker,
-                closing(Group(broker, PROJECT, count // 4, stage.folder)) as group,
-            ):
-                verb.prepare(group)
-                begun = time.monotonic()
-                verb.act(group)
-                time.sleep(_AFTER_S)
-            stage.run.add("turns", {"function": _longest_named(named, begun)}, title=name)
+    stage.in_turn({f"the pause of {name}": partial(_measure, stage, name) for name in VERBS}, 1)
+
+
+def _measure(stage: Stage, name: str, _number: int) -> None:
+    verb, count = VERBS[name], stage.plan.group
+    turns = stage.folder / f"turns-{len(stage.run.rows('pauses'))}"
+    with (
+        brokers.slotmq(stage.new_folder(), package=stage.package, prefix=prefix(turns, names=False)) as broker,
+        closing(Group(broker, stage.package, count, stage.folder)) as group,
+    ):
+        figures = paused(group, verb, turns)
+    stage.add("pauses", figures, title=name)
+    named = turns.with_suffix(".named")
+    with (
+        brokers.slotmq(stage.new_folder(), package=PROJECT, prefix=prefix(named, names=True)) as broker,
+        closing(Group(broker, PROJECT, count // 4, stage.folder)) as group,
+    ):
+        verb.prepare(group)
+        begun = time.monotonic()
+        verb.act(group)
+        time.sleep(_AFTER_S)
+    stage.run.add("turns", {"function": _longest_named(named, begun)}, title=name)
 
 
 def _turns(file: Path, begun: float) -> list[tuple[float, str | None]]:

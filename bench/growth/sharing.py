@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import select
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 
 from bench import brokers
@@ -72,29 +74,23 @@ def pressures(crowd: int, width: int) -> list[Pressure]:
 
 def measure(stage: Stage) -> None:
     """Measure the light client beside each pressure, and what consumers that read nothing cost the others."""
-    for pressure in pressures(stage.plan.crowd, stage.plan.width):
-        if stage.late():
-            stage.fail(f"beside {pressure.title}", "the time was used up")
-            return
-        with (
-            stage.guarded(f"beside {pressure.title}"),
-            brokers.slotmq(stage.new_folder(), package=stage.package) as broker,
-        ):
-            _beside(stage, broker.address, pressure)
-    with (
-        stage.guarded("beside a consumer that reads nothing"),
-        brokers.slotmq(stage.new_folder(), package=stage.package) as broker,
-    ):
-        _silent(stage, broker)
+    beside = {f"beside {one.title}": partial(_beside, one) for one in pressures(stage.plan.crowd, stage.plan.width)}
+    works: dict[str, Callable[[Stage, Broker], None]] = beside | {"beside a consumer that reads nothing": _silent}
+
+    def measured(work: Callable[[Stage, Broker], None], _number: int) -> None:
+        with brokers.slotmq(stage.new_folder(), package=stage.package) as broker:
+            work(stage, broker)
+
+    stage.in_turn({name: partial(measured, work) for name, work in works.items()}, 1)
 
 
-def _beside(stage: Stage, address: Address, pressure: Pressure) -> None:
+def _beside(pressure: Pressure, stage: Stage, broker: Broker) -> None:
     """Add the latency of a light client beside a pressure, and the shares of the pressure's members.
 
     Each round's percentiles count, and the longest time of all. Where the machine stands still once, for 160 ms, one
     message in a hundred of a single long round would wait for 110 ms.
     """
-    plan = stage.plan
+    plan, address = stage.plan, broker.address
     control(address).close()
     light = LightClient(address, EXCHANGE)  # connects before the others: beside them it would wait for every answer
 

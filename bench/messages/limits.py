@@ -52,10 +52,3 @@ QUICK = Limits(
     stock=30_000,
     bindings=(3_000,),
 )
-
-
-def size_text(size_bytes: int) -> str:
-    """Return a number of bytes in short form: 16 B, 1 KiB, 16 MiB."""
-    if size_bytes >= 1 << 20 and size_bytes % (1 << 20) == 0:
-        return f"{size_bytes >> 20} MiB"
-    return f"{size_bytes // 1024} KiB" if size_bytes >= 1024 and size_bytes % 1024 == 0 else f"{size_bytes:,} B"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import gettempdir
@@ -9,10 +10,11 @@ from typing import Final
 
 from bench.brokers import Broker, relay
 from bench.machine import fdatasync_us
-from bench.messages.limits import Limits, size_text
+from bench.messages.limits import Limits
 from bench.perf_run import perf
 from bench.run import Figures
 from bench.stage import NotOffered
+from broker.figures.numerals import size_text
 from broker.perf.conductor import Conductor
 from broker.perf.crew import Interruption
 from broker.perf.faults import RunFailed
@@ -130,9 +132,8 @@ class PerfLoad:
 
 
 def _delete(broker: Broker, queue: str) -> None:
-    control = PeerConnection(broker.address, PUBLISH_CHANNEL)
-    control.delete(queue, queue)
-    control.close()
+    with closing(PeerConnection(broker.address, PUBLISH_CHANNEL)) as control:
+        control.delete(queue, queue)
 
 
 def flow(kind: str, size: int, stage: str = "flow") -> PerfLoad:

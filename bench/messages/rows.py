@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,7 +59,7 @@ class Backlog:
     relayed: bool = False
 
     def measure(self, broker: Broker, limits: Limits) -> Figures:
-        """Run the scenario once. Raises: RunFailed, Fault, OSError, NotStarted."""
+        """Run the scenario once. Raises: RunFailed, Fault, OSError, BrokerFailed."""
         _queue(broker, delete=True)
         figures = _publish(broker, limits)
         stock = int(figures["messages"])
@@ -78,14 +79,11 @@ class Backlog:
 
 def _queue(broker: Broker, *, delete: bool = False) -> int:
     """Declare the queue and return how many messages it has, or delete it."""
-    control = PeerConnection(broker.address, PUBLISH_CHANNEL)
-    try:
+    with closing(PeerConnection(broker.address, PUBLISH_CHANNEL)) as control:
         count = control.declare_queue(_QUEUE, durable=True)
         if delete:
             control.delete(_QUEUE, _QUEUE)
-    finally:
-        control.close()
-    return count
+        return count
 
 
 def _publish(broker: Broker, limits: Limits) -> Figures:
@@ -107,7 +105,7 @@ def _publish(broker: Broker, limits: Limits) -> Figures:
 def _restart(broker: Broker, stock: int, *, killed: bool) -> float:
     """Restart the broker and return the seconds until it accepts a client and reports that all messages are there.
 
-    Raises: RunFailed when messages are missing; NotStarted.
+    Raises: RunFailed when messages are missing; BrokerFailed.
     """
     seconds = broker.restart(killed=killed)
     begun = time.monotonic()

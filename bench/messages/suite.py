@@ -7,8 +7,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from shutil import which
-from typing import Any, Final
+from typing import Final
 
 from bench import brokers, machine
 from bench.brokers import Broker, Certificate
@@ -18,6 +19,7 @@ from bench.messages.picture import cost, more
 from bench.messages.rows import Scenario, for_all, known_names, rows, titles
 from bench.messages.tables import CEILING, COMPILED, INTERPRETED, TABLES
 from bench.run import Run
+from bench.service import BrokerFailed
 from bench.stage import COMPILED as COMPILED_FORM
 from bench.stage import INTERPRETED as INTERPRETED_FORM
 from bench.stage import Stage, tell
@@ -33,7 +35,7 @@ _BROKERS: Final = ("compiled", "interpreted", "rabbitmq")
 
 
 def measure(stage: Stage, options: argparse.Namespace, _suite: Suite) -> None:
-    """Measure every scenario against every broker, stage by stage, each with fresh brokers. Raises: NotStarted."""
+    """Measure every scenario against every broker, stage by stage, each with fresh brokers. Raises: BrokerFailed."""
     limits: Limits = replace(
         stage.plan,
         seconds=options.seconds or stage.plan.seconds,
@@ -60,7 +62,7 @@ def measure(stage: Stage, options: argparse.Namespace, _suite: Suite) -> None:
                     measure_scenario(stage, scenario, running, limits)
                     steps_ns.append(machine.step_ns())
     if not start.products:
-        raise brokers.NotStarted("No broker to measure.")
+        raise BrokerFailed("No broker to measure.")
     run.facts |= {
         "products": start.products,
         "fsync": not options.no_sync,
@@ -73,15 +75,12 @@ def measure(stage: Stage, options: argparse.Namespace, _suite: Suite) -> None:
 def measure_scenario(stage: Stage, scenario: Scenario, running: Sequence[Broker], limits: Limits) -> None:
     """Measure one scenario against the brokers in turn; each run waits until the others have cleaned up."""
 
-    def work(broker: Broker) -> Any:
-        def measured(_number: int) -> None:
-            _rest(running)
-            stage.add(scenario.name, scenario.measure(broker, limits), broker=broker.name)
-
-        return measured
+    def measured(broker: Broker, _number: int) -> None:
+        _rest(running)
+        stage.add(scenario.name, scenario.measure(broker, limits), broker=broker.name)
 
     chosen = [one for one in running if one.name != INTERPRETED or len(running) == 1 or for_all(scenario)]
-    works = {f"{scenario.name}, {broker.name}": work(broker) for broker in chosen}
+    works = {f"{scenario.name}, {broker.name}": partial(measured, broker) for broker in chosen}
     stage.in_turn(works, min(limits.rounds, scenario.rounds))
 
 
@@ -108,7 +107,7 @@ def add_relay_times(run: Run) -> None:
 class Starter:
     """Starts all brokers of a stage at once: those that are not measured sit idle.
 
-    Raises: NotStarted immediately, when the broker at --url cannot be used.
+    Raises: BrokerFailed immediately, when the broker at --url cannot be used.
     """
 
     def __init__(self, stage: Stage, options: argparse.Namespace) -> None:
@@ -127,7 +126,7 @@ class Starter:
     def stage(self, name: str) -> Iterator[Sequence[Broker]]:
         """Run fresh brokers for a stage, and use the one at --url as it is.
 
-        Raises: NotStarted, except for RabbitMQ, without which the other brokers are still measured.
+        Raises: BrokerFailed, except for RabbitMQ, without which the other brokers are still measured.
         """
         folder = self._folder / name
         flags = ("--no-sync",) if self._options.no_sync else ()
@@ -150,7 +149,7 @@ class Starter:
                 try:
                     peer = brokers.rabbitmq(folder, self._script, tenants=True, certificate=self._certificate)
                     running.append(stack.enter_context(peer))
-                except brokers.NotStarted as error:
+                except BrokerFailed as error:
                     tell(f"Measuring without RabbitMQ: {error}")
             if self._options.url:
                 running.append(self._given())

@@ -7,7 +7,7 @@ the same load: a leaf for the publisher, one broker between, a leaf for the cons
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 
@@ -31,7 +31,7 @@ _DRAIN_LIMIT_S = 5.0
 
 
 def measure(stage: Stage) -> None:
-    """Measure each form and size in turn. Raises: NotStarted, Fault, RunFailed, OSError."""
+    """Measure each form and size in turn. Raises: BrokerFailed, Fault, RunFailed, OSError."""
     works = {}
     with ExitStack() as running:
         for form, package in stage.packages.items():
@@ -75,16 +75,13 @@ def _sent(
     await_route(publisher, subscriber, wire.publish(PUBLISH_CHANNEL, EXCHANGE, _KEYS[0], bytes(size), persistent=False))
     publisher.close()
     sender = source(publish_at, _KEYS, window=0, body_bytes=size, confirms=False)
-    herd = Herd([sender], [sink(subscriber, 0)], lead=_LEAD)
-    try:
+    with closing(Herd([sender], [sink(subscriber, 0)], lead=_LEAD)) as herd:
         herd.run(seconds / 2)
         before = used()
         moved = herd.run(seconds)
         costs = {name: (after - before[name]) / moved.messages * 1e6 for name, after in used().items()}
         sender.stop()
         herd.run(_DRAIN_LIMIT_S, lambda: herd.delivered >= herd.published)  # what is in flight belongs to this run
-    finally:
-        herd.close()
     peer = PeerConnection(consume_at, PUBLISH_CHANNEL)
     peer.call(wire.queue_delete(peer.channel, queue), wire.QUEUE_DELETE_OK)
     peer.close()

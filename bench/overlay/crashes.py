@@ -10,6 +10,7 @@ import time
 from array import array
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,7 +22,6 @@ from bench.stage import Stage
 from broker.perf import wire
 from broker.perf.peer import Address, PeerConnection
 from broker.perf.receiver import Watch
-from broker.perf.sender import Sender
 
 BUCKET_NS = 100_000_000
 _DUE_BYTES = 8
@@ -147,7 +147,7 @@ GROUPS = (
 
 
 def measure(stage: Stage) -> None:
-    """Run the whole test. Raises: NotStarted, Fault, OSError."""
+    """Run the whole test. Raises: BrokerFailed, Fault, OSError."""
     with six_brokers(stage) as tree:
         tree.start()
         for name in ("pb", "sb1", "sb2"):
@@ -231,22 +231,31 @@ class _Test:
         self._per_s = stage.plan.failure_per_s
         self._busy: list[Future[None]] = []
         self._begun_s = 0.0
-        self._events = self._timeline()
         self._told: list[tuple[float, str]] = []
         self._cpu: dict[str, list[float]] = {name: [] for name in MIDDLE}
-        self._used = dict.fromkeys(MIDDLE, (0, 0.0))
+        self._used_s = dict.fromkeys(MIDDLE, 0.0)
         self._next_cpu_s = 0.0
         self._origin_ns = time.monotonic_ns()
         self._numbering = Numbering(self._origin_ns, round(1e9 / self._per_s), TOPICS)
         self._groups = {
             group.name: GroupConnections(group, tree.address(group.leaf), self._origin_ns) for group in GROUPS
         }
+        actions: dict[str, Callable[[], None]] = {
+            "ib1 killed": partial(tree.kill, "ib1"),
+            "ib2 killed": partial(tree.kill, "ib2"),
+            "fourth group": self._groups[LATE].subscribe,
+            "ib1 back": partial(tree.restart, "ib1"),
+            "ib2 back": partial(tree.restart, "ib2"),
+        }
+        self._events = list(zip(stage.plan.timeline_s, actions.items(), strict=False))
 
     def run(self) -> dict[str, Any]:
         """Run the test and return its figures. Raises: Fault, OSError."""
-        sources = self._sources()
-        herd = Herd([], [one for group in self._groups.values() for one in group.sinks], burst_s=BURST_S)
-        try:
+        address, per_s = self._tree.address("pb"), 1e9 / self._numbering.step_ns / len(EXCHANGES)
+        sources = [paced_source(address, keys_of(place), per_s, name) for place, name in enumerate(EXCHANGES)]
+        with closing(
+            Herd([], [one for group in self._groups.values() for one in group.sinks], burst_s=BURST_S)
+        ) as herd:
             for name, group in self._groups.items():
                 if name != LATE:
                     group.subscribe()
@@ -271,37 +280,13 @@ class _Test:
             herd.run(_QUIET_S, lambda: all(source.flushed for source in sources))
             ends = [source.published * len(sources) for source in sources]
             self._drain(herd, ends)
-        finally:
-            herd.close()
         return self._figures(begun_ns, ended_ns, ends)
-
-    def _sources(self) -> list[Sender]:
-        """Return a publisher for each exchange; together they publish the topics in turn."""
-        per_s = 1e9 / self._numbering.step_ns / len(EXCHANGES)
-        address = self._tree.address("pb")
-        return [paced_source(address, keys_of(place), per_s, name) for place, name in enumerate(EXCHANGES)]
-
-    def _timeline(self) -> list[tuple[float, str, Callable[[], None]]]:
-        """Return the events, each with its time, its name and what happens."""
-        tree = self._tree
-        actions: list[tuple[str, Callable[[], None]]] = [
-            ("ib1 killed", partial(tree.kill, "ib1")),
-            ("ib2 killed", partial(tree.kill, "ib2")),
-            ("fourth group", self._subscribe_late),
-            ("ib1 back", partial(tree.restart, "ib1")),
-            ("ib2 back", partial(tree.restart, "ib2")),
-        ]
-        times = self._stage.plan.timeline_s[:-1]
-        return [(at_s, *action) for at_s, action in zip(times, actions, strict=True)]
-
-    def _subscribe_late(self) -> None:
-        self._groups[LATE].subscribe()
 
     def _tick(self) -> bool:
         """Do what is due: an event, or a look at the CPU time of the brokers in the middle."""
         now_s = time.monotonic()
         while self._events and now_s >= self._begun_s + self._events[0][0]:
-            _, name, action = self._events.pop(0)
+            _, (name, action) = self._events.pop(0)
             self._told.append((now_s - self._begun_s, name))
             self._busy.append(self._aside.submit(action))
         if now_s >= self._next_cpu_s:
@@ -312,10 +297,9 @@ class _Test:
 
     def _since_last_look_s(self, name: str) -> float:
         """Return the CPU time of a broker since the last look, or since it was started again."""
-        root, used_s = self._tree.processes(name).root, self._tree.cpu_s(name)
-        before_root, before_s = self._used[name]
-        self._used[name] = (root, used_s)
-        return max(0.0, used_s - before_s if root == before_root else used_s)
+        before_s, used_s = self._used_s[name], self._tree.cpu_s(name)
+        self._used_s[name] = used_s
+        return used_s - before_s if used_s >= before_s else used_s
 
     def _drain(self, herd: Herd, ends: Sequence[int]) -> None:
         """Receive until nothing is missing, or for as long as a repair may take."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import select
 import time
+from contextlib import closing
 from itertools import pairwise
 from statistics import median
 
@@ -34,7 +35,7 @@ _READ_BYTES = 65_536
 
 
 def measure(stage: Stage) -> None:
-    """Measure each number of hops. Raises: NotStarted, Fault, RunFailed, OSError."""
+    """Measure each number of hops. Raises: BrokerFailed, Fault, RunFailed, OSError."""
     for hops in stage.plan.hops:
         with chain(stage, hops) as tree:
             tree.start()
@@ -81,29 +82,23 @@ def steady_load(line: CrewPipe, pb: Address, sb: Address, plan: Plan) -> None:
 
 def _delivery(pb: Address, sb: Address, plan: Plan) -> Figures:
     """Return the latency of messages that this process publishes at one end and consumes at the other."""
-    client = LightClient(pb, EXCHANGE, sb)
-    try:
+    with closing(LightClient(pb, EXCHANGE, sb)) as client:
         client.await_route()
         times = client.watch(plan.seconds)
-    finally:
-        client.close()
     return {"delivery_ms": times["p50_ms"], "delivery_p99_ms": times["p99_ms"]}
 
 
 def _starts(sb: Address, plan: Plan) -> Figures:
     """Return the median times from a subscription to its first message: covered by a steady one, and not covered."""
     keys = topics()
-    subscription = Subscription(sb)
     local: list[float] = []
     far: list[float] = []
-    try:
+    with closing(Subscription(sb)) as subscription:
         for number in range(plan.starts):
             for times, first in ((local, 0), (far, STEADY_TOPICS)):
                 begun = time.monotonic()
                 times.append(subscription.start_s(keys[first + number % STEADY_TOPICS]) * 1000)
                 time.sleep(max(0.0, begun + _EVERY_S - time.monotonic()))
-    finally:
-        subscription.close()
     return {"local_ms": median(local), "global_ms": median(far)}
 
 

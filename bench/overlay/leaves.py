@@ -25,7 +25,7 @@ _FIRST_LIMIT_S = 30.0
 
 
 def measure(stage: Stage) -> None:
-    """Measure each scheme and number of leaves. Raises: NotStarted, Fault, OSError."""
+    """Measure each scheme and number of leaves. Raises: BrokerFailed, Fault, OSError."""
     plan = stage.plan
     for scheme in SCHEMES:
         with _star(stage, scheme) as tree:

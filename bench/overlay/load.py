@@ -5,6 +5,8 @@ Source: section 5.2 of the paper, Figure 4. Each process is a leaf and an inner 
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from bench.ground import EXCHANGE, consume_all, control, declare_bound, paced_source, sink
 from bench.herd import BURST_S, Herd
 from bench.overlay.plan import Plan
@@ -23,7 +25,7 @@ _KEPT_UP = 0.8  # of the due messages: below it the brokers are saturated, and m
 
 
 def measure(stage: Stage) -> None:
-    """Measure each scheme and number of publishers. Raises: NotStarted, Fault, OSError."""
+    """Measure each scheme and number of publishers. Raises: BrokerFailed, Fault, OSError."""
     for scheme in SCHEMES:
         with _tree(stage, scheme) as tree:
             tree.start()
@@ -54,9 +56,8 @@ def _measure_scheme(stage: Stage, tree: Tree, scheme: str) -> None:
     queues = [f"subscriber-{number:05d}" for number in range(plan.subscriptions)]
     declare_bound(subscriber, queues, keys[: plan.subscriptions])
     consume_all(subscriber, queues)
-    herd = Herd([], [sink(subscriber)], burst_s=BURST_S)
     before = 0
-    try:
+    with closing(Herd([], [sink(subscriber)], burst_s=BURST_S)) as herd:
         for publishers in plan.publishers:
             for one in _publishers(tree, keys[before:publishers], plan.publisher_per_s):
                 herd.add(one)
@@ -68,8 +69,6 @@ def _measure_scheme(stage: Stage, tree: Tree, scheme: str) -> None:
             stage.add("load", figures | {"saturated": saturated}, scheme=scheme, publishers=publishers)
             if saturated:
                 break
-    finally:
-        herd.close()
 
 
 def falls_behind(figures: Figures, publishers: int, plan: Plan) -> bool:

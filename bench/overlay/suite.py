@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from bench.overlay import cost, crashes, hops, leaves, load, paper
@@ -11,7 +10,7 @@ from bench.overlay.plan import FULL, QUICK
 from bench.picture import BLUE, GREEN, ORANGE, RED, line, plain
 from bench.run import Row, Run
 from bench.suites import Suite
-from bench.tables import Column, machine_text, share, table, table_of
+from bench.tables import Column, machine_text, rows_table, share, table
 
 _COLOURS: Final = dict(zip(SCHEMES, (BLUE, ORANGE), strict=True))
 _MIDDLE: Final = {"ib1": BLUE, "ib2": ORANGE, "ib3": GREEN}
@@ -23,22 +22,16 @@ _LATENCIES: Final = {
 _CPU_TOP: Final = 3.0  # times the median: a start takes a whole core for a moment
 
 
-def _two(value: float) -> str:
-    return f"{value:.2f}"
-
-
-def _one(value: float) -> str:
-    return f"{value:.1f}"
-
-
+_ONE: Final = "{:.1f}".format
+_TWO: Final = "{:.2f}".format
 _COST: Final = (
     Column("", "form", str),
     Column("bytes", "size", "{:,}".format),
-    Column("S1, CPU-µs", "s1_us", _two),
-    Column("middle broker", "middle_us", _two),
-    Column("times S1", "times", _one),
-    Column("publishing leaf", "publishing_us", _one),
-    Column("subscribing leaf", "subscribing_us", _one),
+    Column("S1, CPU-µs", "s1_us", _TWO),
+    Column("middle broker", "middle_us", _TWO),
+    Column("times S1", "times", _ONE),
+    Column("publishing leaf", "publishing_us", _ONE),
+    Column("subscribing leaf", "subscribing_us", _ONE),
     Column("messages/s", "per_s"),
 )
 _LOAD: Final = (
@@ -51,11 +44,11 @@ _LOAD: Final = (
 )
 _HOPS: Final = (
     Column("hops", "hops", str),
-    Column("delivery", "delivery_ms", _two),
-    Column("delivery, p99", "delivery_p99_ms", _one),
-    Column("start under a cover", "local_ms", _one),
-    Column("start without", "global_ms", _one),
-    Column("difference", lambda row: _one(row["global_ms"] - row["local_ms"])),
+    Column("delivery", "delivery_ms", _TWO),
+    Column("delivery, p99", "delivery_p99_ms", _ONE),
+    Column("start under a cover", "local_ms", _ONE),
+    Column("start without", "global_ms", _ONE),
+    Column("difference", lambda row: _ONE(row["global_ms"] - row["local_ms"])),
     Column("the paper's", lambda row: _theirs(row["hops"])),
 )
 
@@ -63,10 +56,6 @@ _HOPS: Final = (
 def _theirs(count: int) -> str:
     at = paper.HOPS.index(count) if count in paper.HOPS else None
     return "-" if at is None else ", ".join(f"{values[at]:g}" for values in paper.HOPS_MS.values())
-
-
-def _of(part: str, columns: tuple[Column, ...]) -> Callable[[Run], str]:
-    return lambda run: table_of(run.rows(part), columns)
 
 
 def _leaves(run: Run) -> str:
@@ -155,9 +144,9 @@ SUITE: Final = Suite(
     quick=QUICK,
     limit_s=660.0,
     tables={
-        "cost": _of("cost", _COST),
-        "load": _of("load", _LOAD),
-        "hops": _of("hops", _HOPS),
+        "cost": rows_table(["cost"], _COST),
+        "load": rows_table(["load"], _LOAD),
+        "hops": rows_table(["hops"], _HOPS),
         "leaves": _leaves,
         "failure": _failure,
         "verdicts": paper.verdicts,
@@ -166,5 +155,4 @@ SUITE: Final = Suite(
     printed=("cost", "load", "hops", "leaves", "failure", "verdicts"),
     mark="bench-overlay",
     pictures={"overlay-figures": ((11, 11), _draw)},
-    part_limits_s={"cost": 200.0, "load": 180.0, "hops": 150.0, "failure": 150.0, "leaves": 200.0},
 )

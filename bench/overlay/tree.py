@@ -9,8 +9,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.brokers import Broker, NotStarted, slotmq
+from bench.brokers import Broker, slotmq
 from bench.meter import threads_s
+from bench.service import BrokerFailed
 from broker.perf.machine import ProcessTree
 from broker.perf.peer import Address
 
@@ -58,7 +59,7 @@ class Tree(ExitStack):
     def start(self, *names: str) -> None:
         """Start processes, by default all, and wait until each has a link to every running neighbour.
 
-        Raises: NotStarted.
+        Raises: BrokerFailed.
         """
         for name in names or tuple(self._processes):
             variables = self.settings(name)
@@ -132,7 +133,7 @@ class Tree(ExitStack):
         return fields
 
     def _await_links(self) -> None:
-        """Wait until each process has opened the links to its running neighbours. Raises: NotStarted."""
+        """Wait until each process has opened the links to its running neighbours. Raises: BrokerFailed."""
         deadline = time.monotonic() + _LINK_LIMIT_S
         for name, broker in self.brokers.items():
             wanted = sum(
@@ -142,5 +143,5 @@ class Tree(ExitStack):
             assert service is not None
             while service.said().count(_OPENED) < wanted:
                 if time.monotonic() > deadline or not service.alive:
-                    raise NotStarted(f"{name} has no link to each of its neighbours; {service.failed()}")
+                    raise BrokerFailed(f"{name} has no link to each of its neighbours; {service.failed()}")
                 time.sleep(_LOOK_S)

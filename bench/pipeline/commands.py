@@ -72,15 +72,9 @@ def commands(ground: Ground) -> None:
         f"{WARM} archive": lambda: shell.slotmq(*archive, str(ground.stage.new_folder()), warm=True),
     }
 
-    def measured(name: str, number: int) -> None:
-        figures = works[name]()
-        if number:  # the first round does not count
-            ground.stage.add("commands", figures, name=name)
-
     shell.slotmq("server", "start", "--quiet")
     try:
-        turns = {name: lambda number, name=name: measured(name, number) for name in works}
-        ground.stage.in_turn(turns, ground.plan.command_rounds + 1)
+        ground.in_turn("commands", works, ground.plan.command_rounds)
     finally:
         shell.slotmq("server", "stop", "--quiet")
 

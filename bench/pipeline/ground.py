@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -80,10 +80,6 @@ class SlotStore:
             add(number, self._begin_ms + number // _ROWS_PER_MS, PERSISTENT, route, header, body)
         self._next_id += rows
         self._folder.seal(draft, self._next_id)
-
-    def remove_all(self) -> None:
-        """Remove all slot files, as when every cursor has passed them."""
-        self._folder.remove(self.slots)
 
     def close(self) -> None:
         """Release the folder, so that a broker can open it."""
@@ -159,17 +155,18 @@ class Ground:
         return [str(lake.message_table.folder / file.path) for file in lake.files()]
 
     def race(self, part: str, contestants: Mapping[str, Work], rounds: int) -> None:
-        """Measure contestants that run in turn; a round before the first one warms up the JVM and does not count."""
+        """Measure work that is done in turn."""
+        self.in_turn(part, {name: partial(self.lap, work) for name, work in contestants.items()}, rounds)
 
-        def measured(name: str) -> Callable[[int], None]:
-            def work(number: int) -> None:
-                figures = self.lap(contestants[name])
-                if number:
-                    self.stage.add(part, figures, name=name)
+    def in_turn(self, part: str, contestants: Mapping[str, Callable[[], Figures]], rounds: int) -> None:
+        """Measure contestants in turn; a round before the first one warms up the JVM and does not count."""
 
-            return work
+        def measured(name: str, number: int) -> None:
+            figures = contestants[name]()
+            if number:
+                self.stage.add(part, figures, name=name)
 
-        self.stage.in_turn({name: measured(name) for name in contestants}, rounds + 1)
+        self.stage.in_turn({name: partial(measured, name) for name in contestants}, rounds + 1)
 
     def lap(self, work: Work) -> Figures:
         """Return the figures of some work by the process tree: this process, the JVM, and its Python workers.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -194,8 +195,7 @@ def replay(ground: Ground) -> None:
 
 def _queue(broker: Broker, *, delete: bool = False) -> int:
     """Declare the durable queue and return how many messages it has, or delete it."""
-    peer = PeerConnection(broker.address, PUBLISH_CHANNEL)
-    try:
+    with closing(PeerConnection(broker.address, PUBLISH_CHANNEL)) as peer:
         if delete:
             peer.delete(_QUEUE, EXCHANGE)
             return 0
@@ -203,5 +203,3 @@ def _queue(broker: Broker, *, delete: bool = False) -> int:
         ready = peer.declare_queue(_QUEUE, durable=True)
         peer.call(wire.queue_bind(peer.channel, _QUEUE, EXCHANGE, "#"), wire.QUEUE_BIND_OK)
         return ready
-    finally:
-        peer.close()

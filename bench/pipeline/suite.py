@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from bench.pipeline.commands import ARCHIVE_ROWS, FOLLOWED, QUERY_ROWS, QUIET, S
 from bench.pipeline.ground import Ground
 from bench.run import Run
 from bench.suites import Suite
-from bench.tables import Column, Goal, goals_table, rate, size, table_of, time_of
+from bench.tables import Column, Goal, goals_table, rate, rows_table, size, time_of
 
 _PEERS: Final = ("Spark", "SQL over Parquet", "a plain")
 _JOBS: Final = ("archive", "sql", "route", "replay")
@@ -82,24 +83,15 @@ def _best(run: Run, part: str, name: str) -> float:
     return run.row(part, name=name).spread("rows_per_s")[1]
 
 
-def _contestants(run: Run) -> str:
-    columns = [
-        Column("", "name", str),
-        Column("rows/s, best lap", lambda row: rate(row.spread("rows_per_s")[1])),
-        Column("CPU-s per million", "cpu_s_per_million"),
-        Column("peak memory", "peak_bytes", size),
-    ]
-    return table_of(run.rows(*_JOBS), columns)
-
-
-def _commands(run: Run) -> str:
-    columns = [Column("", "name", str), Column("s", "wall_s"), Column("CPU-s", "cpu_s")]
-    return table_of(run.rows("commands"), columns)
-
-
-def _latency(run: Run) -> str:
-    columns = [Column("", "name", str), Column("p50", "p50_us", time_of), Column("p99", "p99_us", time_of)]
-    return table_of(run.rows("latency"), columns)
+_NAME: Final = Column("", "name", str)
+_CONTESTANTS: Final = (
+    _NAME,
+    Column("rows/s, best lap", lambda row: rate(row.spread("rows_per_s")[1])),
+    Column("CPU-s per million", "cpu_s_per_million"),
+    Column("peak memory", "peak_bytes", size),
+)
+_COMMANDS: Final = (_NAME, Column("s", "wall_s"), Column("CPU-s", "cpu_s"))
+_LATENCY: Final = (_NAME, Column("p50", "p50_us", time_of), Column("p99", "p99_us", time_of))
 
 
 def _draw(figure: Any, run: Run) -> bool:
@@ -138,13 +130,13 @@ SUITE: Final = Suite(
     quick=QUICK,
     limit_s=1800.0,
     tables={
-        "contestants": _contestants,
-        "commands": _commands,
-        "latency": _latency,
+        "contestants": rows_table(_JOBS, _CONTESTANTS),
+        "commands": rows_table(["commands"], _COMMANDS),
+        "latency": rows_table(["latency"], _LATENCY),
         "goals": lambda run: goals_table(goals(run)),
     },
     printed=("contestants", "commands", "latency", "goals"),
     mark="bench-pipeline",
     pictures={"pipeline": ((11, 8), _draw)},
-    prepare=Ground,
+    prepare=lambda stage: nullcontext(Ground(stage)),
 )

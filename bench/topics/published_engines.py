@@ -311,7 +311,7 @@ class PatternWords(WordEngine[T]):
         return common
 
 
-class PlainBitmap(Generic[T]):
+class PlainBitmap(Linear[T]):
     """The plain inverted bitmap: a row for each routing key seen, a bit for each pattern.
 
     Indexing tests a new key against all patterns and a new pattern against all keys that have rows. Matching takes the
@@ -325,22 +325,17 @@ class PlainBitmap(Generic[T]):
     """
 
     def __init__(self, dialect: TopicDialect = AMQP, *, bits_most: int = BITS_MOST) -> None:
-        self.visited = 0
-        self._dialect = dialect
+        super().__init__(dialect)
         self._bits_most = bits_most
         self._rows: dict[str, bitarray] = {}
         self._keys: dict[str, list[str]] = {}
         self._positions: dict[str, int] = {}
-        self._patterns: list[tuple[str, ...] | None] = []
-        self._targets: list[T | None] = []
+        self._columns: list[tuple[tuple[str, ...], T] | None] = []
         self._deleted: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self._positions)
 
     def counts(self) -> Mapping[str, int]:
         """Return the number of rows and columns, columns at deleted positions among them."""
-        return {"rows": len(self._rows), "columns": len(self._patterns)}
+        return {"rows": len(self._rows), "columns": len(self._columns)}
 
     def table(self) -> Mapping[str, str]:
         """Return every row, a digit for each position, by its key."""
@@ -348,18 +343,16 @@ class PlainBitmap(Generic[T]):
 
     def add(self, pattern: Pattern, target: T) -> T | None:
         """Store the target of one pattern, or return the one that it has already. Cost: a test for every row."""
-        known = self.find(pattern)
+        known = super().add(pattern, target)
         if known is not None:
             return known
         words = pattern.words
         if self._deleted:
             position = self._deleted.pop()
-            self._patterns[position] = words
-            self._targets[position] = target
+            self._columns[position] = (words, target)
         else:
-            position = len(self._patterns)
-            self._patterns.append(words)
-            self._targets.append(target)
+            position = len(self._columns)
+            self._columns.append((words, target))
             self._make_room()
             for row in self._rows.values():
                 row.append(0)
@@ -369,45 +362,41 @@ class PlainBitmap(Generic[T]):
         self.visited += len(self._rows)
         return None
 
-    def find(self, pattern: Pattern) -> T | None:
-        """Return the target of one pattern, or None if it is not there."""
-        position = self._positions.get(pattern.text)
-        return None if position is None else self._targets[position]
-
     def remove(self, pattern: Pattern) -> T:
         """Forget one pattern and return its target. Cost: a bit in every row. Raises: KeyError if it is not there."""
+        target = super().remove(pattern)
         position = self._positions.pop(pattern.text)
-        target = self._targets[position]
-        assert target is not None
-        self._patterns[position] = None
-        self._targets[position] = None
+        self._columns[position] = None
         self._deleted.append(position)
         for row in self._rows.values():
             row[position] = 0
         if not self._positions:
-            for kept in (self._rows, self._keys, self._positions, self._patterns, self._targets, self._deleted):
+            for kept in (self._rows, self._keys, self._positions, self._columns, self._deleted):
                 kept.clear()
         return target
 
     def match(self, key: str) -> list[T]:
         """Return the targets of the patterns that match, each once."""
-        if not self._positions:
+        columns = self._columns
+        if not columns:
             return []
         row = self._rows.get(key)
         if row is None:
             words = self._dialect.words(key)
-            row = bitarray([pattern is not None and words_match(pattern, words) for pattern in self._patterns])
-            self.visited += len(self._patterns)
+            row = bitarray([column is not None and words_match(column[0], words) for column in columns])
+            self.visited += len(columns)
             self._rows[key] = row
             self._keys[key] = words
             self._make_room()
         else:
             self.visited += 1
-        targets = [self._targets[position] for position in row.search(1)]
-        return [target for target in targets if target is not None]
+        return [column[1] for position in row.search(1) if (column := columns[position]) is not None]
+
+    def _key(self, pattern: Pattern) -> Hashable:
+        return pattern.text
 
     def _make_room(self) -> None:
-        if len(self._rows) * len(self._patterns) > self._bits_most:
+        if len(self._rows) * len(self._columns) > self._bits_most:
             self._rows.clear()
             self._keys.clear()
 

@@ -75,7 +75,7 @@ def _link(folder: Path) -> str:
 
 
 def _kind(folder: Path) -> Diagnosis:
-    kind = _file_system(folder)
+    kind = file_system(folder)
     if kind in MEMORY:
         return warn("file system", f"{kind}: the data is in memory", "put server.data_dir on a disk")
     if kind in NETWORK:
@@ -85,7 +85,7 @@ def _kind(folder: Path) -> Diagnosis:
     return fine("file system", kind or "unknown")
 
 
-def _file_system(folder: Path, mounts: Path = MOUNTS) -> str:
+def file_system(folder: Path, mounts: Path = MOUNTS) -> str:
     """Return the type of the file system of a folder, empty where the system does not say."""
     best, kind = -1, ""
     with suppress(OSError):
@@ -110,7 +110,7 @@ def _space(folder: Path, least_bytes: int) -> Diagnosis:
 
 def _speed(folder: Path) -> Diagnosis:
     try:
-        return sync_finding(*_sync_times_s(folder))
+        return sync_finding(*sync_times_s(folder))
     except OSError as error:
         reason = error.strerror or str(error)
     except StoreFailed as failed:
@@ -118,7 +118,7 @@ def _speed(folder: Path) -> Diagnosis:
     return bad("disk speed", f"{folder} cannot be written: {reason}", "check the disk and its mount options")
 
 
-def _sync_times_s(folder: Path) -> list[float]:
+def sync_times_s(folder: Path) -> list[float]:
     """Return the times of some small writes to the disk, synced as the store does it."""
     times_s = []
     with tempfile.NamedTemporaryFile(dir=folder) as made:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bench.cluster.spread import SpreadLoad
-from bench.cluster.suite import SUITE, cases, goals
+from bench.cluster.suite import SUITE, SpreadLoad, cases, goals
 from bench.run import Run
 from broker.perf.peer import Address
 from broker.perf.receiver import ReceiverPace

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from bench.brokers import Broker
 from bench.ground import EXCHANGE, control, declare_bound, fill, sink, source
 from bench.growth import sharing, soak
 from bench.growth.suite import QUICK, Plan, curves_of, verdict
@@ -96,7 +97,7 @@ def test_a_pause_in_one_round_of_a_light_client_shows_in_the_longest_time_only(
     monkeypatch.setattr(sharing, "LightClient", PausedOnce)
     monkeypatch.setattr(sharing, "control", lambda _: PausedOnce())
     stage = Stage(Plan(), {}, tmp_path, Run("growth"), tell=lambda _: None)
-    sharing._beside(stage, Address("", 0), sharing.Pressure("nobody", publishers=0))
+    sharing._beside(sharing.Pressure("nobody", publishers=0), stage, Broker("", Address("", 0)))
     row = stage.run.row("light")
     assert (row.runs, row["p50_ms"], row["p99_ms"], row.spread("max_ms")[1]) == (Plan().rounds, 1.0, 3.0, 163.0)
 

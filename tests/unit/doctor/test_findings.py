@@ -84,8 +84,8 @@ def test_the_file_system_should_be_a_disk(
     mounts.write_text(
         f"d / ext2 rw 0 0\nd {str(folder).replace(' ', chr(92) + '040')} {kind} rw 0 0\nd /other zfs rw 0 0\n"
     )
-    assert folder_checks._file_system(folder, mounts) == kind
-    monkeypatch.setattr(folder_checks, "_file_system", lambda _folder: kind)
+    assert folder_checks.file_system(folder, mounts) == kind
+    monkeypatch.setattr(folder_checks, "file_system", lambda _folder: kind)
     assert found(folder_findings(in_folder(folder)), "file system").verdict is verdict
 
 
