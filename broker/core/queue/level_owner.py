@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from mypy_extensions import mypyc_attr
 
 from broker.core.message.message import Message
 from broker.core.queue.consumer_ring import ConsumerRing
-from broker.core.queue.rules import QueueRules
+from broker.core.queue.rules import PLAIN, QueueRules
 from broker.routing.bundle import Destination
 from broker.routing.exchange import Exchange
 from broker.slots.redeliveries import ReturnRun
@@ -80,6 +80,43 @@ class LevelOwner(Destination[Exchange]):
     @abstractmethod
     def enforce(self) -> None:
         """Drop messages until the queue is within its limits."""
+
+
+class NoQueue(LevelOwner):
+    """The owner of the levels of deleted queues, from which no reference leads back to a queue."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = ""
+        self.rules = PLAIN
+        self.consumers = ConsumerRing()
+        self.awake = self.lags = self.durable = self.prioritized = self.strict = self.laned = False
+
+    @property
+    def ready(self) -> int:
+        """0."""
+        return 0
+
+    def wake(self) -> None:
+        """Do nothing."""
+
+    def wake_worker(self) -> None:
+        """Do nothing."""
+
+    def serve_first(self) -> int:
+        """Return 0."""
+        return 0
+
+    def returned(self) -> None:
+        """Do nothing."""
+
+    def enforce(self) -> None:
+        """Do nothing."""
+
+
+NO_QUEUE: Final = NoQueue()
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -43,6 +43,10 @@ from broker.routing.router import Router
 UNLIMITED: Final = PatternLimits(hashes=sys.maxsize, words=sys.maxsize)
 
 
+def _nothing(_subject: object) -> None:
+    """Find nothing, and handle nothing: the vhost is deleted."""
+
+
 class ExchangeHooks:
     """An observer of declared and deleted exchanges."""
 
@@ -97,6 +101,13 @@ class Exchanges(dict[str, Exchange]):
         """Return a transient exchange to which the broker alone publishes."""
         self._own += 1
         return self.add(name, type, internal=True)
+
+    def end(self) -> None:
+        """Drop everything that leads back to the exchanges or to the vhost, because the vhost is deleted."""
+        self.clear()
+        self.default = DefaultExchange(_nothing)
+        self.router.end()
+        self._hooks = ExchangeHooks(_nothing, _nothing)
 
     def find(self, name: str) -> Exchange:
         """Return an exchange. Raises: 404."""
