@@ -56,8 +56,8 @@ NODE_DEFECTS: Final = (
     Defect(
         "a call that is cancelled with its caller",
         "broker/tasks.py",
-        "task.add_done_callback(self._finished)\n        return await asyncio.shield(task)",
-        "return await task",
+        "try:\n            return await asyncio.shield(task)\n        finally:",
+        "try:\n            return await task\n        finally:",
         OF_DATABASE,
     ),
     Defect(
