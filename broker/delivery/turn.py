@@ -69,13 +69,15 @@ class Schedule:
 
     def commit(self) -> None:
         """Include the committer in the next turn."""
-        self.commits = True
-        self.work()
+        self.commits = self.due = True
+        if not self._turn.scheduled:
+            self._turn.schedule()
 
     def deliver(self) -> None:
         """Include the workers in the next turn."""
-        self.delivers = True
-        self.work()
+        self.delivers = self.due = True
+        if not self._turn.scheduled:
+            self._turn.schedule()
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

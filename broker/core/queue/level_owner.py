@@ -46,23 +46,20 @@ class LevelOwner(Destination[Exchange]):
     is_tap: bool = False  # it belongs to a tap: a message that reached nothing else was unroutable
 
     @property
-    @abstractmethod
     def ready(self) -> int:
         """Messages that wait to be delivered."""
+        return 0
 
-    @abstractmethod
     def wake(self) -> None:
         """Schedule the queue for delivery when it has messages and consumers."""
 
-    @abstractmethod
     def wake_worker(self) -> None:
         """Schedule the queue for delivery in this loop turn."""
 
-    @abstractmethod
     def serve_first(self) -> int:
         """Deliver before a method that would see the messages; return the number delivered."""
+        return 0
 
-    @abstractmethod
     def returned(self) -> None:
         """Apply the rules to returned messages, and deliver them again."""
 
@@ -77,13 +74,12 @@ class LevelOwner(Destination[Exchange]):
     def use_level(self, number: int) -> None:
         """Create the level with a number, if the queue may have it and does not have it yet."""
 
-    @abstractmethod
     def enforce(self) -> None:
         """Drop messages until the queue is within its limits."""
 
 
 class NoQueue(LevelOwner):
-    """The owner of the levels of deleted queues, from which no reference leads back to a queue."""
+    """The owner of the level of a deleted queue. No reference leads from it to a queue."""
 
     __slots__ = ()
 
@@ -93,27 +89,6 @@ class NoQueue(LevelOwner):
         self.rules = PLAIN
         self.consumers = ConsumerRing()
         self.awake = self.lags = self.durable = self.prioritized = self.strict = self.laned = False
-
-    @property
-    def ready(self) -> int:
-        """0."""
-        return 0
-
-    def wake(self) -> None:
-        """Do nothing."""
-
-    def wake_worker(self) -> None:
-        """Do nothing."""
-
-    def serve_first(self) -> int:
-        """Return 0."""
-        return 0
-
-    def returned(self) -> None:
-        """Do nothing."""
-
-    def enforce(self) -> None:
-        """Do nothing."""
 
 
 NO_QUEUE: Final = NoQueue()
