@@ -24,10 +24,6 @@ def _unconnected(*_arguments: Any) -> Any:
     raise AssertionError("the vhost has not connected this port")
 
 
-def _ended(*_arguments: Any) -> None:
-    """Do nothing, because the vhost has ended."""
-
-
 @dataclass(slots=True, kw_only=True)
 class LevelPorts(Generic[S]):
     """The functions of the store, the pager, the reader and the dead letters of its vhost that a level needs. ``kept``
@@ -99,4 +95,5 @@ class QueuePorts(LevelPorts[S], Generic[S, Q]):
 
     def end(self) -> None:
         """Clear the references to the vhost, because it is deleted."""
-        self.holding_of = self.dead_letter = self.with_poisoned = self.unused = _ended
+        nothing: Any = lambda *_: None  # noqa: E731 - one function for four types
+        self.holding_of = self.dead_letter = self.with_poisoned = self.unused = nothing

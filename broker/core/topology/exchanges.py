@@ -43,10 +43,6 @@ from broker.routing.router import Router
 UNLIMITED: Final = PatternLimits(hashes=sys.maxsize, words=sys.maxsize)
 
 
-def _nothing(_subject: object) -> None:
-    """Find nothing, and handle nothing: the vhost is deleted."""
-
-
 class ExchangeHooks:
     """An observer of declared and deleted exchanges."""
 
@@ -105,9 +101,9 @@ class Exchanges(dict[str, Exchange]):
     def end(self) -> None:
         """Drop everything that leads back to the exchanges or to the vhost, because the vhost is deleted."""
         self.clear()
-        self.default = DefaultExchange(_nothing)
+        self.default = DefaultExchange(lambda _name: None)
         self.router.end()
-        self._hooks = ExchangeHooks(_nothing, _nothing)
+        self._hooks = ExchangeHooks(lambda _exchange: None, lambda _exchange: None)
 
     def find(self, name: str) -> Exchange:
         """Return an exchange. Raises: 404."""
