@@ -118,20 +118,18 @@ class Rehearsal:
             measure=_ignore,
             clock=self._clock,
             deadlines=Deadlines(),
-            dead_letter=_ignore,
-            unused=_ignore,
             kind_of=kind_of,
             level_of=Level,
         )
-        journal = LocalJournal(_ignore)
         return new_vhost(
             name,
             self._settings,
             ports,
             idle,
             share=_ignore,
-            journal=journal,
-            store=LocalStore(store.recorder),
+            journal_of=lambda _: LocalJournal(_ignore),
+            record=_ignore,
+            store_of=lambda _: LocalStore(store.recorder),
             generate=self._generate,
         )
 

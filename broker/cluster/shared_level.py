@@ -17,7 +17,7 @@ from broker.cluster.demand import Demand
 from broker.cluster.shared_slot import NEVER, Returned, SharedSlot, SlotPlace, UnsavedSettlements, message_id
 from broker.core.message.message import Message
 from broker.core.queue.level import Level
-from broker.core.queue.level_owner import LevelOwner
+from broker.core.queue.level_owner import NO_QUEUE, LevelOwner
 from broker.core.queue.ports import LevelPorts
 from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot, single
@@ -311,9 +311,9 @@ class SharedLevel(Level):
         self._places.clear()
         self._levels.by_number.pop(self.number, None)
 
-    def disown(self, ended: LevelOwner) -> None:
-        """Move the level to another deleted queue, so that no reference leads back to its own."""
-        self.queue = ended
+    def disown(self) -> None:
+        """Clear the reference to the queue, because it is deleted."""
+        self.queue = NO_QUEUE
 
     def surrender(self, count: int) -> list[Returned]:
         """Release and return the last `count` ready messages. Messages that wait for the next call become free with it;

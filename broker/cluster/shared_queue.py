@@ -239,14 +239,11 @@ class SharedQueue(Queue):
 
     def _let_go(self) -> None:
         """Clear the references that lead back to the queue, but keep its levels, because running calls may ask for
-        them. The first deleted queue of a vhost owns the levels of all others.
+        them.
         """
-        ended = self._ports.ended_level(self.level)
-        if ended is self.level:
-            return
         for level in self.levels:
             if isinstance(level, SharedLevel):
-                level.disown(ended.queue)
+                level.disown()
         self._head.end(self.level)
         self._noted = None
 

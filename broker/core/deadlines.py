@@ -81,6 +81,12 @@ class Deadlines:
         if self._actions.pop(key, None) is not None:
             self._tidy()
 
+    def end(self) -> None:
+        """Cancel everything, because the vhost has ended."""
+        self._actions.clear()
+        self._heap.clear()
+        self.armed = _nothing
+
     def spend(self, units: int) -> None:
         """Use up units of the turn's share."""
         self.left -= units

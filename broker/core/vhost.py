@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker.core.answers import Answers
@@ -28,7 +29,7 @@ from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.statistics.vhost_tally import VhostTally
 from broker.core.topology.bindings import Bindings
-from broker.core.topology.changes import Journal
+from broker.core.topology.changes import Change, Journal, subject_of
 from broker.core.topology.exchanges import ExchangeHooks, Exchanges
 from broker.core.topology.live_bindings import LiveBindings
 from broker.core.topology.queues import Queues
@@ -105,6 +106,12 @@ class PublishCaches:
             cache.drop_all()
 
 
+def _record(record: Callable[[Change], None], answers: Answers, change: Change) -> None:
+    """Record a durable change, for whose record the answers about it wait."""
+    record(change)
+    answers.changed(subject_of(change))
+
+
 class Vhost:
     """Hold the parts of one vhost. Invariant: `journal` decides each change of an exchange, queue or binding once, in
     order, before the answer.
@@ -119,8 +126,9 @@ class Vhost:
         ports: QueuePorts[Level, Queue],
         share: Callable[[ChannelConsumers], None],
         committer: Confirmer,
-        journal: Journal,
-        store: MessageStore,
+        journal_of: Callable[[Callable[[Change], None]], Journal],
+        record: Callable[[Change], None],
+        store_of: Callable[[Callable[[int], str]], MessageStore],
         generate: Callable[[], str],
         pattern_limits: PatternLimits | None = None,
         cache_limits: CacheLimits | None = None,
@@ -131,10 +139,12 @@ class Vhost:
         producers: Callable[..., Producers] = Producers,
         replies: Callable[[str], ReplyConsumers] = lambda _name: ReplyConsumers(),
     ) -> None:
-        """`share` serves the queues of a channel in the next turn; `store` accepts messages.
+        """`share` serves the queues of a channel in the next turn.
 
-        `delay` creates the holder of an exchange's delayed messages, `producers` the registry of numbered producers,
-        and `replies` that of direct reply consumers.
+        `journal_of` creates the journal, given a function that records a durable change with `record`, and `store_of`
+        the store that accepts messages, given one that returns the name of a producer by its mark. `delay` creates the
+        holder of an exchange's delayed messages, `producers` the registry of numbered producers, and `replies` that of
+        direct reply consumers.
 
         Shapes: `generate` returns 22 fresh random characters, for a name that the client left out.
         """
@@ -162,6 +172,8 @@ class Vhost:
         )
         live = LiveBindings(clock, deadlines)
         self.answers = Answers(committer, live.deferred)
+        journal = journal_of(partial(_record, record, self.answers))
+        self.producers = producers(name, clock, deadlines, journal.decide, producer_limits or ProducerLimits())
         self.exchanges = Exchanges(
             name,
             live,
@@ -175,7 +187,7 @@ class Vhost:
         )
         self.router = self.exchanges.router
         self.queues = Queues(name, ports, self.exchanges, live, self.policies, self.sweep, journal, limits, self.tally)
-        self.store = store
+        self.store = store = store_of(self.producers.name_of)
         self.wide = WidePublishes(store, clock, deadlines)
         self.poster = Poster(self.sweep, self.store, self.wide)
         self.memories = memories = ExchangeMemories(self.exchanges, self.queues, self.poster, ports)
@@ -191,15 +203,21 @@ class Vhost:
             after=memories.replay,
         )
         self.delays = Delays(self.exchanges, self.queues, self.poster, ports, delay)
-        ports.connect(store.accept_one, store.transaction, self.delays.of_queue)
         self.replies = replies(name)
         self.accept_link: LinkAcceptor | None = None
         self.retainer: Retainer | None = None  # while MQTT is on
         self.dead_letters = DeadLetters(
             name, self.exchanges, self.replies, self.poster, clock, deadlines, hold=self.delays.hold, tally=self.tally
         )
+        ports.connect(
+            store.accept_one,
+            store.transaction,
+            self.delays.of_queue,
+            self.dead_letters.dead_letter,
+            self.queues.with_poisoned,
+            self.queues.unused,
+        )
         self.firehose = Firehose(name, self.exchanges, self.poster, clock, deadlines, resolve_again=resolve_again)
-        self.producers = producers(name, clock, deadlines, journal.decide, producer_limits or ProducerLimits())
         self.exchanges.predeclare(self.queues.reachable)
 
     def set_default_queue_type(self, default: str | None) -> None:
@@ -280,8 +298,11 @@ class Vhost:
             if place % QUEUES_AT_ONCE == 0:
                 yield
         self.queues.clear()
-        self.exchanges.clear()  # their caches are most of what a vhost keeps
+        self.exchanges.end()  # their caches are most of what a vhost keeps
         self.publish_caches.end()
+        yield from self.ports.sliced.finish()
+        self.policies.end()
+        self.ports.end()
 
     # -- between the parts --------------------------------------------------------------------------------------------
 

@@ -39,6 +39,9 @@ COMMIT_BOUNDS_S: Final = (
 )  # fmt: skip
 QUIET_TURNS: Final = 2  # a lone publisher causes one turn that commits, and one that writes the confirm
 
+Ended = Callable[[BaseException | None], None]
+"""Called with the error of a write, or None."""
+
 
 class CommitTally:
     """A histogram of the durations of commits, from the beginning of a write to the confirms.
@@ -69,30 +72,24 @@ class CommitTally:
 
 
 class BatchWriter:
-    """Calls `write` in a thread, one batch at a time, and `ended` on the loop with the error or None.
+    """Calls `write` in a thread, one batch at a time, and the batch's `ended` on the loop with the error or None.
 
     Cost: one lock and one wake-up of the loop per batch. A pool of threads would add a work item and a future.
     """
 
-    def __init__(
-        self,
-        write: Callable[[Batch], None],
-        loop: asyncio.AbstractEventLoop,
-        ended: Callable[[BaseException | None], None],
-    ) -> None:
+    def __init__(self, write: Callable[[Batch], None], loop: asyncio.AbstractEventLoop) -> None:
         self._write = write
         self._loop = loop
-        self._ended = ended
-        self._batches: SimpleQueue[Batch | None] = SimpleQueue()
+        self._batches: SimpleQueue[tuple[Batch, Ended] | None] = SimpleQueue()
         self._running: Thread | None = None  # an idle vhost has none
 
-    def start(self, batch: Batch) -> None:
+    def start(self, batch: Batch, ended: Ended) -> None:
         """Start to write a batch. Invariant: the one before it has ended."""
         if self._running is None:
             # A daemon: a process that ends because its disk hangs must not wait for it.
             self._running = Thread(target=self._run, name="committer", daemon=True)
             self._running.start()
-        self._batches.put(batch)
+        self._batches.put((batch, ended))
 
     def close(self) -> None:
         """End the thread after its current batch."""
@@ -101,7 +98,7 @@ class BatchWriter:
             self._running.join()
             self._running = None
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: Batch, ended: Ended) -> None:
         """Write a batch in the calling thread, and report the outcome to the loop."""
         error: BaseException | None = None
         try:
@@ -109,12 +106,12 @@ class BatchWriter:
         except BaseException as failure:  # noqa: BLE001 - the committer ends the broker
             error = failure
         with suppress(RuntimeError):  # the loop is closed, so nothing waits
-            self._loop.call_soon_threadsafe(self._ended, error)
+            self._loop.call_soon_threadsafe(ended, error)
 
     def _run(self) -> None:
-        while (batch := self._batches.get()) is not None:
-            self.write(batch)
-            batch = None  # its records would stay in memory until the next one
+        while (one := self._batches.get()) is not None:
+            self.write(*one)
+            one = None  # its records would stay in memory until the next one
 
 
 class EngineCommitter(Protocol):
@@ -147,7 +144,7 @@ class Committer:
         lazy_s: float = 0.05,
     ) -> None:
         self._log = log
-        self._writer = BatchWriter(log.write, loop, self._written)
+        self._writer = BatchWriter(log.write, loop)
         self._loop = loop
         self._schedule = schedule
         self._fail = fail
@@ -251,6 +248,7 @@ class Committer:
         if self._lazy is not None:
             self._lazy.cancel()
         self._writer.close()
+        self._last_lone = None  # it may know this committer
 
     def _start_lazily(self) -> None:
         self._lazy = None
@@ -281,7 +279,7 @@ class Committer:
         self._began_s = perf_counter()
         self._syncing_s = self._log.syncing_s
         if not lone or batch.size_bytes > LONE_MAX_BYTES:
-            self._writer.start(batch)
+            self._writer.start(batch, self._written)
             return
         error: BaseException | None = None
         try:

@@ -8,19 +8,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from broker.amqp.errors import ChannelError
 from broker.core.deadlines import TURN_SHARE, Deadlines
 from broker.core.durable_topology import restore
-from broker.core.message.message import Message
-from broker.core.postponed import carry_out
 from broker.core.queue.level import Level
-from broker.core.queue.level_owner import LevelOwner
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
-from broker.core.queue.rules import POISONED_ARGUMENTS
-from broker.core.topology.changes import deleted_numbers, subject_of
+from broker.core.topology.changes import deleted_numbers
 from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.checkpointer import Checkpointer
 from broker.delivery.compactor import Compactor
@@ -29,7 +24,7 @@ from broker.delivery.message_loader import MessageLoader
 from broker.delivery.pager import Pager
 from broker.delivery.queue_messages import QueueMessages
 from broker.delivery.reader import SlotReader
-from broker.delivery.turn import Turn, TurnEngine
+from broker.delivery.turn import Schedule, Turn, TurnEngine
 from broker.delivery.worker import Workers
 from broker.event_log import get_logger
 from broker.settings import Settings
@@ -65,7 +60,7 @@ class Engine(TurnEngine):
         fail: Callable[[BaseException], None],
         parts: EngineParts,
     ) -> None:
-        super().__init__()
+        super().__init__(Schedule(turn))
         self.store = store
         self._log = store.log
         self._parts = parts
@@ -79,8 +74,6 @@ class Engine(TurnEngine):
         self._closed = False
         self._stops = False
         self.retired = False  # the vhost is deleted or offline, so no new reads of its store may begin
-        self._delivers = False  # a queue needs to be served
-        self._commits = True  # something waits for the committer; that of a cluster reports its backlog in each turn
         self._alarm: asyncio.TimerHandle | None = None
         self.deadlines = Deadlines(self._arm)
         self.recovered_clean = False
@@ -88,10 +81,10 @@ class Engine(TurnEngine):
         self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
         self.pager = Pager(store, settings.memory.resident_max_bytes, settings.slots.window_ms, turn)
         self.reader = SlotReader(store, loop, self.pager.kept, fail, turn.schedule)
-        awaited = AwaitedQueues(self.deadlines, turn, self._schedule_delivery)
-        self.workers = Workers(NODE, settings.slots.workers, self.reader, self._schedule_delivery, awaited)
+        awaited = AwaitedQueues(self.deadlines, turn, self.schedule.deliver)
+        self.workers = Workers(NODE, settings.slots.workers, self.reader, self.schedule.deliver, awaited)
         store.log.time_syncs(time.perf_counter)
-        self.committer = parts.committer(store.log, loop, self._schedule_commit, fail)
+        self.committer = parts.committer(store.log, loop, self.schedule.commit, fail)
         ports = QueuePorts(
             store=store,
             assign=self.workers.assign,
@@ -103,10 +96,7 @@ class Engine(TurnEngine):
             measure=self.reader.measure,
             clock=turn,
             deadlines=self.deadlines,
-            dead_letter=self._dead_letter,
-            with_poisoned=self._with_poisoned,
             keep_poisoned=settings.amqp.keep_poisoned,
-            unused=self._unused,
             window_messages=settings.slots.window_messages,
             window_bytes=settings.slots.window_bytes,
             settled=self._settled,
@@ -120,8 +110,9 @@ class Engine(TurnEngine):
             ports,
             self.committer,
             share=self.workers.share,
-            journal=parts.journal(self._record),
-            store=parts.store(store.recorder, self._producer_of),
+            journal_of=parts.journal,
+            record=lambda change: store.recorder.record_topology(turn.now_ms, change),
+            store_of=partial(parts.store, store.recorder),
             generate=generate,
             delay=parts.delay,
             producers=parts.producers,
@@ -178,7 +169,7 @@ class Engine(TurnEngine):
         for queue in vhost.queues.taps.values():
             if end := max(sealed.get(queue.number, 0), queue.first_id):
                 queue.level.lose_sealed(end)
-                self._schedule()  # a turn logs it
+                self.schedule.work()  # a turn logs it
         vhost.restored()
         self._parts.opened(vhost)
 
@@ -229,34 +220,35 @@ class Engine(TurnEngine):
 
     def turn(self) -> int:
         """Log settlements, start a sync, deliver while it runs, and drop what is due: once per loop turn."""
-        self.due = False
+        schedule = self.schedule
+        schedule.due = False  # hot: written here
         waiting_bytes = 0
         deadlines = self.deadlines
         if deadlines.left < TURN_SHARE:
             deadlines.begin_turn()
         while self._settled:
             self._settled.pop().log_settlements()
-        if self._commits or self._log.waiting:
-            self._commits = not self._parts.lasting
-            waiting_bytes = self.committer.turn(self._turn.count, not self._delivers)
+        if schedule.commits or self._log.waiting:
+            schedule.commits = not self._parts.lasting  # hot: written here
+            waiting_bytes = self.committer.turn(self._turn.count, not schedule.delivers)
         seen = self._log.position
-        if self._delivers:
-            self._delivers = False
+        if schedule.delivers:
+            schedule.delivers = False  # hot: written here
             self.workers.turn()
         now_ms = self._turn.now_ms
         due_ms = deadlines.next_ms if deadlines.earliest_ms <= now_ms else None
         if due_ms is not None and due_ms <= now_ms and not self._stops:
             deadlines.run(self._turn.now_ms)
             self._arm()
-            self._schedule()
+            schedule.work()
             deadlines.begin_turn()  # publishers have a separate share, however much work is due
         while self._settled:  # deliveries without acknowledgement
             self._settled.pop().log_settlements()
         if self._log.position != seen:  # the next turn writes the settlements and dead letters
-            self._schedule()
+            schedule.work()
         if self.pager.pressed:
             self._turn.page_out_later(self)
-            self._schedule()
+            schedule.work()
         return waiting_bytes
 
     def page_out(self) -> None:
@@ -278,7 +270,7 @@ class Engine(TurnEngine):
         self.pager.tick()
         due_ms = self.deadlines.next_ms
         if self.pager.pressed or (due_ms is not None and due_ms <= self._turn.now_ms):
-            self._schedule()
+            self.schedule.work()
 
     def tick(self) -> None:
         """Start a checkpoint when one is due; called once a second."""
@@ -358,7 +350,6 @@ class Engine(TurnEngine):
         for _ in self.vhost.dismantle():
             await asyncio.sleep(0)
             self.deadlines.begin_turn()
-        await self.finish_sliced()
         self.pager.end()
         self.close()
 
@@ -377,6 +368,7 @@ class Engine(TurnEngine):
         self._closed = self._stops = True
         if self._alarm is not None:
             self._alarm.cancel()
+        self.deadlines.end()
         self.committer.close()
         self.reader.close()
         self._disk.shutdown(wait=True)
@@ -386,53 +378,7 @@ class Engine(TurnEngine):
         """Log messages that were settled outside of a turn, and schedule the write."""
         while self._settled:
             self._settled.pop().log_settlements()
-        self._schedule()
-
-    def _schedule(self) -> None:
-        """Include this engine in the next turn."""
-        self.due = True
-        if not self._turn.scheduled:
-            self._turn.schedule()
-
-    def _schedule_commit(self) -> None:
-        """Include the committer in the next turn."""
-        self._commits = True
-        self.due = True
-        if not self._turn.scheduled:
-            self._turn.schedule()
-
-    def _schedule_delivery(self) -> None:
-        """Include the workers in the next turn."""
-        self._delivers = True
-        self.due = True
-        if not self._turn.scheduled:
-            self._turn.schedule()
-
-    def _record(self, change: dict[str, Any]) -> None:
-        self.store.recorder.record_topology(self._turn.now_ms, change)
-        self.vhost.answers.changed(subject_of(change))
-
-    def _producer_of(self, mark: int) -> str:
-        return self.vhost.producers.name_of(mark)
-
-    def _dead_letter(self, queue: LevelOwner, message: Message, reason: str) -> None:
-        self.vhost.dead_letters.dead_letter(queue, message, reason)
-
-    def _with_poisoned(self, name: str, then: Callable[[], None]) -> None:
-        """Call back once the queue with this name exists, which takes time in a cluster."""
-        if name in self.vhost.queues:
-            then()
-        else:
-            carry_out(partial(self._declare_poisoned, name), then)
-
-    def _declare_poisoned(self, name: str) -> None:
-        try:
-            self.vhost.queues.declare(name, durable=True, arguments=POISONED_ARGUMENTS)
-        except ChannelError as error:
-            _log.error("poisoned.dropped", vhost=self.vhost.name, queue=name, reason=str(error))
-
-    def _unused(self, queue: Queue) -> None:
-        self.vhost.queues.unused(queue)
+        self.schedule.work()
 
     def _arm(self) -> None:
         """Schedule a turn for the next deadline."""
@@ -446,7 +392,7 @@ class Engine(TurnEngine):
 
     def _ring(self) -> None:
         self._alarm = None
-        self._schedule()
+        self.schedule.work()
         if (self.deadlines.next_ms or 0) > self._turn.now_ms:
             self._arm()  # clock and timer differ a little, and the wait for a far deadline is split
 

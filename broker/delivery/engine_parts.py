@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.core.delayed import Delay
 from broker.core.publishing.local_store import LocalStore
@@ -17,7 +17,7 @@ from broker.core.queue.level import Level
 from broker.core.queue.level_owner import LevelOwner
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
-from broker.core.topology.changes import Journal, LocalJournal
+from broker.core.topology.changes import Change, Journal, LocalJournal
 from broker.core.vhost import Vhost
 from broker.core.vhost_limits import VhostLimits
 from broker.delivery.committer import Committer, EngineCommitter
@@ -42,8 +42,9 @@ def new_vhost(
     committer: Confirmer,
     *,
     share: Callable[[ChannelConsumers], None],
-    journal: Journal,
-    store: MessageStore,
+    journal_of: Callable[[Callable[[Change], None]], Journal],
+    record: Callable[[Change], None],
+    store_of: Callable[[Callable[[int], str]], MessageStore],
     generate: Callable[[], str],
     delay: Callable[..., Delay] = Delay,
     producers: Callable[..., Producers] = Producers,
@@ -56,9 +57,10 @@ def new_vhost(
         ports=ports,
         share=share,
         committer=committer,
-        journal=journal,
+        journal_of=journal_of,
+        record=record,
+        store_of=store_of,
         generate=generate,
-        store=store,
         pattern_limits=PatternLimits(routing.hashes_max, routing.words_max),
         cache_limits=CacheLimits(routing.cache_entries, routing.cache_bytes, routing.cache_entries * CACHE_ROUNDS + 1),
         topic_index=routing.topic_index,
@@ -110,7 +112,7 @@ class EngineParts(Protocol):
     ) -> EngineCommitter:
         """Return the committer, which confirms publishes and transactions."""
 
-    def journal(self, record: Callable[[dict[str, Any]], None]) -> Journal:
+    def journal(self, record: Callable[[Change], None]) -> Journal:
         """Return the journal, which decides changes of the topology; `record` appends one to the vhost's log."""
 
     def store(self, recorder: Recorder, producer_of: Callable[[int], str]) -> MessageStore:

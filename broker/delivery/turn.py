@@ -48,12 +48,44 @@ class Outlet(OutputTaker):
         """Resume reading, because the turn has a share for it."""
 
 
+class Schedule:
+    """The work that one engine has for the next turn. Its parts schedule work here, and do not know the engine.
+
+    Shapes: ``due`` is set if there is any work, ``commits`` if something waits for the committer, and ``delivers`` if a
+        queue needs to be served. In a cluster ``commits`` is always set: the committer reports its backlog.
+    """
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self.due = True
+        self.commits = True
+        self.delivers = False
+
+    def work(self) -> None:
+        """Include the engine in the next turn."""
+        self.due = True
+        if not self._turn.scheduled:
+            self._turn.schedule()
+
+    def commit(self) -> None:
+        """Include the committer in the next turn."""
+        self.commits = self.due = True
+        if not self._turn.scheduled:
+            self._turn.schedule()
+
+    def deliver(self) -> None:
+        """Include the workers in the next turn."""
+        self.delivers = self.due = True
+        if not self._turn.scheduled:
+            self._turn.schedule()
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class TurnEngine:
-    """A vhost's engine as the turn sees it. It is ``due`` when it has work for the next turn."""
+    """A vhost's engine as the turn sees it."""
 
-    def __init__(self) -> None:
-        self.due = True
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
 
     @property
     @abstractmethod
@@ -210,7 +242,7 @@ class Turn(Clock):
         try:
             waiting_bytes = 0
             for engine in self.engines:
-                if engine.due or engine.has_work:
+                if engine.schedule.due or engine.has_work:
                     waiting_bytes += engine.turn()
             if self._backlog or waiting_bytes > self._backlog_bytes:
                 self._backlog = self._check_backlog()

@@ -30,6 +30,10 @@ class Router:
         self._standing: dict[str, Route] = {}
         self._absent = Route((), live=True)  # a part of all routes made while an alternate exchange was missing
 
+    def end(self) -> None:
+        """Find no exchange any more, because the vhost is deleted."""
+        self._lookup = lambda _name: None
+
     def forget_misses(self) -> None:
         """Free what only decides whether a route through exchanges is cached."""
         self._composites.forget_misses()

@@ -338,7 +338,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         def fail(error: BaseException) -> None:
             if not isinstance(error, CorruptStore):
                 self._fail(error)
-            elif self._by_name.get(name) is engine.vhost:  # otherwise it is offline already, or being deleted
+            elif name in self and self.engines[name].store is store:  # else it is offline already, or being deleted
                 self.take_offline(name, error)
 
         parts = LocalParts() if self._shared is None else self._shared.parts_of(name)

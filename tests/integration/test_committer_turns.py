@@ -69,7 +69,7 @@ async def at_rest(broker: BrokerServer) -> CountedCommitter:
     engine = broker.engines["/"]
 
     async def quiet() -> bool:
-        return engine.at_rest and not engine.has_work and not engine.due
+        return engine.at_rest and not engine.has_work and not engine.schedule.due
 
     await wait_until_async(quiet, "an engine at rest")
     assert isinstance(engine.committer, CountedCommitter)

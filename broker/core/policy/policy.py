@@ -119,6 +119,10 @@ class Policies:
         copy._rules = {operator: dict(by_name) for operator, by_name in self._rules.items()}
         return copy
 
+    def end(self) -> None:
+        """Apply to nothing any more, because the vhost is deleted."""
+        self.apply = lambda: None
+
     @property
     def timeouts(self) -> int:
         """The number of searches that ran out of time. Cost: O(policies)."""

@@ -123,6 +123,7 @@ class PolicySweep:
     def end(self) -> None:
         """Stop the sweep, because the vhost is deleted."""
         self._queues, self._exchanges, self._unsettled = {}, {}, []
+        self._rerouted = lambda _name: None
         self._end()
 
     def _end(self) -> None:

@@ -14,7 +14,7 @@ from itertools import chain, count
 from typing import Final
 
 from broker.core.message.message import Message, charge_of
-from broker.core.queue.level_owner import LevelOwner
+from broker.core.queue.level_owner import NO_QUEUE, LevelOwner
 from broker.core.queue.ports import LevelPorts
 from broker.core.queue.rules import can_keep_poisoned, is_poisoned_name, poisoned_name
 from broker.core.sliced_work import MESSAGES_PER_UNIT
@@ -77,6 +77,14 @@ class Level:
         self._ports = ports
         self._recorder: Recorder = ports.store.recorder
         self._first_id = self.manager.next_id
+
+    @classmethod
+    def ended(cls, ports: LevelPorts[Level]) -> Level:
+        """Return the level of a deleted queue, which stays empty and accepts no settlements."""
+        level = Level(NO_QUEUE, 0, 0, ports)
+        level.deleted = True
+        level.manager.ignore_slots()  # it would lead back to the level
+        return level
 
     def __repr__(self) -> str:
         return f"Level({self.queue.name!r}, level={self.priority}, number={self.number})"

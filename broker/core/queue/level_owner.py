@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from mypy_extensions import mypyc_attr
 
 from broker.core.message.message import Message
 from broker.core.queue.consumer_ring import ConsumerRing
-from broker.core.queue.rules import QueueRules
+from broker.core.queue.rules import PLAIN, QueueRules
 from broker.routing.bundle import Destination
 from broker.routing.exchange import Exchange
 from broker.slots.redeliveries import ReturnRun
@@ -46,23 +46,20 @@ class LevelOwner(Destination[Exchange]):
     is_tap: bool = False  # it belongs to a tap: a message that reached nothing else was unroutable
 
     @property
-    @abstractmethod
     def ready(self) -> int:
         """Messages that wait to be delivered."""
+        return 0
 
-    @abstractmethod
     def wake(self) -> None:
         """Schedule the queue for delivery when it has messages and consumers."""
 
-    @abstractmethod
     def wake_worker(self) -> None:
         """Schedule the queue for delivery in this loop turn."""
 
-    @abstractmethod
     def serve_first(self) -> int:
         """Deliver before a method that would see the messages; return the number delivered."""
+        return 0
 
-    @abstractmethod
     def returned(self) -> None:
         """Apply the rules to returned messages, and deliver them again."""
 
@@ -77,9 +74,24 @@ class LevelOwner(Destination[Exchange]):
     def use_level(self, number: int) -> None:
         """Create the level with a number, if the queue may have it and does not have it yet."""
 
-    @abstractmethod
     def enforce(self) -> None:
         """Drop messages until the queue is within its limits."""
+
+
+class NoQueue(LevelOwner):
+    """The owner of the level of a deleted queue. No reference leads from it to a queue."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = ""
+        self.rules = PLAIN
+        self.consumers = ConsumerRing()
+        self.awake = self.lags = self.durable = self.prioritized = self.strict = self.laned = False
+
+
+NO_QUEUE: Final = NoQueue()
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

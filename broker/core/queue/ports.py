@@ -19,11 +19,6 @@ S = TypeVar("S")
 Q = TypeVar("Q")
 
 
-def _call(_name: str, then: Callable[[], None]) -> None:
-    """Call at once."""
-    then()
-
-
 def _unconnected(*_arguments: Any) -> Any:
     """Raise: the placeholder of a port that the vhost has not connected."""
     raise AssertionError("the vhost has not connected this port")
@@ -45,11 +40,11 @@ class LevelPorts(Generic[S]):
     kept: Callable[[S, Slot], None]
     read: Callable[[S, Slot, Callable[[], None]], None]
     measure: Callable[[S, Slot], None]
-    dead_letter: Callable[[LevelOwner, Message, str], None]
     clock: Clock
     deadlines: Deadlines
     keep_poisoned: bool = False
-    with_poisoned: Callable[[str, Callable[[], None]], None] = _call
+    dead_letter: Callable[[LevelOwner, Message, str], None] = _unconnected
+    with_poisoned: Callable[[str, Callable[[], None]], None] = _unconnected
     accept: Callable[[Message, S, int, bytes], tuple[Slot, int]] = _unconnected
     transaction: Callable[[], AbstractContextManager[None]] = nullcontext
     window_messages: int = 1000
@@ -73,31 +68,32 @@ class QueuePorts(LevelPorts[S], Generic[S, Q]):
     returns when the messages of a paged-out slot are due. ``fetch`` reads some messages of paged-out slots by their
     ids, the first ones first. ``kind_of`` returns the class of a new queue by its name, and by whether its declaration
     was lost; ``level_of`` creates each level of a queue, given its priority, its number, and whether a durable one
-    persists all messages. ``holding_of`` creates the `Holding` of a queue and a level. ``ended`` is the level of all
-    deleted queues, None before there is one.
+    persists all messages. ``holding_of`` creates the `Holding` of a queue and a level.
     """
 
     assign: Callable[[Q], QueueWorker[Q]]
     retire: Callable[[Q], None]
-    unused: Callable[[Q], None]
     moments: Callable[[S, Slot, Callable[[Sequence[int]], None]], None]
     fetch: Callable[[S, Sequence[tuple[int, Slot]], Callable[[Mapping[int, Message | None]], None]], None]
     kind_of: Callable[[str, bool], Callable[..., Q]]
     level_of: Callable[[LevelOwner, int, int, QueuePorts[S, Q], bool], S]
+    unused: Callable[[Q], None] = _unconnected
     holding_of: Callable[[Q, S], Any] = _unconnected
-    ended: S | None = None
 
     def connect(
         self,
         accept: Callable[[Message, S, int, bytes], tuple[Slot, int]],
         transaction: Callable[[], AbstractContextManager[None]],
         holding_of: Callable[[Q, S], Any],
+        dead_letter: Callable[[LevelOwner, Message, str], None],
+        with_poisoned: Callable[[str, Callable[[], None]], None],
+        unused: Callable[[Q], None],
     ) -> None:
         """Set the ports of the vhost, which is created after this object."""
         self.accept, self.transaction, self.holding_of = accept, transaction, holding_of
+        self.dead_letter, self.with_poisoned, self.unused = dead_letter, with_poisoned, unused
 
-    def ended_level(self, level: S) -> S:
-        """Return the level shared by all deleted queues: that of the first, which may be this one."""
-        if self.ended is None:
-            self.ended = level
-        return self.ended
+    def end(self) -> None:
+        """Clear the references to the vhost, because it is deleted."""
+        nothing: Any = lambda *_: None  # noqa: E731 - one function for four types
+        self.holding_of = self.dead_letter = self.with_poisoned = self.unused = nothing

@@ -618,15 +618,10 @@ class Queue(LevelOwner):
         return count
 
     def _let_go(self) -> None:
-        """Clear the references that lead back to the queue, so that it is freed with its last reference. The first
-        deleted queue of a vhost keeps its level, which is empty and accepts no settlements, for all others.
-        """
-        ended = self._ports.ended_level(self.level)
-        if ended is self.level:
-            return
-        self.level = ended
-        self.levels = (ended,)
-        self._head.end(ended)
+        """Clear the references that lead back to the queue, so that it is freed with its last reference."""
+        self.level = Level.ended(self._ports)
+        self.levels = (self.level,)
+        self._head.end(self.level)
 
 
 def _number_at(queue_number: int, priority: int) -> int:

@@ -98,6 +98,13 @@ class Exchanges(dict[str, Exchange]):
         self._own += 1
         return self.add(name, type, internal=True)
 
+    def end(self) -> None:
+        """Drop everything that leads back to the exchanges or to the vhost, because the vhost is deleted."""
+        self.clear()
+        self.default = DefaultExchange(lambda _name: None)
+        self.router.end()
+        self._hooks = ExchangeHooks(lambda _exchange: None, lambda _exchange: None)
+
     def find(self, name: str) -> Exchange:
         """Return an exchange. Raises: 404."""
         exchange = self.get(name)

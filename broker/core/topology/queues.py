@@ -20,6 +20,7 @@ from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import QueueDeclaration, check_queue_arguments
+from broker.core.queue.rules import POISONED_ARGUMENTS
 from broker.core.statistics.vhost_tally import VhostTally
 from broker.core.topology import changes
 from broker.core.topology.changes import Journal
@@ -27,7 +28,10 @@ from broker.core.topology.equivalence import check_same_queue
 from broker.core.topology.exchanges import Exchanges
 from broker.core.topology.live_bindings import LiveBindings
 from broker.core.vhost_limits import VhostLimits
+from broker.event_log import get_logger
 from broker.store.record import QUEUE_NUMBERS
+
+_log = get_logger()
 
 
 class Queues(dict[str, Queue]):
@@ -269,6 +273,19 @@ class Queues(dict[str, Queue]):
         change = changes.queue_deleted(queue)
         if self.get(queue.name) is queue and self._journal.retire(change, durable=queue.durable):
             self.drop_decided(queue)
+
+    def with_poisoned(self, name: str, then: Callable[[], None]) -> None:
+        """Call back once the queue for a queue's poisoned messages exists, which takes time in a cluster."""
+        if name in self:
+            then()
+        else:
+            carry_out(partial(self._declare_poisoned, name), then)
+
+    def _declare_poisoned(self, name: str) -> None:
+        try:
+            self.declare(name, durable=True, arguments=POISONED_ARGUMENTS)
+        except ChannelError as error:
+            _log.error("poisoned.dropped", vhost=self._vhost_name, queue=name, reason=str(error))
 
     def consumer_left(self, queue: Queue) -> bool:
         """Delete an auto-delete queue whose last consumer has left, and return whether it did."""

@@ -27,13 +27,13 @@ from broker.core.publishing.local_store import LocalStore
 from broker.core.queue.consumer import Consumer
 from broker.core.queue.kinds import kind_of
 from broker.core.queue.level import Level
-from broker.core.queue.level_owner import LevelOwner, QueueWorker
+from broker.core.queue.level_owner import QueueWorker
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.session.basic import BasicSession
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.connection import SessionOfConnection
-from broker.core.topology.changes import Journal, LocalJournal, subject_of
+from broker.core.topology.changes import Journal, LocalJournal
 from broker.core.vhost import Vhost
 from broker.routing.pattern import PatternLimits
 from broker.slots.states import Owner
@@ -125,8 +125,6 @@ class Room:
             fetch=lambda _stream, _wanted, _then: None,
             measure=lambda _stream, _slot: None,
             deadlines=self.deadlines,
-            dead_letter=self._dead_letter,
-            unused=self._unused,
             kind_of=kind_of,
             level_of=Level,
         )
@@ -136,15 +134,12 @@ class Room:
             ports=ports,
             share=lambda _session: None,
             committer=self.committer,
-            journal=journal or LocalJournal(self._record),
-            store=LocalStore(self.store.recorder),
+            journal_of=lambda record: journal or LocalJournal(record),
+            record=self.journal.append,
+            store_of=lambda _: LocalStore(self.store.recorder),
             generate=lambda: next(names),
             pattern_limits=pattern_limits,
         )
-
-    def _record(self, change: dict[str, Any]) -> None:
-        self.journal.append(change)
-        self.vhost.answers.changed(subject_of(change))
 
     def groups(self) -> list[list[bytes]]:
         """Write the pending records and return every record in the log's file, in order.
@@ -174,12 +169,6 @@ class Room:
     def records(self) -> list[bytes]:
         """Write the pending records and return every record in the log's file, in order."""
         return [record for group in self.groups() for record in group]
-
-    def _dead_letter(self, queue: LevelOwner, message: Message, reason: str) -> None:
-        self.vhost.dead_letters.dead_letter(queue, message, reason)
-
-    def _unused(self, queue: Queue) -> None:
-        self.vhost.queues.unused(queue)
 
     def enter(self, user: User = GUEST, peer_address: str = "127.0.0.1") -> Client:
         """Return a client of its own connection with channel 1 open."""

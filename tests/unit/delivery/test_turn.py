@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from broker.delivery.turn import LONE_READS, PIECE_MIN_BYTES, Outlet, Turn, TurnEngine
+from broker.delivery.turn import LONE_READS, PIECE_MIN_BYTES, Outlet, Schedule, Turn, TurnEngine
 
 SHARE_BYTES = 4 * PIECE_MIN_BYTES
 
@@ -105,12 +105,12 @@ def test_who_is_touched_by_an_engine_is_flushed_by_the_same_turn_and_by_no_other
         has_work = False
 
         def turn(self) -> int:
-            self.due = False
+            self.schedule.due = False
             turn.touch(Consumer("consumer", flushed))
             turn.touch(late)
             return 0
 
-    turn.engines.append(Delivering(flushed))
+    turn.engines.append(Delivering(turn, flushed))
     turn.schedule()
     asked.pop()()
     assert flushed == ["consumer", "late"]
@@ -158,8 +158,8 @@ class Engine(TurnEngine):
 
     has_work = True
 
-    def __init__(self, written: list[str]) -> None:
-        super().__init__()
+    def __init__(self, turn: Turn, written: list[str]) -> None:
+        super().__init__(Schedule(turn))
         self._written = written
 
     def turn(self) -> int:
@@ -177,7 +177,7 @@ def test_a_turn_writes_its_output_before_it_pages_out() -> None:
     asked: list[Callable[[], None]] = []
     turn = turn_of(asked)
     written: list[str] = []
-    engine = Engine(written)
+    engine = Engine(turn, written)
     turn.engines.append(engine)
     turn.page_out_later(engine)
     turn.page_out_later(engine)
@@ -196,7 +196,7 @@ def test_a_turn_works_and_writes_only_while_it_may_act() -> None:
     asked: list[Callable[[], None]] = []
     turn = turn_of(asked)
     written: list[str] = []
-    turn.engines.append(Engine(written))
+    turn.engines.append(Engine(turn, written))
     allowed = iter([True, True, True, False, False])
     turn.act_while(lambda: next(allowed, True))
     for name in "abc":
