@@ -92,7 +92,7 @@ def paced_source(address: Address, keys: Sequence[str], per_s: float, exchange: 
 
 
 def fill(address: Address, keys: Sequence[str], count: int, limit_s: float, *, persistent: bool = False) -> None:
-    """Publish so many messages with these keys in turn, and wait for their confirms. Raises: Stalled."""
+    """Publish `count` messages with these keys in turn, and wait for their confirms. Raises: Stalled."""
     with closing(Herd([source(address, keys, window=_FILL_WINDOW, messages=count, persistent=persistent)], [])) as herd:
         herd.reach(limit_s, lambda: herd.confirmed >= count, f"fewer than {count:,} messages were confirmed")
 

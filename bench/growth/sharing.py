@@ -40,7 +40,7 @@ class Pressure:
 
     Shapes: `window` is the number of unconfirmed messages of each publisher, 0 for full speed; each of `publishers` has
     a consumer if it is `consumed`, all of them on one queue if they are `together`. With a `width`, each message enters
-    so many queues, which nobody consumes; each has a new key if they are `renewed`.
+    that many queues without consumers; each message has a new key if they are `renewed`.
     """
 
     title: str

@@ -1,6 +1,6 @@
 """Acting as the caller of a request, over an AMQP connection within the process. So a user has the same rights to
 queues, exchanges, bindings and messages over HTTP as over AMQP, with the same limits, counters and texts. The
-operations of the same names are for an operator, who has no session, and can act on the exclusive queues of any
+operations of the same names serve an operator without a session, and may change the exclusive queues of any
 connection. The API uses an operation only for features that AMQP lacks, such as a move. Source: RabbitMQ's management
 plugin, rabbit_mgmt_util:with_channel.
 """

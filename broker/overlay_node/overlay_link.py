@@ -39,7 +39,7 @@ class LinkEvents(Protocol):
     """Hears of the links. No call comes from within a call of a link."""
 
     def opened(self, link: OverlayLink) -> None:
-        """Handle the hellos of both ends."""
+        """Handle an open link: both ends have sent their hello."""
 
     def received(self, link: OverlayLink, packets: Sequence[Packet]) -> None:
         """Process packets of an open link. Raises: Contradiction if they contradict the announcements of others."""

@@ -70,7 +70,7 @@ def begin(port: int) -> socket.socket:
 
 
 async def test_an_answer_ends_when_its_client_leaves(tmp_path: Path) -> None:
-    """Nothing is made for someone who has left, although the answer waits for something that never comes."""
+    """An answer ends when its client disconnects, even while it waits for an event that never happens."""
     endless = Endless()
     async with broker_with(endless, tmp_path / "data") as broker:
         client = await asyncio.to_thread(begin, broker.manage.port())

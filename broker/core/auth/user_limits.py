@@ -16,7 +16,7 @@ def checked_limits(table: Any, known: Collection[str]) -> dict[str, int]:
     if table is None or table == []:
         return {}
     if not isinstance(table, Mapping):
-        raise ValueError("limits should be an object")  # noqa: TRY004 - what somebody sent is wrong, not the caller
+        raise ValueError("limits should be an object")  # noqa: TRY004 - the request is wrong, not the caller
     for name, value in table.items():
         if name not in known:
             raise ValueError(f"there is no limit '{name}', but {' and '.join(known)}")

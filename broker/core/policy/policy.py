@@ -71,7 +71,7 @@ class _Rule:
         text: object = policy.pattern
         if not isinstance(text, str):
             reason = f"pattern should be a binary but was {erlang_term(text)}"
-            raise ValueError(reason)  # noqa: TRY004 - what somebody sent is wrong, not the caller
+            raise ValueError(reason)  # noqa: TRY004 - the request is wrong, not the caller
         try:
             self.pattern = BoundedPattern(text)
         except ValueError as error:
@@ -79,7 +79,7 @@ class _Rule:
         priority: object = policy.priority
         if isinstance(priority, bool) or not isinstance(priority, int | float):
             reason = f"priority should be a number, actually was {erlang_term(priority)}"
-            raise ValueError(reason)  # noqa: TRY004 - what somebody sent is wrong, not the caller
+            raise ValueError(reason)  # noqa: TRY004 - the request is wrong, not the caller
         if policy.apply_to not in APPLY_TO:
             choices = "', '".join(APPLY_TO)
             raise ValueError(f"apply-to '{policy.apply_to}' unrecognised; should be one of '{choices}'")
@@ -101,7 +101,7 @@ class _Rule:
 class Policies:
     """Holds the policies of one vhost, and its operator policies, by name.
 
-    Shapes: `count` is how many of both kinds are in force.
+    Shapes: `count` is the number of policies of both kinds in force.
     Invariant: a change is whole before `changed` brings it into force.
     Cost: one search per policy and name until one matches.
     """
