@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import chain, count
-from typing import Final
+from typing import Any, Final
 
 from broker.core.message.message import Message, charge_of
 from broker.core.queue.level_owner import NO_QUEUE, LevelOwner
-from broker.core.queue.ports import LevelPorts
+from broker.core.queue.ports import QueuePorts
 from broker.core.queue.rules import can_keep_poisoned, is_poisoned_name, poisoned_name
 from broker.core.sliced_work import MESSAGES_PER_UNIT
 from broker.core.statistics.delivery_tally import DeliveryTally
@@ -56,7 +56,7 @@ class Level:
                  "manager", "number", "octets", "persists_all", "priority", "queue", "returning", "tally")  # fmt: skip
 
     def __init__(
-        self, queue: LevelOwner, priority: int, number: int, ports: LevelPorts[Level], persists_all: bool = False
+        self, queue: LevelOwner, priority: int, number: int, ports: QueuePorts[Level, Any], persists_all: bool = False
     ) -> None:
         # What every message reads or writes comes first, so that it occupies few cache lines.
         self.queue = queue
@@ -79,7 +79,7 @@ class Level:
         self._first_id = self.manager.next_id
 
     @classmethod
-    def ended(cls, ports: LevelPorts[Level]) -> Level:
+    def ended(cls, ports: QueuePorts[Level, Any]) -> Level:
         """Return the level of a deleted queue, which stays empty and accepts no settlements."""
         level = Level(NO_QUEUE, 0, 0, ports)
         level.deleted = True

@@ -16,7 +16,7 @@ from broker.core.queue.duplicates import Duplicates, digest_of
 from broker.core.queue.head import QueueHead, expired_among
 from broker.core.queue.holding import Holding
 from broker.core.queue.level import BATCH_MESSAGES, HOLDING_PRIORITY, Level
-from broker.core.queue.level_owner import LevelOwner, QueueWorker
+from broker.core.queue.level_owner import QueueWorker
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue_arguments import QueueDeclaration
 from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueRules, queue_rules
@@ -33,7 +33,7 @@ DEFAULT_PRIORITY: Final = 4  # of a message without one in a strict queue. Sourc
 PRIORITY_MAX: Final = 31
 
 
-class Queue(LevelOwner):
+class Queue(QueueHead):
     """One queue of a vhost.
 
     Shapes: ``levels`` has one level per priority, the lowest first; ``level`` is the only one, or the lowest of a
@@ -43,13 +43,12 @@ class Queue(LevelOwner):
         publish need not check the queue's rules. ``serving`` is set while the worker delivers from the queue.
     """
 
-    __slots__ = ("_head", "_ports", "_pressing", "_silent_until_ms", "arguments", "auto_delete", "deleted",
-                 "duplicates", "exclusive_owner", "failures", "had_consumers", "holding", "level", "levels", "number",
-                 "operator_policy", "plain", "policy", "serving", "timed", "worker")  # fmt: skip
+    __slots__ = ("_pressing", "_silent_until_ms", "arguments", "auto_delete", "deleted", "duplicates",
+                 "exclusive_owner", "failures", "had_consumers", "holding", "number", "operator_policy", "plain",
+                 "policy", "serving", "timed", "worker")  # fmt: skip
 
     # What every message reads or writes comes first, so that it occupies few cache lines.
     worker: QueueWorker[Queue]
-    level: Level
     deleted: bool
     serving: bool
     timed: bool  # some message may expire; once true it stays true, because a check costs little
@@ -64,7 +63,7 @@ class Queue(LevelOwner):
     def __init__(
         self, declaration: QueueDeclaration, ports: QueuePorts[Level, Queue], rules: QueueRules | None = None
     ) -> None:
-        super().__init__()
+        super().__init__(ports)
         self.name = declaration.name
         self.durable = declaration.durable
         self.exclusive_owner = declaration.exclusive_owner
@@ -83,7 +82,6 @@ class Queue(LevelOwner):
         self.plain = True
         self.duplicates = Duplicates() if self.rules.deduplicates else None
         self.timed = False
-        self._ports = ports
         self._pressing = False  # set while its consumers are served because it is full
         self._silent_until_ms = 0  # when an unreadable time of a message is logged again
         self.serving = False
@@ -96,7 +94,6 @@ class Queue(LevelOwner):
         )
         self.level = self.levels[0]
         self.prioritized = len(self.levels) > 1
-        self._head = QueueHead(self.levels, ports, self._head_was_read, strict=is_quorum)
         self.move_to(ports.assign(self))
         self._take_rules(self.rules)
         self.used()
@@ -253,7 +250,6 @@ class Queue(LevelOwner):
         made.limit_bytes(limited=self.rules.max_bytes is not None)
         self.levels = tuple(sorted((*self.levels, made), key=attrgetter("priority")))
         self.prioritized = True
-        self._head.take_levels(self.levels)
         return made
 
     def level_numbered(self, number: int) -> Level | None:
@@ -287,7 +283,6 @@ class Queue(LevelOwner):
             level.limit_bytes(limited=self.rules.max_bytes is not None)
             holding = self.holding = self._ports.holding_of(self, level)
             self.laned = True
-            self._head.use_lane()
         return holding
 
     def due_ms_of(self, message: Message) -> int | None:
@@ -318,7 +313,7 @@ class Queue(LevelOwner):
 
     def came_due(self, level: Level, slot: Slot, index: int, message: Message) -> None:
         """Deliver a message that has become due, and is in the queue again, before all others."""
-        self._head.put_last(level.priority, slot, (index,))
+        self.put_last(level.priority, slot, (index,))
         if self.duplicates is not None:
             self.note_at(slot, index, message)
         if not self.plain or message.facts.expiration_ms is not None:
@@ -405,7 +400,7 @@ class Queue(LevelOwner):
     def note_returned(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
         """Deliver returned messages of a strict queue before all others."""
         if self.strict:
-            self._head.put_last(priority, slot, indexes)
+            self.put_last(priority, slot, indexes)
 
     def find_returned(self) -> None:
         """Deliver messages returned before a restart first: by priority, then by age."""
@@ -413,13 +408,7 @@ class Queue(LevelOwner):
             for level in reversed(self.levels):
                 for slot in level.manager.slots.values():
                     if slot.redeliveries is not None and (indexes := slot.ready_again()):
-                        self._head.put_last(level.priority, slot, indexes)
-
-    def put_back(self, level: Level, slot: Slot, indexes: Sequence[int]) -> None:
-        """Put back messages that were taken but not sent, so that they are next again."""
-        level.manager.put_back(slot, indexes)
-        if self.laned:
-            self._head.put_back(level.priority, slot, indexes)
+                        self.put_last(level.priority, slot, indexes)
 
     def returned(self) -> None:
         """Apply the rules to returned messages, and deliver them again."""
@@ -451,8 +440,7 @@ class Queue(LevelOwner):
             batch = 1 if rules.max_bytes is not None else BATCH_MESSAGES
             excess = batch if rules.max_length is None else max(self.waiting - rules.max_length, 1)
             held = None if self.ready or self.holding is None else self.holding.level
-            read = rules.dead_letter_exchange is not None
-            count = self._head.drop(min(excess, batch), "maxlen", read=read, held=held)
+            count = self.drop(min(excess, batch), held)
             if not count:
                 break
             dropped += count
@@ -486,7 +474,7 @@ class Queue(LevelOwner):
         queues. Slots read for this stay in memory.
         """
         deadlines, now_ms = self._ports.deadlines, self._ports.clock.now_ms
-        at_ms = self._head.drop_expired(self.expires_ms, now_ms) if self.timed else None
+        at_ms = self.drop_expired_first(now_ms) if self.timed else None
         if at_ms is None:
             deadlines.cancel(self)
             return True
@@ -515,9 +503,11 @@ class Queue(LevelOwner):
         level.dead_letter(slot, expired, "expired")
         return left
 
-    def _head_was_read(self) -> None:
-        self.look()  # whichever of the two waited for it
-        self.enforce()
+    def head_was_read(self) -> None:
+        """Continue with a slot that was on disk."""
+        if not self.deleted:
+            self.look()  # whichever of the two waited for it
+            self.enforce()
 
     # -- consumers ----------------------------------------------------------------------------------------------------
 
@@ -558,16 +548,12 @@ class Queue(LevelOwner):
         """Lease the slot with the next message, of the highest level that has one, to the worker."""
         owner = self.worker.owner
         if self.prioritized or self.laned:
-            return self._head.lease(owner)
+            return self.lease_to(owner)
         level = self.level
         if level.returning:
             level.catch_up()
         slot = level.manager.get(owner) if level.manager.ready else None
         return None if slot is None else (level, slot)
-
-    def take(self, level: Level, slot: Slot, limit: int) -> Sequence[int]:
-        """Take up to `limit` messages of the slot that `lease` returned."""
-        return self._head.take(level, slot, limit) if self.laned else level.manager.take(slot, limit)
 
     def wake(self) -> None:
         """Schedule the queue for delivery when it has messages and consumers."""
@@ -621,7 +607,7 @@ class Queue(LevelOwner):
         """Clear the references that lead back to the queue, so that it is freed with its last reference."""
         self.level = Level.ended(self._ports)
         self.levels = (self.level,)
-        self._head.end(self.level)
+        self._lane = None
 
 
 def _number_at(queue_number: int, priority: int) -> int:
