@@ -15,6 +15,7 @@ from broker.core.message.message import Message
 from broker.core.queue.level import BATCH_MESSAGES, Level
 from broker.core.queue.level_owner import LevelOwner
 from broker.core.queue.ports import QueuePorts
+from broker.core.queue.rules import QueueRules
 from broker.slots.slot import Slot, dense
 from broker.slots.states import Owner, Tenure
 
@@ -128,8 +129,10 @@ class QueueHead(LevelOwner):
     level: Level
     levels: tuple[Level, ...]
 
-    def __init__(self, ports: QueuePorts[Level, Any]) -> None:
-        super().__init__()
+    def __init__(
+        self, name: str, rules: QueueRules, ports: QueuePorts[Level, Any], *, durable: bool, strict: bool
+    ) -> None:
+        super().__init__(name, rules, durable=durable, strict=strict)
         self._ports = ports
         self._early: Sequence[int] = ()
         self._reading = False

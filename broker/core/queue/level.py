@@ -238,11 +238,11 @@ class Level:
         Messages on disk stay unacked until they have been read. The dead letter's record is appended before the
         settlement's: a crash between the two duplicates the message, but loses nothing.
         """
-        if self.deleted or not indexes:
+        if self.deleted or slot.tenure is Tenure.DELETED or not indexes:
             return
         if self._buries(reason):
             if slot.contents is None:
-                self._ports.read(self, slot, lambda: self._bury_again(slot, indexes, reason))
+                self._ports.read(self, slot, partial(self.dead_letter, slot, indexes, reason))
                 return
             dead_letter = self._ports.dead_letter
             for index in indexes:
@@ -279,16 +279,13 @@ class Level:
     def _bury_worn(self, slot: Slot, worn: Sequence[int]) -> None:
         """Dead-letter messages that exceeded the delivery limit, or move them to the queue of poisoned messages."""
         if self.queue.rules.dead_letter_exchange is None and self._keeps_poisoned:
-            self._ports.with_poisoned(poisoned_name(self.queue.name), partial(self._bury_poisoned, slot, worn))
+            bury = partial(self.dead_letter_in_turn, slot, worn, POISON)
+            self._ports.with_poisoned(poisoned_name(self.queue.name), bury)
         else:
             if self.queue.rules.dead_letter_exchange is None and self._wants_poisoned and not self._told_dropped:
                 self._told_dropped = True
                 name = poisoned_name(self.queue.name)
                 _log.error("poisoned.dropped", queue=self.queue.name, reason=f"the name '{name}' is too long")
-            self.dead_letter_in_turn(slot, worn, POISON)
-
-    def _bury_poisoned(self, slot: Slot, worn: Sequence[int]) -> None:
-        if slot.tenure is not Tenure.DELETED:
             self.dead_letter_in_turn(slot, worn, POISON)
 
     def _bury_batches(
@@ -305,10 +302,6 @@ class Level:
                     self._ports.dead_letter(self.queue, message, reason)
             self.settle(slot, indexes[:BATCH_MESSAGES])
             indexes, messages = indexes[BATCH_MESSAGES:], messages[BATCH_MESSAGES:]
-
-    def _bury_again(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
-        if slot.tenure is not Tenure.DELETED:
-            self.dead_letter(slot, indexes, reason)
 
     def requeue(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
         """Requeue messages in their place, marked redelivered; dead-letter those that exceed the delivery limit.
@@ -356,7 +349,7 @@ class Level:
         if self.deleted or slot.tenure is Tenure.DELETED:
             return
         if contents is None:
-            self._ports.read(self, slot, lambda: self._hold(slot, indexes, failed=failed))  # depth: it is read then
+            self._ports.read(self, slot, partial(self._hold, slot, indexes, failed=failed))
             return
         now_ms = self._ports.clock.now_ms
         with self._ports.transaction():
@@ -522,15 +515,10 @@ class Level:
         if not slot.segments:
             return ()
         contents = slot.contents
-        if contents is None:
-            return [index for index in indexes if not slot.is_volatile(index)]
         logged = []
         for index in indexes:
-            message: Message | None = contents[index]
-            if message is None:  # it could not be read
-                if not slot.is_volatile(index):
-                    logged.append(index)
-            elif message.logged:
+            message: Message | None = None if contents is None else contents[index]
+            if (not slot.is_volatile(index)) if message is None else message.logged:
                 logged.append(index)
         return logged
 

@@ -11,7 +11,7 @@ from typing import Final
 from broker.core.arguments import queue_type
 from broker.core.message.delay import HeldMessage, Unreadable, moment_of
 from broker.core.message.message import Message
-from broker.core.queue.consumer_ring import ConsumerRing, RingMember
+from broker.core.queue.consumer_ring import RingMember
 from broker.core.queue.duplicates import Duplicates, digest_of
 from broker.core.queue.head import QueueHead, expired_among
 from broker.core.queue.holding import Holding
@@ -63,24 +63,22 @@ class Queue(QueueHead):
     def __init__(
         self, declaration: QueueDeclaration, ports: QueuePorts[Level, Queue], rules: QueueRules | None = None
     ) -> None:
-        super().__init__(ports)
-        self.name = declaration.name
-        self.durable = declaration.durable
+        arguments = declaration.arguments
+        rules = queue_rules(arguments) if rules is None else rules
+        is_quorum = queue_type(arguments) == QUORUM
+        super().__init__(declaration.name, rules, ports, durable=declaration.durable, strict=is_quorum)
         self.exclusive_owner = declaration.exclusive_owner
         self.auto_delete = declaration.auto_delete
-        self.arguments = arguments = declaration.arguments
+        self.arguments = arguments
         self.number = number = declaration.number
         self.had_consumers = False
         self.deleted = False
         self.failures = 0  # workers that failed while they served it
         self.policy: str | None = None
         self.operator_policy: str | None = None
-        self.rules = queue_rules(arguments) if rules is None else rules
         self.holding: Holding | None = None
-        self.strict = self.laned = is_quorum = queue_type(arguments) == QUORUM
-        self.consumers = ConsumerRing(single_active=self.rules.single_active, yields=is_quorum)
         self.plain = True
-        self.duplicates = Duplicates() if self.rules.deduplicates else None
+        self.duplicates = Duplicates() if rules.deduplicates else None
         self.timed = False
         self._pressing = False  # set while its consumers are served because it is full
         self._silent_until_ms = 0  # when an unreadable time of a message is logged again
@@ -89,13 +87,13 @@ class Queue(QueueHead):
         self.levels = tuple(
             [
                 ports.level_of(self, lowest + place, number + place, ports, self.persists_all or is_quorum)
-                for place in range(self.rules.max_priority + 1)
+                for place in range(rules.max_priority + 1)
             ]
         )
         self.level = self.levels[0]
         self.prioritized = len(self.levels) > 1
         self.move_to(ports.assign(self))
-        self._take_rules(self.rules)
+        self._take_rules(rules)
         self.used()
 
     def move_to(self, worker: QueueWorker[Queue], *, failed: bool = False) -> None:
@@ -359,10 +357,7 @@ class Queue(QueueHead):
 
     def _stops(self, digest: bytes) -> bool:
         known = self.duplicates
-        if known is None or not known.knows(digest, self._ports.clock.now_ms):
-            return False
-        known.count_dropped()
-        return True
+        return known is not None and known.stops(digest, self._ports.clock.now_ms)
 
     def note_taken(self, message: Message) -> None:
         """Record a message that a deduplicating queue has just accepted."""
