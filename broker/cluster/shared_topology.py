@@ -27,7 +27,7 @@ from broker.cluster.topology_log import Extra, TopologyLog
 from broker.core.postponed import Postponed
 from broker.core.queue.kinds import holding_name
 from broker.core.queue.rules import QueueRules
-from broker.core.topology.changes import Change, arguments_from_json
+from broker.core.topology.changes import Change, Journal, arguments_from_json
 from broker.core.vhost import Vhost
 from broker.core.vhost_limits import VhostLimits
 from broker.event_log import get_logger
@@ -306,10 +306,11 @@ class Proposed(Postponed):
         return True
 
 
-class SharedJournal:
+class SharedJournal(Journal):
     """Propose the changes of one vhost, except those being applied."""
 
     def __init__(self, topology: SharedTopology, vhost: str) -> None:
+        super().__init__()
         self._topology = topology
         self._vhost = vhost
 

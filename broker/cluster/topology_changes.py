@@ -323,7 +323,7 @@ def all_changes(vhost: Vhost, owners: Mapping[Any, ForeignOwner]) -> Iterator[To
             yield change_of(change, vhost=vhost.name, durable=exchange.durable, holding=number)
         for queue in queues:
             owner = None if queue.exclusive_owner is None else owners[queue.exclusive_owner]
-            change = changes.queue_declared(queue)
+            change = changes.new_queue(queue.declaration)
             yield change_of(change, vhost=vhost.name, durable=queue.durable, owner=owner)
         for bundle in bundles:
             for key, arguments in bundle.items():

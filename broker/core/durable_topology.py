@@ -9,7 +9,7 @@ from typing import Final
 from broker.core.names import is_predeclared
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import QueueDeclaration
-from broker.core.topology.changes import Change, arguments_from_json, bound, exchange_declared, queue_declared
+from broker.core.topology.changes import Change, arguments_from_json, bound, exchange_declared, new_queue
 from broker.core.vhost import Vhost
 from broker.routing.bundle import Bundle
 from broker.routing.exchange import Exchange
@@ -150,7 +150,7 @@ class TopologySnapshot:
                 yield exchange_declared(exchange)
         for queue in self.queues:
             if queue.durable:
-                yield queue_declared(queue)
+                yield new_queue(queue.declaration)
         for bundle in self._led_to:
             for key, arguments in bundle.items():
                 yield bound(bundle.destination, bundle.source, key, arguments)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from broker.amqp.content_header import HeaderFields
-from broker.core.message.message import Message
+from broker.core.message.message import Message, new_message
 from broker.core.postponed import Awaited
-from broker.core.publishing.posting import Poster, charge_bytes
+from broker.core.publishing.posting import Poster
 from broker.core.queue.level import Level
 from broker.core.queue.memory_queue import HistoryQueue, SeenQueue
 from broker.core.queue.ports import QueuePorts
@@ -31,7 +31,7 @@ class ExchangeMemories:
     def open(self, exchange: MemoryExchange) -> None:
         """Set the memory of an exchange, creating it if it does not exist."""
         name, durable = exchange.memory_prefix + exchange.name, exchange.durable and exchange.lasts
-        queue = self._queues.add_memory(name, dict(exchange.memory_arguments), durable=durable)
+        queue = self._queues.own(name, durable=durable, arguments=dict(exchange.memory_arguments))
         exchange.remember_in(queue, queue.stops if isinstance(queue, SeenQueue) else None)
 
     def close(self, exchange: MemoryExchange) -> None:
@@ -84,5 +84,4 @@ class ExchangeMemories:
 
 def _copy(message: Message, queues: int, now_ms: int) -> Message:
     """Return a copy of a message, as published now to this number of queues."""
-    header, body = message.header, message.body
-    return Message(message.envelope, header, body, charge_bytes(header, body, queues), message.facts, now_ms)
+    return new_message(message.envelope, message.header, message.body, message.facts, now_ms, queues)

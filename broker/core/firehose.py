@@ -17,11 +17,11 @@ from broker.amqp.header_facts import NO_PRIORITY, HeaderFacts, plain_facts
 from broker.amqp.table_writer import counted, encode_entry, encode_short_text
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.auth.users import User
-from broker.core.deadlines import Clock, Deadlines
+from broker.core.deadlines import Deadlines
 from broker.core.message.fields import further_keys
-from broker.core.message.message import Envelope, Message
+from broker.core.message.message import Envelope, Message, new_message
 from broker.core.names import TRACE
-from broker.core.publishing.posting import Poster, charge_bytes
+from broker.core.publishing.posting import Poster
 from broker.core.queue.consumer import Consumer
 from broker.core.queue.queue import Queue
 from broker.core.topology.exchanges import Exchanges
@@ -99,7 +99,6 @@ class Firehose:
         vhost_name: str,
         exchanges: Exchanges,
         poster: Poster,
-        clock: Clock,
         deadlines: Deadlines,
         *,
         resolve_again: Callable[[], None],
@@ -108,7 +107,6 @@ class Firehose:
         self._vhost_name = vhost_name
         self._exchanges = exchanges
         self._poster = poster
-        self._clock = clock
         self._deadlines = deadlines
         self._resolve_again = resolve_again
         self._watchers: list[Watcher] = []
@@ -174,7 +172,7 @@ class Firehose:
             # A queue that is being served must not get a message in between: the copies follow in the same turn.
             self._due.append(passage)
             self._deadlines.spend(1)
-            self._deadlines.set(self, self._clock.now_ms, self._publish)
+            self._deadlines.next_turn(self, self._publish)
 
     def _publish(self) -> None:
         due, self._due = self._due, []
@@ -187,10 +185,9 @@ class Firehose:
         header = self._header(passage)
         queues = self._exchanges.router.match(exchange, key, HeaderFields(header))
         if queues:
-            charge = charge_bytes(header, passage.body, len(queues))
             facts = plain_facts(persistent=False, priority=NO_PRIORITY, expiration_ms=None)
-            now_ms = self._clock.now_ms
-            message = Message(Envelope(TRACE, key), header, passage.body, charge, facts, now_ms)
+            now_ms = self._deadlines.clock.now_ms
+            message = new_message(Envelope(TRACE, key), header, passage.body, facts, now_ms, len(queues))
             self._poster.post(message, queues)
 
     def _header(self, passage: Passage) -> bytes:

@@ -167,7 +167,7 @@ class PathNode:
                 window_bytes=1 << 20,
                 kept=lambda _level, _slot: None,
                 dead_letter=lambda _queue, message, reason: self.buried.append((message.body, reason)),
-                sliced=SlicedWork(Clock(), Deadlines()),
+                sliced=SlicedWork(Deadlines(Clock())),
             ),
         )
         self.store = SharedStore(self.path.levels, lambda mark: f"producer-{mark & 0xFF}")

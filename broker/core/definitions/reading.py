@@ -12,6 +12,7 @@ from broker.core.auth.password import ARGON2, SHA256
 from broker.core.definitions.document import BindingEntry, Document, ExchangeEntry, QueueEntry, Row
 from broker.core.definitions.typed_json import read_typed
 from broker.core.policy.policy import OPERATOR_POLICY, Policy, operator_row
+from broker.core.sliced_work import result_of
 
 Entry = TypeVar("Entry")
 
@@ -118,13 +119,7 @@ def read_document(raw: Any, vhost: str | None = None) -> Document:
 
     Raises: BadDefinitions for the first invalid entry.
     """
-    reading = reading_document(raw, vhost)
-    while True:
-        try:
-            next(reading)
-        except StopIteration as end:
-            document: Document = end.value
-            return document
+    return result_of(reading_document(raw, vhost))
 
 
 def reading_document(raw: Any, vhost: str | None = None) -> Generator[None, None, Document]:

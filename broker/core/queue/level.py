@@ -295,7 +295,7 @@ class Level:
         while indexes:
             if deadlines.left <= 0:
                 go_on = partial(self._bury_batches, slot, indexes, messages, reason)
-                deadlines.set((slot, indexes[0]), self._ports.clock.now_ms, go_on)
+                deadlines.next_turn((slot, indexes[0]), go_on)
                 return
             for message in messages[:BATCH_MESSAGES]:
                 if message is not None:

@@ -57,8 +57,8 @@ class QueuePorts(Generic[S, Q]):
     retire: Callable[[Q], None]
     kind_of: Callable[[str, bool], Callable[..., Q]]
     level_of: Callable[[LevelOwner, int, int, QueuePorts[S, Q], bool], S]
-    clock: Clock
     deadlines: Deadlines
+    clock: Clock = field(init=False)
     window_messages: int = 1000
     window_bytes: int = 1 << 20
     settled: list[S] = field(default_factory=list)
@@ -73,7 +73,8 @@ class QueuePorts(Generic[S, Q]):
     holding_of: Callable[[Q, S], Any] = _unconnected
 
     def __post_init__(self) -> None:
-        self.sliced = SlicedWork(self.clock, self.deadlines)
+        self.clock = self.deadlines.clock
+        self.sliced = SlicedWork(self.deadlines)
 
     def take_settings(self, *, keep_poisoned: bool) -> None:
         """Apply changed settings."""

@@ -430,7 +430,7 @@ class Queue(QueueHead):
         dropped = 0
         while self._over() and not self.deleted:
             if deadlines.left <= 0:
-                deadlines.set(("limits", self), self._ports.clock.now_ms, self.enforce)
+                deadlines.next_turn(("limits", self), self.enforce)
                 break
             batch = 1 if rules.max_bytes is not None else BATCH_MESSAGES
             excess = batch if rules.max_length is None else max(self.waiting - rules.max_length, 1)

@@ -150,8 +150,8 @@ class BasicSession(ChannelConsumers):
         queue.used()
         if queue.timed and not queue.look():
             self.connection.hold()
-            ports = self._vhost.ports
-            ports.deadlines.set((self, queue), ports.clock.now_ms, lambda: self._get_later(queue, no_ack=no_ack))
+            deadlines = self._vhost.ports.deadlines
+            deadlines.next_turn((self, queue), partial(self._get_later, queue, no_ack=no_ack))
             return
         found = None if queue.paused else queue.lease()
         if found is None:

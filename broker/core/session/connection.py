@@ -110,7 +110,7 @@ class SessionOfConnection(SessionClient):
         self.vhost = found
         found.opened()
         self.usage.open_connection(user.name)
-        self.method_budget = MethodBudget(self.connection, found.ports.clock, found.ports.deadlines)
+        self.method_budget = MethodBudget(self.connection, found.ports.deadlines)
         self.publish_share = CreditShare(self.connection, found.ports.credit)
         self._tell("connection.opened")
 

@@ -15,10 +15,10 @@ from broker.amqp.wire import PROPERTIES_AT
 from broker.core.firehose import origin_of
 from broker.core.message.delay import delay_of
 from broker.core.message.fields import further_keys
-from broker.core.message.message import OVERHEAD_BYTES, Message
+from broker.core.message.message import OVERHEAD_BYTES, Message, new_message
 from broker.core.postponed import Postponed
 from broker.core.publishing.message_store import MessageStore
-from broker.core.publishing.posting import all_admit, charge_bytes
+from broker.core.publishing.posting import all_admit
 from broker.core.publishing.producers import Producer
 from broker.core.publishing.publish_entry import PublishEntry, reach_of
 from broker.core.publishing.reply_to import DIRECT_REPLY_TO, REPLY_PREFIX, ReplyConsumer, ReplyTarget
@@ -178,8 +178,7 @@ class DetailedPublisher:
             self.refuse_last()
             return
         queues = [queue for queue in publication.queues if not queue.deleted]
-        charge = charge_bytes(header, body, len(queues))
-        message = Message(envelope, header, body, charge, publication.facts, self._clock.now_ms)
+        message = new_message(envelope, header, body, publication.facts, self._clock.now_ms, len(queues))
         lagged = self._share.credit.lagged
         left = self._share.begin() - len(queues)
         reach = reach_of(queues)
@@ -256,7 +255,7 @@ class DetailedPublisher:
         """Hold the connection until full queues have dropped their excess."""
         connection = self._session.connection
         connection.hold()
-        self._deadlines.set(("held", connection), self._clock.now_ms, connection.release)
+        self._deadlines.next_turn(("held", connection), connection.release)
 
     def _look_closely(self, entry: PublishEntry, header: bytes, body: bytes) -> Publication:
         facts = self._channel.facts

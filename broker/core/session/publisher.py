@@ -278,7 +278,7 @@ class Publisher:
             self.wide.when_entered(self._later(again))
         elif len(entry.queues) >= WIDE_QUEUES and resolved:  # finding them took this turn's time
             later = self._later(partial(self._publish_wide, entry, header, body))
-            self._deadlines.set(self, self._clock.now_ms, later)
+            self._deadlines.next_turn(self, later)
         else:
             detailed.publish(entry, header, body)
 

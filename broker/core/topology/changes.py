@@ -6,7 +6,9 @@ bindings. Applying a change twice has no further effect: a checkpoint and the lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
+
+from mypy_extensions import mypyc_attr
 
 from broker.core.arguments import from_json, to_json
 from broker.core.queue.queue import Queue
@@ -19,8 +21,12 @@ Subject = tuple[str, ...]
 """The subject of a change: its kind and its names."""
 
 
-class Journal(Protocol):
-    """Decides changes."""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Journal:
+    """Decide changes. That of a standalone broker records durable ones, and needs no agreement."""
+
+    def __init__(self, record: Callable[[Change], None] = lambda _change: None) -> None:
+        self._record = record
 
     def decide(self, change: Change, *, durable: bool = True, owner: object | None = None) -> None:
         """Decide a change, which the caller applies in memory as soon as this returns.
@@ -28,26 +34,13 @@ class Journal(Protocol):
         Shapes: `owner` is the connection to which an exclusive queue belongs, for a change of that queue.
         Raises: Postponed while others have to decide it; the caller has then changed nothing, and runs again.
         """
+        if durable:
+            self._record(change)
 
     def retire(self, change: Change, *, durable: bool) -> bool:
         """Decide to delete an unused queue, for which no method waits. Return whether the caller deletes it at once. In
         a cluster all nodes delete it later, unless it is used elsewhere.
         """
-
-
-class LocalJournal:
-    """The journal of a standalone broker, which records durable changes and needs no agreement."""
-
-    def __init__(self, record: Callable[[Change], None]) -> None:
-        self._record = record
-
-    def decide(self, change: Change, *, durable: bool = True, owner: object | None = None) -> None:
-        """Record a durable change."""
-        if durable:
-            self._record(change)
-
-    def retire(self, change: Change, *, durable: bool) -> bool:
-        """Record a durable change, and return True: the queue is deleted at once."""
         self.decide(change, durable=durable)
         return True
 
@@ -67,11 +60,6 @@ def exchange_declared(exchange: Exchange) -> Change:
 def exchange_deleted(exchange: Exchange) -> Change:
     """Return the change that deletes an exchange with its bindings."""
     return {"change": "exchange_deleted", "name": exchange.name}
-
-
-def queue_declared(queue: Queue) -> Change:
-    """Return the change that creates a queue."""
-    return new_queue(queue.declaration)
 
 
 def new_queue(declaration: QueueDeclaration) -> Change:
