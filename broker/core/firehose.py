@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from broker.amqp.content_header import FLAG_OF, HeaderFields
 from broker.amqp.header_edit import cut_properties
@@ -42,32 +42,23 @@ class TracedClient(Protocol):
     user: User | None
 
 
-class Passage:
+class Passage(NamedTuple):
     """One message that was published or delivered.
 
     Shapes: `name` is the name of the exchange of a publish, or of the queue of a delivery. `queues` names the queues
         that a publish was routed to. `redelivered` is None for a publish.
     """
 
-    __slots__ = (
-        "body", "channel", "connection", "exchange", "header", "keys", "name", "queues", "redelivered", "user",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        origin: Origin,
-        name: str,
-        message: tuple[str, Sequence[str], bytes, bytes],
-        *,
-        queues: Sequence[str] = (),
-        redelivered: bool | None = None,
-    ) -> None:
-        """Take exchange, routing keys, content header and body of a message."""
-        self.connection, self.user, self.channel = origin
-        self.name = name
-        self.exchange, self.keys, self.header, self.body = message
-        self.queues = queues
-        self.redelivered = redelivered
+    connection: str
+    user: str
+    channel: int
+    name: str
+    exchange: str
+    keys: Sequence[str]
+    header: bytes
+    body: bytes
+    queues: Sequence[str] = ()
+    redelivered: bool | None = None
 
     @property
     def kind(self) -> str:
@@ -146,7 +137,7 @@ class Firehose:
         facts, header, body = content
         keys = tuple(dict.fromkeys((envelope.key, *further_keys(facts))))
         names = [queue.name for queue in queues if not (queue.is_tap or queue.is_overlay)]
-        self._tell(Passage(origin, envelope.exchange, (envelope.exchange, keys, header, body), queues=names))
+        self._tell(Passage(*origin, envelope.exchange, envelope.exchange, keys, header, body, names))
 
     def delivered_to(self, consumer: Consumer, passing: Sequence[tuple[Message, bool]]) -> None:
         """Copy the messages that were sent to a consumer; each comes with whether it is redelivered."""
@@ -162,8 +153,8 @@ class Firehose:
         if envelope.exchange == TRACE:
             return
         keys = tuple(dict.fromkeys((envelope.key, *further_keys(message.facts))))
-        content = (envelope.exchange, keys, message.header, message.body)
-        self._tell(Passage(origin_of(client, channel), queue.name, content, redelivered=redelivered))
+        content = (envelope.exchange, keys, message.header, message.body, ())
+        self._tell(Passage(*origin_of(client, channel), queue.name, *content, redelivered))
 
     def _tell(self, passage: Passage) -> None:
         for watcher in self._watchers:

@@ -27,6 +27,7 @@ from broker.core.publishing.sequences import BLOCK_SHIFT
 from broker.core.queue.queue import Queue
 from broker.core.queue.rules import REJECT_PUBLISH
 from broker.core.session.channel_confirms import ChannelConfirms
+from broker.core.session.class_session import ClassSession
 from broker.core.session.client import SessionClient
 from broker.core.session.publication import Publication, as_delivered, check_user_id, republish
 from broker.core.statistics.publish_tally import ChannelPublishes
@@ -40,7 +41,7 @@ _log = get_logger()
 pack_target: Final = TARGET.pack
 
 
-class DetailedPublisher:
+class DetailedPublisher(ClassSession):
     """Publish the messages of one channel that its publisher cannot include in a run.
 
     Units: ``replies`` is the channel's consumer of direct replies.
@@ -50,10 +51,8 @@ class DetailedPublisher:
         self, channel: Channel, session: SessionClient, vhost: Vhost, confirms: ChannelConfirms, tally: ChannelPublishes
     ) -> None:
         assert session.user is not None
-        self._channel = channel
-        self._session = session
+        super().__init__(channel, session, vhost)
         self._share = session.publish_share
-        self._vhost = vhost
         self._clock = vhost.ports.clock
         self._deadlines = vhost.ports.deadlines
         self._store: MessageStore = vhost.store

@@ -20,6 +20,7 @@ from broker.core.queue.queue import Queue
 from broker.core.queue.rules import DROP_HEAD
 from broker.core.queue.unacked import SlotDelivery
 from broker.core.session.basic import BasicSession
+from broker.core.session.class_session import ClassSession
 from broker.core.session.client import SessionClient
 from broker.core.session.publication import Publication
 from broker.core.session.publisher import Publisher
@@ -32,7 +33,7 @@ PARTIAL: Final = "partial tx completion"
 Acknowledge = Callable[["list[SlotDelivery]"], None]
 
 
-class TxSession:
+class TxSession(ClassSession):
     """Keep the publishes and acknowledgements of a transactional channel until commit or rollback.
 
     It is a Confirmable of the committer, like a publisher: a commit is one numbered piece of work, answered when it is
@@ -43,9 +44,7 @@ class TxSession:
     def __init__(
         self, channel: Channel, session: SessionClient, vhost: Vhost, publisher: Publisher, basic: BasicSession
     ) -> None:
-        self._channel = channel
-        self._session = session
-        self._vhost = vhost
+        super().__init__(channel, session, vhost)
         self._publisher = publisher
         self._basic = basic
         self.limit_bytes = channel.connection.limits.tx_max_bytes
