@@ -153,8 +153,8 @@ class Firehose:
         if envelope.exchange == TRACE:
             return
         keys = tuple(dict.fromkeys((envelope.key, *further_keys(message.facts))))
-        content = (envelope.exchange, keys, message.header, message.body, ())
-        self._tell(Passage(*origin_of(client, channel), queue.name, *content, redelivered))
+        origin = origin_of(client, channel)
+        self._tell(Passage(*origin, queue.name, envelope.exchange, keys, message.header, message.body, (), redelivered))
 
     def _tell(self, passage: Passage) -> None:
         for watcher in self._watchers:
