@@ -8,9 +8,9 @@ from typing import Any, Final, TypeVar
 
 from broker.amqp.errors import BrokerError
 from broker.amqp.wire import INT_64_MAX, SHORT_STRING_MAX_BYTES
+from broker.core.arguments import read_typed
 from broker.core.auth.password import ARGON2, SHA256
 from broker.core.definitions.document import BindingEntry, Document, ExchangeEntry, QueueEntry, Row
-from broker.core.definitions.typed_json import read_typed
 from broker.core.policy.policy import OPERATOR_POLICY, Policy, operator_row
 from broker.core.sliced_work import result_of
 

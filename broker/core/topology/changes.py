@@ -10,7 +10,7 @@ from typing import Any
 
 from mypy_extensions import mypyc_attr
 
-from broker.core.arguments import from_json, to_json
+from broker.core.arguments import read_typed, typed_table
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import QueueDeclaration
 from broker.core.queue.rules import queue_rules
@@ -53,7 +53,7 @@ def exchange_declared(exchange: Exchange) -> Change:
         "type": exchange.type,
         "auto_delete": exchange.auto_delete,
         "internal": exchange.internal,
-        "arguments": arguments_to_json(exchange.arguments),
+        "arguments": typed_table(exchange.arguments),
     }
 
 
@@ -71,7 +71,7 @@ def new_queue(declaration: QueueDeclaration) -> Change:
         "name": declaration.name,
         "number": declaration.number,
         "auto_delete": declaration.auto_delete,
-        "arguments": arguments_to_json(declaration.arguments),
+        "arguments": typed_table(declaration.arguments),
     }
     return {**change, "recovered": True} if declaration.recovered else change
 
@@ -120,16 +120,6 @@ def binding_subject(exchange: str, kind: str, destination: str, key: str) -> Sub
     return ("binding", exchange, kind, destination, key)
 
 
-def arguments_to_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an argument table as JSON that keeps the types."""
-    return {key: to_json(value) for key, value in arguments.items()}
-
-
-def arguments_from_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the argument table that `arguments_to_json` encoded."""
-    return {key: from_json(value) for key, value in arguments.items()}
-
-
 def _binding(
     change: str, destination: Queue | Exchange, exchange: Exchange, key: str, arguments: Mapping[str, Any]
 ) -> Change:
@@ -141,7 +131,7 @@ def _binding(
         }  # the number distinguishes it from a later queue of the same name
     else:
         to = {"destination": destination.name}
-    table = arguments_to_json(arguments) if arguments else {}
+    table = typed_table(arguments) if arguments else {}
     return {"change": change, "exchange": exchange.name, **to, "key": key, "arguments": table}
 
 
@@ -151,7 +141,7 @@ def deleted_numbers(changes: Iterable[Change]) -> set[int]:
     deleted: set[int] = set()
     for change in changes:
         if change["change"] == "queue_declared":
-            levels[change["number"]] = queue_rules(arguments_from_json(change["arguments"])).max_priority + 1
+            levels[change["number"]] = queue_rules(read_typed(change["arguments"])).max_priority + 1
         elif change["change"] == "queue_deleted":
             number = change["number"]
             deleted.update(range(number, number + levels.get(number, 1)))
