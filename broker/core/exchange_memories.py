@@ -8,8 +8,8 @@ from broker.amqp.content_header import HeaderFields
 from broker.core.message.message import Message, new_message
 from broker.core.postponed import Awaited
 from broker.core.publishing.posting import Poster
+from broker.core.queue.kinds import HistoryQueue, SeenQueue
 from broker.core.queue.level import Level
-from broker.core.queue.memory_queue import HistoryQueue, SeenQueue
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.topology.exchanges import Exchanges

@@ -20,7 +20,7 @@ from broker.core.mqtt.mapping import SYSTEM_EXCHANGE, MessageMapping
 from broker.core.mqtt.retained import RetainedMessages
 from broker.core.mqtt.session import MqttSession
 from broker.core.mqtt.wills import Wills
-from broker.core.queue.memory_queue import WILLS_NAME
+from broker.core.queue.kinds import WILLS_NAME
 from broker.core.vhost import Vhost
 from broker.mqtt.reason_codes import SERVER_UNAVAILABLE
 from broker.routing.pattern import AMQP, words_match

@@ -12,7 +12,7 @@ from broker.amqp.content_header import facts_of
 from broker.amqp.header_edit import encode_header
 from broker.core.message.message import Envelope, Message, new_message
 from broker.core.mqtt.places import Place, read_all
-from broker.core.queue.memory_queue import HANDSHAKES_NAME
+from broker.core.queue.kinds import HANDSHAKES_NAME
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.slots.slot import Slot

@@ -16,7 +16,7 @@ from broker.amqp.content_header import facts_of
 from broker.core.message.message import Envelope, Message, new_message
 from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.places import Place, read_all
-from broker.core.queue.memory_queue import RETAINED_NAME
+from broker.core.queue.kinds import RETAINED_NAME
 from broker.core.queue.queue import Queue
 from broker.core.session.client import SessionClient
 from broker.core.vhost import Vhost

@@ -14,7 +14,7 @@ from broker.core.mqtt.mapping import RETAIN_HEADER
 from broker.core.mqtt.places import Place, read_all
 from broker.core.mqtt.retained import RetainedMessages
 from broker.core.queue.holding import Holding
-from broker.core.queue.memory_queue import WILLS_NAME
+from broker.core.queue.kinds import WILLS_NAME
 from broker.event_log import get_logger
 from broker.mqtt.errors import PacketError
 from broker.slots.redeliveries import ReturnRun

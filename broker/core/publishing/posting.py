@@ -14,7 +14,7 @@ from broker.core.publishing.message_store import MessageStore, Targets
 from broker.core.publishing.publish_entry import WIDE_QUEUES
 from broker.core.publishing.wide_publishes import WidePublishes
 from broker.core.queue.duplicates import value_of
-from broker.core.queue.memory_queue import SeenQueue
+from broker.core.queue.kinds import SeenQueue
 from broker.core.queue.queue import Queue
 
 

@@ -1,21 +1,21 @@
-"""The head of a queue: finds the next messages to deliver, reads them from disk, and drops expired ones.
+"""The head of a queue: finds the next messages to deliver, reads them from disk, and drops expired and excess ones.
 
 Source: RabbitMQ 4.3, rabbit_fifo: a returned message does not go back to its level.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from broker.core.message.message import Message
+from broker.core.queue.holding import Holding
 from broker.core.queue.level import BATCH_MESSAGES, Level
-from broker.core.queue.level_owner import LevelOwner
+from broker.core.queue.level_owner import LevelOwner, QueueWorker
 from broker.core.queue.ports import QueuePorts
-from broker.core.queue.rules import QueueRules
+from broker.core.queue.rules import DROP_HEAD, QueueRules
 from broker.slots.slot import Slot, dense
 from broker.slots.states import Owner, Tenure
 
@@ -120,12 +120,15 @@ class QueueHead(LevelOwner):
 
     Shapes: ``levels`` has one level per priority, the lowest first. ``_lane`` orders the messages returned to a
         ``strict`` queue, and messages that became due in any queue; it is None while there are none. ``_early`` are the
-        last ones taken from it.
+        last ones taken from it. ``holding`` holds messages until they are due. ``serving`` is set while the worker
+        delivers from the queue.
     """
 
-    __slots__ = ("_early", "_lane", "_ports", "_reading", "level", "levels")
+    __slots__ = ("_early", "_lane", "_ports", "_pressing", "_reading", "deleted", "holding", "level", "levels",
+                 "serving", "timed", "worker")  # fmt: skip
 
-    # What every message reads comes first, so that it occupies few cache lines.
+    # What every message reads or writes comes first, so that it occupies few cache lines.
+    worker: QueueWorker[Any]
     level: Level
     levels: tuple[Level, ...]
 
@@ -133,18 +136,37 @@ class QueueHead(LevelOwner):
         self, name: str, rules: QueueRules, ports: QueuePorts[Level, Any], *, durable: bool, strict: bool
     ) -> None:
         super().__init__(name, rules, durable=durable, strict=strict)
+        self.deleted = False
+        self.serving = False
+        self.timed = False  # some message may expire; once true it stays true, because a check costs little
+        self.holding: Holding | None = None
         self._ports = ports
         self._early: Sequence[int] = ()
         self._reading = False
+        self._pressing = False  # set while its consumers are served because it is full
         self._lane: ReturnLane | None = None
 
-    @abstractmethod
-    def expires_ms(self, message: Message) -> int | None:
-        """Return the moment at which a message of this queue expires, None when it does not."""
+    @property
+    def ready(self) -> int:
+        """Messages that wait to be delivered."""
+        if not self.prioritized:
+            return self.level.manager.ready
+        return sum(level.manager.ready for level in self.levels)
 
-    @abstractmethod
-    def head_was_read(self) -> None:
-        """Continue with a slot that was on disk."""
+    @property
+    def all_levels(self) -> Sequence[Level]:
+        """The levels, and the one whose messages wait until they are due."""
+        return self.levels if self.holding is None else (*self.levels, self.holding.level)
+
+    @property
+    def waiting(self) -> int:
+        """The number of messages that count for a limit of the queue: ready ones, and those held until they are due."""
+        return self.ready if self.holding is None else self.ready + self.holding.count
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The total body size of these messages; counted only while a limit needs it."""
+        return sum(level.manager.ready_bytes for level in self.all_levels)
 
     # -- returned messages --------------------------------------------------------------------------------------------
 
@@ -203,7 +225,107 @@ class QueueHead(LevelOwner):
                 return level, slot
         return None
 
-    # -- what leaves --------------------------------------------------------------------------------------------------
+    # -- expiry -------------------------------------------------------------------------------------------------------
+
+    def expires_ms(self, message: Message) -> int | None:
+        """Return the moment at which a message of this queue expires, None when it does not."""
+        ttl_ms = self.rules.ttl_ms
+        own_ms = message.facts.expiration_ms
+        if own_ms is None:
+            return None if ttl_ms is None else message.timestamp_ms + ttl_ms
+        return message.timestamp_ms + (own_ms if ttl_ms is None else min(own_ms, ttl_ms))
+
+    def look(self) -> bool:
+        """Drop expired messages at the head, and schedule the next check. Return False if this continues in the next
+        turn, because the share of this one is used up. A message expires at the head only, as in RabbitMQ's classic
+        queues. Slots read for this stay in memory.
+        """
+        deadlines, now_ms = self._ports.deadlines, self._ports.clock.now_ms
+        at_ms = self._drop_expired_first(now_ms) if self.timed else None
+        if at_ms is None:
+            deadlines.cancel(self)
+            return True
+        deadlines.set(self, at_ms, self.look)
+        return at_ms > now_ms
+
+    def look_at(self, at_ms: int) -> None:
+        """Schedule a check of the head at a moment, because some message may expire."""
+        self.timed = True
+        self._ports.deadlines.set(self, at_ms, self.look)
+
+    def drop_expired(self, level: Level, slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
+        """Drop the expired ones among taken messages, and return the others. A waiting consumer gets a message at once,
+        whatever its time to live.
+        """
+        if self._pressing:
+            return indexes
+        assert slot.contents is not None
+        now_ms = self._ports.clock.now_ms
+        expired = expired_among(slot.contents, indexes, self.rules.ttl_ms, self.expires_ms, now_ms)
+        if not expired:
+            return indexes
+        gone = set(expired)
+        left = [index for index in indexes if index not in gone]
+        self._ports.deadlines.spend(len(expired))
+        level.dead_letter(slot, expired, "expired")
+        return left
+
+    # -- limits -------------------------------------------------------------------------------------------------------
+
+    def enforce(self) -> None:
+        """Drop messages from the head until the queue is within its limits or the turn's share is used up. In the
+        latter case publishers wait for the next turn, so the queue cannot grow meanwhile.
+        """
+        if not self._over():
+            return
+        self._serve()
+        if self._drop_over() and self.timed:
+            self.look()  # another message is at the head now
+
+    def _drop_over(self) -> bool:
+        """Drop messages that exceed the limits, and return whether any was dropped."""
+        rules, deadlines = self.rules, self._ports.deadlines
+        dropped = 0
+        while self._over() and not self.deleted:
+            if deadlines.left <= 0:
+                deadlines.next_turn(("limits", self), self.enforce)
+                break
+            batch = 1 if rules.max_bytes is not None else BATCH_MESSAGES
+            excess = batch if rules.max_length is None else max(self.waiting - rules.max_length, 1)
+            held = None if self.ready or self.holding is None else self.holding.level
+            count = self._drop(min(excess, batch), held)
+            if not count:
+                break
+            dropped += count
+        return dropped > 0
+
+    def _over(self) -> bool:
+        rules = self.rules
+        return rules.overflow == DROP_HEAD and rules.exceeded(self.waiting, self.waiting_bytes)
+
+    def _serve(self) -> None:
+        if not self.serving and not self.deleted and self.consumers.able():
+            self._pressing = True
+            try:
+                self.worker.serve(self)
+            finally:
+                self._pressing = False
+
+    def _drop(self, count: int, held: Level | None) -> int:
+        """Drop at most this many messages of the first slot, which must exist, because the queue is full, and return
+        their number. Return 0 while the slot is on disk and must be read first, for dead letters. With `held` the
+        messages are the oldest of that holding level.
+        """
+        level, slot = (held, held.manager.front()) if held is not None else self._returned() or self._front()
+        assert slot is not None
+        if self.rules.dead_letter_exchange is not None and self._waits_for(level, slot):
+            return 0
+        indexes = self.take(level, slot, count) if held is None else held.manager.take(slot, count)
+        self._ports.deadlines.spend(len(indexes))
+        level.dead_letter(slot, indexes, "maxlen")
+        return len(indexes)
+
+    # -- heads --------------------------------------------------------------------------------------------------------
 
     def _front(self) -> tuple[Level, Slot | None]:
         """Return the level and the slot of its next message, apart from the lane; no slot without a message."""
@@ -224,23 +346,11 @@ class QueueHead(LevelOwner):
 
     def _was_read(self) -> None:
         self._reading = False
-        self.head_was_read()
+        if not self.deleted:
+            self.look()  # whichever of the two waited for it
+            self.enforce()
 
-    def drop(self, count: int, held: Level | None) -> int:
-        """Drop at most this many messages of the first slot, which must exist, because the queue is full, and return
-        their number. Return 0 while the slot is on disk and must be read first, for dead letters. With `held` the
-        messages are the oldest of that holding level.
-        """
-        level, slot = (held, held.manager.front()) if held is not None else self._returned() or self._front()
-        assert slot is not None
-        if self.rules.dead_letter_exchange is not None and self._waits_for(level, slot):
-            return 0
-        indexes = self.take(level, slot, count) if held is None else held.manager.take(slot, count)
-        self._ports.deadlines.spend(len(indexes))
-        level.dead_letter(slot, indexes, "maxlen")
-        return len(indexes)
-
-    def drop_expired_first(self, now_ms: int) -> int | None:
+    def _drop_expired_first(self, now_ms: int) -> int | None:
         """Drop expired messages up to the first that has not expired, and return when that one expires. The lane has a
         head, as has each level of a strict queue: return the earliest moment. Return `now_ms` if the turn's share is
         used up, None if no head expires or a slot must be read first.
@@ -255,7 +365,7 @@ class QueueHead(LevelOwner):
         return found
 
     def _drop_expired_at(self, place: int, now_ms: int) -> int | None:
-        """Drop expired messages at one head, as `drop_expired_first` does."""
+        """Drop expired messages at one head, as `_drop_expired_first` does."""
         while True:
             level, slot = self._at(place)
             indexes = () if slot is None else self._first(place, slot, 1)

@@ -13,9 +13,9 @@ from broker.core.message.delay import HeldMessage, Unreadable, moment_of
 from broker.core.message.message import Message
 from broker.core.queue.consumer_ring import RingMember
 from broker.core.queue.duplicates import Duplicates, digest_of
-from broker.core.queue.head import QueueHead, expired_among
+from broker.core.queue.head import QueueHead
 from broker.core.queue.holding import Holding
-from broker.core.queue.level import BATCH_MESSAGES, HOLDING_PRIORITY, Level
+from broker.core.queue.level import HOLDING_PRIORITY, Level
 from broker.core.queue.level_owner import QueueWorker
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue_arguments import QueueDeclaration
@@ -40,20 +40,13 @@ class Queue(QueueHead):
         ``prioritized`` queue. Their numbers are consecutive, and start with the queue's own. In a ``strict`` queue
         ``level`` is that of DEFAULT_PRIORITY; the others are created at their first use. ``holding`` holds messages
         until they are due, in a separate level; it is None until the first one. Invariant: ``plain`` means that a
-        publish need not check the queue's rules. ``serving`` is set while the worker delivers from the queue.
+        publish need not check the queue's rules.
     """
 
-    __slots__ = ("_pressing", "_silent_until_ms", "arguments", "auto_delete", "deleted", "duplicates",
-                 "exclusive_owner", "failures", "had_consumers", "holding", "number", "operator_policy", "plain",
-                 "policy", "serving", "timed", "worker")  # fmt: skip
+    __slots__ = ("_silent_until_ms", "arguments", "auto_delete", "duplicates", "exclusive_owner", "failures",
+                 "had_consumers", "number", "operator_policy", "plain", "policy")  # fmt: skip
 
-    # What every message reads or writes comes first, so that it occupies few cache lines.
-    worker: QueueWorker[Queue]
-    deleted: bool
-    serving: bool
-    timed: bool  # some message may expire; once true it stays true, because a check costs little
     plain: bool
-
     kept: bool = False  # it is internal: no policy applies, and nothing is published to its name
     persists_all: bool = False  # a durable queue records its messages whatever their delivery mode
     recovered: bool = False  # its declaration was lost: no policy applies, so that no message is dropped
@@ -72,17 +65,12 @@ class Queue(QueueHead):
         self.arguments = arguments
         self.number = number = declaration.number
         self.had_consumers = False
-        self.deleted = False
         self.failures = 0  # workers that failed while they served it
         self.policy: str | None = None
         self.operator_policy: str | None = None
-        self.holding: Holding | None = None
         self.plain = True
         self.duplicates = Duplicates() if rules.deduplicates else None
-        self.timed = False
-        self._pressing = False  # set while its consumers are served because it is full
         self._silent_until_ms = 0  # when an unreadable time of a message is logged again
-        self.serving = False
         lowest = DEFAULT_PRIORITY if is_quorum else 0
         self.levels = tuple(
             [
@@ -123,13 +111,6 @@ class Queue(QueueHead):
         )
 
     @property
-    def ready(self) -> int:
-        """Messages that wait to be delivered."""
-        if not self.prioritized:
-            return self.level.manager.ready
-        return sum(level.manager.ready for level in self.levels)
-
-    @property
     def unacked(self) -> int:
         """Messages that were delivered and not yet acked."""
         return sum(level.manager.unacked for level in self.levels)
@@ -138,11 +119,6 @@ class Queue(QueueHead):
     def delayed(self) -> int:
         """Messages that wait until they are due."""
         return 0 if self.holding is None else self.holding.count
-
-    @property
-    def all_levels(self) -> Sequence[Level]:
-        """The levels, and the one whose messages wait until they are due."""
-        return self.levels if self.holding is None else (*self.levels, self.holding.level)
 
     def before(self, verb: str, session: object, *, exclusive: bool = False, room: int = 0) -> None:
         """Check that the data needed by a get, consume, declare, purge, delete or commit is here. Raises: Postponed if
@@ -335,16 +311,6 @@ class Queue(QueueHead):
     def _full_with(self, message: Message) -> bool:
         return self.rules.exceeded(self.waiting + 1, self.waiting_bytes + len(message.body))
 
-    @property
-    def waiting(self) -> int:
-        """The number of messages that count for a limit of the queue: ready ones, and those held until they are due."""
-        return self.ready if self.holding is None else self.ready + self.holding.count
-
-    @property
-    def waiting_bytes(self) -> int:
-        """The total body size of these messages; counted only while a limit needs it."""
-        return sum(level.manager.ready_bytes for level in self.all_levels)
-
     def repeats(self, message: Message) -> bool:
         """Return whether a deduplicating queue has a message with the same header; if so, it drops this one."""
         digest = self.digest(message)
@@ -353,11 +319,7 @@ class Queue(QueueHead):
         for level in self.levels:
             if level.before_next is not None:  # a message on its way
                 level.go_before()
-        return self._stops(digest)
-
-    def _stops(self, digest: bytes) -> bool:
-        known = self.duplicates
-        return known is not None and known.stops(digest, self._ports.clock.now_ms)
+        return self.duplicates is not None and self.duplicates.stops(digest, self._ports.clock.now_ms)
 
     def note_taken(self, message: Message) -> None:
         """Record a message that a deduplicating queue has just accepted."""
@@ -411,98 +373,6 @@ class Queue(QueueHead):
         if self.timed:
             self.look()
         self.wake()
-
-    # -- limits -------------------------------------------------------------------------------------------------------
-
-    def enforce(self) -> None:
-        """Drop messages from the head until the queue is within its limits or the turn's share is used up. In the
-        latter case publishers wait for the next turn, so the queue cannot grow meanwhile.
-        """
-        if not self._over():
-            return
-        self._serve()
-        if self._drop_over() and self.timed:
-            self.look()  # another message is at the head now
-
-    def _drop_over(self) -> bool:
-        """Drop messages that exceed the limits, and return whether any was dropped."""
-        rules, deadlines = self.rules, self._ports.deadlines
-        dropped = 0
-        while self._over() and not self.deleted:
-            if deadlines.left <= 0:
-                deadlines.next_turn(("limits", self), self.enforce)
-                break
-            batch = 1 if rules.max_bytes is not None else BATCH_MESSAGES
-            excess = batch if rules.max_length is None else max(self.waiting - rules.max_length, 1)
-            held = None if self.ready or self.holding is None else self.holding.level
-            count = self.drop(min(excess, batch), held)
-            if not count:
-                break
-            dropped += count
-        return dropped > 0
-
-    def _over(self) -> bool:
-        rules = self.rules
-        return rules.overflow == DROP_HEAD and rules.exceeded(self.waiting, self.waiting_bytes)
-
-    def _serve(self) -> None:
-        if not self.serving and not self.deleted and self.consumers.able():
-            self._pressing = True
-            try:
-                self.worker.serve(self)
-            finally:
-                self._pressing = False
-
-    # -- expiry -------------------------------------------------------------------------------------------------------
-
-    def expires_ms(self, message: Message) -> int | None:
-        """Return the moment at which a message of this queue expires, None when it does not."""
-        ttl_ms = self.rules.ttl_ms
-        own_ms = message.facts.expiration_ms
-        if own_ms is None:
-            return None if ttl_ms is None else message.timestamp_ms + ttl_ms
-        return message.timestamp_ms + (own_ms if ttl_ms is None else min(own_ms, ttl_ms))
-
-    def look(self) -> bool:
-        """Drop expired messages at the head, and schedule the next check. Return False if this continues in the next
-        turn, because the share of this one is used up. A message expires at the head only, as in RabbitMQ's classic
-        queues. Slots read for this stay in memory.
-        """
-        deadlines, now_ms = self._ports.deadlines, self._ports.clock.now_ms
-        at_ms = self.drop_expired_first(now_ms) if self.timed else None
-        if at_ms is None:
-            deadlines.cancel(self)
-            return True
-        deadlines.set(self, at_ms, self.look)
-        return at_ms > now_ms
-
-    def look_at(self, at_ms: int) -> None:
-        """Schedule a check of the head at a moment, because some message may expire."""
-        self.timed = True
-        self._ports.deadlines.set(self, at_ms, self.look)
-
-    def drop_expired(self, level: Level, slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
-        """Drop the expired ones among taken messages, and return the others. A waiting consumer gets a message at once,
-        whatever its time to live.
-        """
-        if self._pressing:
-            return indexes
-        assert slot.contents is not None
-        now_ms = self._ports.clock.now_ms
-        expired = expired_among(slot.contents, indexes, self.rules.ttl_ms, self.expires_ms, now_ms)
-        if not expired:
-            return indexes
-        gone = set(expired)
-        left = [index for index in indexes if index not in gone]
-        self._ports.deadlines.spend(len(expired))
-        level.dead_letter(slot, expired, "expired")
-        return left
-
-    def head_was_read(self) -> None:
-        """Continue with a slot that was on disk."""
-        if not self.deleted:
-            self.look()  # whichever of the two waited for it
-            self.enforce()
 
     # -- consumers ----------------------------------------------------------------------------------------------------
 
