@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Final, NamedTuple
 
-from broker.core.arguments import queue_type, read_typed
+from broker.core.arguments import read_typed
 from broker.core.names import is_predeclared
 from broker.core.queue.kinds import holding_name
 from broker.core.queue.queue import Queue, numbers_of
 from broker.core.queue.queue_arguments import QueueDeclaration
-from broker.core.queue.rules import QUORUM, queue_rules
+from broker.core.queue.rules import QUORUM, queue_rules, queue_type
 from broker.core.topology import changes
 from broker.core.vhost import Vhost
 from broker.core.vhost_limits import VhostLimits

@@ -17,11 +17,6 @@ X_MATCH_VALUES = ("all", "any", "all-with-x", "any-with-x")
 INT_32 = range(-(2**31), 2**31)
 
 
-def queue_type(arguments: Mapping[str, Any]) -> str:
-    """Return the declared type of a queue; the same implementation serves every type."""
-    return str(arguments.get("x-queue-type", "classic"))
-
-
 def named_exchange(resource: Resource, arguments: Mapping[str, Any], name: str) -> str | None:
     """Return the exchange that an argument of a declare names, None if the argument is absent.
 

@@ -12,11 +12,11 @@ from typing import Any, Final, cast
 
 from broker.amqp.content_header import decode_properties
 from broker.amqp.control import ConnectionState
-from broker.core.arguments import queue_type
 from broker.core.auth.users import User, Users
 from broker.core.definitions.export import json_table, user_fields
 from broker.core.queue.consumer import Consumer
 from broker.core.queue.queue import Queue
+from broker.core.queue.rules import queue_type
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.connection import SessionOfConnection
 from broker.core.vhost import Vhost

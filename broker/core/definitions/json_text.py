@@ -11,8 +11,6 @@ import re
 from collections.abc import Generator
 from typing import Any, Final, NoReturn
 
-from broker.core.sliced_work import result_of
-
 LEVELS_MAX: Final = 128  # of objects and arrays; Python's own limit differs from version to version
 HALF_PAIR: Final = "\\ud"  # the prefix of any surrogate escape, paired or not
 SHORT: Final = 64 << 10  # octets that `read_json` reads in less than a millisecond
@@ -23,7 +21,16 @@ def read_json(octets: bytes) -> Any:
 
     Raises: ValueError, in one line. Cost: linear.
     """
-    return result_of(reading_json(octets, 0))
+    text = octets.decode().removeprefix("\ufeff")  # json.loads itself lets surrogates through and guesses at UTF-16
+    try:
+        found = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if text.count("[") + text.count("{") > LEVELS_MAX:
+        _check_levels(found, LEVELS_MAX)
+    if HALF_PAIR in text.lower():
+        json.dumps(found, ensure_ascii=False).encode()
+    return found
 
 
 def reading_json(octets: bytes, outer_levels: int) -> Generator[None, None, Any]:
@@ -31,7 +38,7 @@ def reading_json(octets: bytes, outer_levels: int) -> Generator[None, None, Any]
 
     Raises: ValueError, in one line. Cost of a step: the member.
     """
-    text = octets.decode().removeprefix("\ufeff")  # Python's parser lets surrogates through and guesses at UTF-16
+    text = octets.decode().removeprefix("\ufeff")
     try:
         found, at = yield from _container(text, _next(text, 0), outer_levels)
     except RecursionError:

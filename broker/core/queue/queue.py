@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final
 
-from broker.core.arguments import queue_type
 from broker.core.message.delay import HeldMessage, Unreadable, moment_of
 from broker.core.message.message import Message
 from broker.core.queue.consumer_ring import RingMember
@@ -19,7 +18,7 @@ from broker.core.queue.level import HOLDING_PRIORITY, Level
 from broker.core.queue.level_owner import QueueWorker
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue_arguments import QueueDeclaration
-from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueRules, queue_rules
+from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueRules, queue_rules, queue_type
 from broker.core.sliced_work import MESSAGES_PER_UNIT
 from broker.event_log import get_logger
 from broker.slots.redeliveries import ReturnRun
