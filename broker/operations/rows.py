@@ -259,14 +259,14 @@ def channel_row(node: str, channel: ChannelOf, stats: Mapping[str, Any]) -> Row:
     basic, confirms, transactions = inner.basic, inner.publisher.confirms, inner.transactions
     peer, user = session.peer, user_name(session)
     return {
-        "acks_uncommitted": 0 if transactions is None else transactions.kept_acknowledgements,
+        "acks_uncommitted": 0 if transactions is None else len(transactions.acknowledgements),
         "confirm": confirms.confirming,
         "connection_details": {"name": session.name, "peer_host": peer.address, "peer_port": peer.port},
         "consumer_count": len(basic.consumers),
         "global_prefetch_count": basic.prefetch_channel,
         "message_stats": stats,
         "messages_unacknowledged": len(basic.unacked) + basic.unacked.aside_count,
-        "messages_uncommitted": 0 if transactions is None else transactions.kept_publishes,
+        "messages_uncommitted": 0 if transactions is None else len(transactions.publications),
         "messages_unconfirmed": confirms.published - confirms.confirmed,
         "name": channel_name(channel),
         "node": node,

@@ -219,11 +219,15 @@ class Queue(QueueHead):
         for level in self.levels:
             if level.priority == priority:
                 return level
-        made = self._ports.level_of(self, priority, _number_at(self.number, priority), self._ports, True)
-        made.limit_bytes(limited=self.rules.max_bytes is not None)
+        made = self._new_level(priority, persists_all=True)
         self.levels = tuple(sorted((*self.levels, made), key=attrgetter("priority")))
         self.prioritized = True
         return made
+
+    def _new_level(self, priority: int, *, persists_all: bool) -> Level:
+        level = self._ports.level_of(self, priority, _number_at(self.number, priority), self._ports, persists_all)
+        level.limit_bytes(limited=self.rules.max_bytes is not None)
+        return level
 
     def level_numbered(self, number: int) -> Level | None:
         """Return the level with the queue's own number or one of its levels' numbers, creating it if necessary."""
@@ -250,10 +254,7 @@ class Queue(QueueHead):
         """Return the holding of the queue's delayed messages, creating it if necessary."""
         holding = self.holding
         if holding is None:
-            persists_all = self.persists_all or self.strict
-            number = _number_at(self.number, HOLDING_PRIORITY)
-            level = self._ports.level_of(self, HOLDING_PRIORITY, number, self._ports, persists_all)
-            level.limit_bytes(limited=self.rules.max_bytes is not None)
+            level = self._new_level(HOLDING_PRIORITY, persists_all=self.persists_all or self.strict)
             holding = self.holding = self._ports.holding_of(self, level)
             self.laned = True
         return holding

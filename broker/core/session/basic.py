@@ -304,10 +304,7 @@ class BasicSession(ChannelConsumers):
         groups: list[tuple[Level, Slot, Sequence[int]]] = by_slot(deliveries)
         self._credit(deliveries)
         for level, slot, indexes in groups:
-            if at_once:
-                level.dead_letter(slot, indexes, "rejected")
-            else:
-                level.dead_letter_in_turn(slot, indexes, "rejected")
+            level.dead_letter(slot, indexes, "rejected", at_once=at_once)
 
     def requeue(self, deliveries: list[SlotDelivery], *, failed: bool) -> None:
         """Put deliveries back in their places."""
