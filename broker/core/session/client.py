@@ -8,6 +8,7 @@ from typing import Any, Final
 from broker.amqp.connection import Connection
 from broker.core.auth.permissions import Kind, Permissions
 from broker.core.auth.usage import Usage
+from broker.core.auth.user_limits import CHANNELS
 from broker.core.auth.users import User
 from broker.core.deadlines import Deadlines
 from broker.core.names import Resource
@@ -132,4 +133,4 @@ class SessionClient:
         assert self.user is not None
         if self.drains:
             self.unsettled += unacked
-        self.usage.close_channel(self.user.name)
+        self.usage.close(CHANNELS, self.user.name)

@@ -14,6 +14,7 @@ from broker.core.auth.logins import AMQP, Logins, Verdict
 from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Permissions
 from broker.core.auth.usage import Usage
+from broker.core.auth.user_limits import CHANNELS, CONNECTIONS
 from broker.core.publish_credit import CreditShare
 from broker.core.queue.consumer import Consumer
 from broker.core.session.basic import BasicSession
@@ -106,11 +107,11 @@ class SessionOfConnection(SessionClient):
             refused = f"access to vhost '{vhost}' refused for user '{user.name}': vhost '{vhost}' is down"
             raise ConnectionFault(541, refused)
         found.limits.check_connections(vhost, user.name, found.connections)
-        self.usage.check_connections(user.name)
+        self.usage.check(CONNECTIONS, user.name)
         self.permissions.check_vhost(user, vhost)
         self.vhost = found
         found.opened()
-        self.usage.open_connection(user.name)
+        self.usage.open(CONNECTIONS, user.name)
         self.method_budget = MethodBudget(self.connection, found.ports.deadlines)
         self.publish_share = CreditShare(self.connection, found.ports.credit)
         self._tell("connection.opened")
@@ -118,11 +119,11 @@ class SessionOfConnection(SessionClient):
     def open_channel(self, channel: Channel) -> SessionOfChannel:
         """Return the session of a channel that was opened. Raises: 530 at the user's limit."""
         assert self.vhost is not None and self.user is not None
-        self.usage.check_channels(self.user.name)
+        self.usage.check(CHANNELS, self.user.name)
         session = self.new_session(channel, self.vhost)
         if self._opened is not None:
             self._opened(session)
-        self.usage.open_channel(self.user.name)
+        self.usage.open(CHANNELS, self.user.name)
         return session
 
     def new_session(self, channel: Channel, vhost: Vhost) -> SessionOfChannel:
@@ -139,7 +140,7 @@ class SessionOfConnection(SessionClient):
         if self.vhost is not None:
             assert self.user is not None
             self.vhost.closed()
-            self.usage.close_connection(self.user.name)
+            self.usage.close(CONNECTIONS, self.user.name)
             connection = self.connection
             self.vhost.queues.owner_gone(self, connection.answer_close)
             if connection.orderly and not connection.finished:
