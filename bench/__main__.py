@@ -21,7 +21,7 @@ from bench.checkout import HERE, choices, package_at
 from bench.picture import NoPicture, draw_all
 from bench.run import RESULTS, Run, leave, new_path
 from bench.service import BrokerFailed
-from bench.stage import COMPILED, INTERPRETED, Stage, tell
+from bench.stage import COMPILED, INTERPRETED, Stage, quick, tell
 from bench.suites import NAMES, Suite, page_at, suite_of
 
 _INTERRUPTED = 130
@@ -63,7 +63,7 @@ def measured(suite: Suite, options: argparse.Namespace, path: Path) -> Run:
     begun = time.monotonic()
     _allow_open_files()
     packages = _packages(options)
-    plan = suite.quick if options.quick else suite.full
+    plan = quick(suite.plan) if options.quick else suite.plan
     if options.rounds:
         plan = replace(plan, rounds=options.rounds)
     with tempfile.TemporaryDirectory(prefix="slotmq-bench-", dir=options.dir) as name:
@@ -123,7 +123,7 @@ def options_of(suite: Suite, words: Sequence[str]) -> argparse.Namespace:
     parts = tuple(suite.parts)
     parser.add_argument("--quick", action="store_true", help="small numbers, few rounds: a few minutes")
     parser.add_argument("--only", type=choices(parts), default=parts, help=f"which parts, by commas: {','.join(parts)}")
-    parser.add_argument("--rounds", type=int, help=f"rounds over all contestants ({suite.full.rounds})")
+    parser.add_argument("--rounds", type=int, help=f"rounds over all contestants ({suite.plan.rounds})")
     parser.add_argument(
         "--limit", type=float, default=suite.limit_s, help="begin nothing later than this (%(default)g s)"
     )

@@ -20,11 +20,11 @@ from typing import Final
 from bench import brokers, machine
 from bench.brokers import Certificate
 from bench.checkout import HERE, Checkout, choices
-from bench.messages.limits import QUICK, Limits
+from bench.messages.limits import Limits
 from bench.messages.rows import known_names, measure_of, rows
 from bench.run import leave
 from bench.service import BrokerFailed
-from bench.stage import NotOffered
+from bench.stage import NotOffered, quick
 from bench.tables import number
 from broker.perf.faults import Fault, RunFailed
 
@@ -45,7 +45,7 @@ def main() -> int:
     except BrokerFailed as error:
         print(error, file=sys.stderr)
         return 1
-    limits = QUICK if options.quick else Limits()
+    limits = quick(Limits()) if options.quick else Limits()
     limits = replace(limits, rounds=1, seconds=options.seconds or limits.seconds)
     pairs: dict[str, list[Pair]] = {}
     failures: list[str] = []

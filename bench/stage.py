@@ -6,10 +6,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 from bench.run import Run
@@ -17,6 +17,7 @@ from bench.service import BrokerFailed
 from bench.tables import shown
 from broker.perf.faults import Fault, RunFailed
 
+P = TypeVar("P")
 COMPILED, INTERPRETED = "compiled", "interpreted"
 _TOLD_FIGURES = 4
 _TOLD_FIRST = ("per_s", "cpu_us", "p50_us", "p99_us")
@@ -32,6 +33,17 @@ class NotOffered(Exception):
 
 EXPECTED = (BrokerFailed, RunFailed, Fault, WrongResult, OSError)
 """What a measurement may raise; the other measurements go on."""
+
+
+def extent(full: Any, quick: Any) -> Any:
+    """Return a field of a plan that is smaller in a quick run."""
+    return field(default=full, metadata={"quick": quick})
+
+
+def quick(plan: P) -> P:
+    """Return the plan of a quick run."""
+    own: Any = plan  # a data class
+    return cast("P", replace(own, **{one.name: one.metadata["quick"] for one in fields(own) if one.metadata}))
 
 
 def tell(text: str) -> None:

@@ -74,16 +74,16 @@ def _measure_parts(stage: Stage, options: argparse.Namespace, suite: Suite) -> N
 class Suite:
     """One suite.
 
-    Shapes: `parts` are what `--only` selects, each a function of what `prepare` provides; `tables` are the places of
-    its pages, of which `printed` are printed at the end of a run; `pictures` have a size and a function.
+    Shapes: `parts` are what `--only` selects, each a function of what `prepare` provides; `plan` is a data class with
+    the extent; `tables` are the places of its pages, of which `printed` are printed at the end of a run; `pictures`
+    have a size and a function.
     Units: `limit_s` is the usual time limit of a run.
     """
 
     name: str
     about: str
     parts: Mapping[str, Part]
-    full: Any
-    quick: Any
+    plan: Any
     limit_s: float
     tables: Mapping[str, Callable[[Run], str]]
     printed: Sequence[str]

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from bench.brokers import Broker, slotmq
 from bench.picture import BLUE, GREY, ORANGE, line, plain
 from bench.run import Run
-from bench.stage import Stage
+from bench.stage import Stage, extent
 from bench.suites import Suite
 from bench.tables import Column, Goal, goals_table, machine_text, rows_table, time_of
 from broker.figures.numerals import short_text
@@ -275,11 +275,8 @@ def _count(count: int, noun: str) -> str:
 class Plan:
     """The extent of a run."""
 
-    messages: int = 100_000
-    rounds: int = 3
-
-
-QUICK: Final = Plan(messages=10_000, rounds=1)
+    messages: int = extent(100_000, 10_000)
+    rounds: int = extent(3, 1)
 
 
 def measure(database: Database, part: str) -> None:
@@ -373,8 +370,7 @@ SUITE: Final = Suite(
     name="cluster",
     about=__doc__,
     parts={part: partial(measure, part=part) for part in _PARTS},
-    full=Plan(),
-    quick=QUICK,
+    plan=Plan(),
     limit_s=1200.0,
     tables={
         **{part: rows_table([part], _COLUMNS.get(part, _COSTS)) for part in _PARTS},

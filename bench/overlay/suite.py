@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from bench.overlay import cost, crashes, hops, leaves, load, paper
 from bench.overlay.load import SCHEMES
-from bench.overlay.plan import FULL, QUICK
+from bench.overlay.plan import Plan
 from bench.picture import BLUE, GREEN, ORANGE, RED, line, plain
 from bench.run import Row, Run
 from bench.suites import Suite
@@ -140,8 +140,7 @@ SUITE: Final = Suite(
         "failure": crashes.measure,
         "leaves": leaves.measure,
     },
-    full=FULL,
-    quick=QUICK,
+    plan=Plan(),
     limit_s=660.0,
     tables={
         "cost": rows_table(["cost"], _COST),

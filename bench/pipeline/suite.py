@@ -12,6 +12,7 @@ from bench.pipeline import commands, jobs
 from bench.pipeline.commands import ARCHIVE_ROWS, FOLLOWED, QUERY_ROWS, QUIET, SPARK_START, WARM
 from bench.pipeline.ground import Ground
 from bench.run import Run
+from bench.stage import extent
 from bench.suites import Suite
 from bench.tables import Column, Goal, goals_table, rate, rows_table, size, time_of
 
@@ -26,32 +27,19 @@ class Plan:
     Units: bodies have `body_bytes`; a slot file has `slot_rows` messages; `latency_rate` is messages per second.
     """
 
-    rows: int = 2_000_000
+    rows: int = extent(2_000_000, 200_000)
     slot_rows: int = 50_000
-    keys: int = 20_000
+    keys: int = extent(20_000, 5000)
     body_bytes: int = 100
-    rounds: int = 5
-    patterns: int = 10_000
-    replay_rows: int = 200_000
-    replay_rounds: int = 3
+    rounds: int = extent(5, 2)
+    patterns: int = extent(10_000, 1000)
+    replay_rows: int = extent(200_000, 20_000)
+    replay_rounds: int = extent(3, 1)
     latency_rate: int = 1000
-    latency_slice_s: float = 10.0
-    latency_rounds: int = 4
+    latency_slice_s: float = extent(10.0, 3.0)
+    latency_rounds: int = extent(4, 1)
     driver_memory: str = "1g"
-    command_rounds: int = 3
-
-
-QUICK: Final = Plan(
-    rows=200_000,
-    keys=5000,
-    rounds=2,
-    patterns=1000,
-    replay_rows=20_000,
-    replay_rounds=1,
-    latency_slice_s=3.0,
-    latency_rounds=1,
-    command_rounds=1,
-)
+    command_rounds: int = extent(3, 1)
 
 
 def goals(run: Run) -> Iterator[Goal]:
@@ -126,8 +114,7 @@ SUITE: Final = Suite(
         "replay": jobs.replay,
         "latency": commands.latency,
     },
-    full=Plan(),
-    quick=QUICK,
+    plan=Plan(),
     limit_s=1800.0,
     tables={
         "contestants": rows_table(_JOBS, _CONTESTANTS),

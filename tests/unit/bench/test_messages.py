@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from bench.messages.limits import QUICK
+from bench.messages.limits import Limits
 from bench.messages.rows import GROUPS, for_all, kind, rows, titles
 from bench.messages.suite import add_relay_times
 from bench.messages.tables import FLOORS, GOALS, TABLES, ours, times_of_peer, verdicts
 from bench.run import Run
+from bench.stage import quick
 
 MACHINE = {
     "cpu": "a processor", "cores": 2, "memory_gib": 1.0, "kernel": "6", "python": "3.11", "file_system": "ext4",
@@ -106,4 +107,4 @@ def test_rows_of_one_group_are_picked() -> None:
     """`--only S3` selects both sizes; large bodies have brokers of their own; a quick run has few bindings."""
     assert [row.name for row in rows(["S3"])] == ["S3-16", "S3-1024"]
     assert [row.stage for row in rows(["large"])] == ["S2-204800", "S2-1048576", "S2-16777216", "S3-204800"]
-    assert [row.title.split()[0] for row in rows(["S5", "bindings"], QUICK)] == ["3,000", "3,000"]
+    assert [row.title.split()[0] for row in rows(["S5", "bindings"], quick(Limits()))] == ["3,000", "3,000"]

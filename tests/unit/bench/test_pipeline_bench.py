@@ -12,9 +12,9 @@ pytest.importorskip("pyarrow")
 from bench.pipeline import jobs
 from bench.pipeline.commands import FOLLOWED, QUIET
 from bench.pipeline.ground import Ground, SlotStore
-from bench.pipeline.suite import QUICK, goals
+from bench.pipeline.suite import Plan, goals
 from bench.run import Run
-from bench.stage import Stage
+from bench.stage import Stage, quick
 from broker.perf import wire
 from broker.slot_files.slot_file import PERSISTENT
 from broker.slot_files.slot_view import open_slot
@@ -36,7 +36,7 @@ def test_contestants_run_in_turn_and_the_first_round_does_not_count(tmp_path: Pa
 
         return run
 
-    stage = Stage(QUICK, {}, tmp_path, Run("pipeline"), tell=lambda _: None)
+    stage = Stage(quick(Plan()), {}, tmp_path, Run("pipeline"), tell=lambda _: None)
     Ground(stage).race("archive", {"ours": work("ours", 10), "theirs": work("theirs", 20)}, 2)
     assert order == ["ours", "theirs", "theirs", "ours", "ours", "theirs"]
     assert [(row["name"], row.runs) for row in stage.run.rows("archive")] == [("theirs", 2), ("ours", 2)]
