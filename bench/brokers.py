@@ -124,6 +124,13 @@ class Broker:
     mqtt: Address | None = None
     version: str = ""
 
+    @property
+    def own(self) -> Service:
+        """The process of a broker that the bench started. Raises: BrokerFailed for another broker."""
+        if not self.service:
+            raise BrokerFailed(f"{self.name} was not started here")
+        return self.service
+
     def product(self) -> str:
         """Return the product and version that the broker announces, or that its program has told.
 
@@ -156,12 +163,10 @@ class Broker:
 
         Raises: BrokerFailed, also for a broker that the bench did not start.
         """
-        if not self.service:
-            raise BrokerFailed(f"{self.name} was not started here")
-        self.service.stop(killed=killed)
+        self.own.stop(killed=killed)
         begun = time.monotonic()
-        self.service.start()
-        self.service.await_handshake(self.address)
+        self.own.start()
+        self.own.await_handshake(self.address)
         return time.monotonic() - begun
 
 

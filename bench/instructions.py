@@ -135,8 +135,7 @@ def _system_calls(package: Path, load: CountedLoad, messages: int, output: Path)
 
 
 def _traced(broker: brokers.Broker, load: CountedLoad, messages: int, output: Path) -> int:
-    assert broker.processes is not None
-    command = [_STRACE, "-f", "-c", "-U", "calls,name", "-o", str(output), "-p", str(broker.processes.root)]
+    command = [_STRACE, "-f", "-c", "-U", "calls,name", "-o", str(output), "-p", str(broker.own.processes.root)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracing:
         assert tracing.stderr is not None
         said = tracing.stderr.readline()  # it has attached
@@ -157,8 +156,7 @@ def _few(messages: int) -> int:
 
 def _control(broker: brokers.Broker, word: str) -> None:
     """Switch counting on in the broker, or let it write its counts and begin at 0 again."""
-    assert broker.processes is not None
-    command = ["callgrind_control", word, str(broker.processes.root)]
+    command = ["callgrind_control", word, str(broker.own.processes.root)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RunFailed(f"callgrind_control {word}: {(done.stderr or done.stdout).strip()}")

@@ -151,8 +151,7 @@ def fail_over(brokers: list[Broker]) -> dict[str, Any]:
             holder.await_method(wire.BASIC_DELIVER)
         waiting.consume(_QUEUE, "next", auto_ack=False, prefetch=_MESSAGES)
         waiting.socket.settimeout(_LIMIT_S)
-        assert a.service is not None
-        a.service.stop(killed=True)
+        a.own.stop(killed=True)
         begun = time.monotonic()
         waiting.await_method(wire.BASIC_DELIVER)
         first_s = time.monotonic() - begun

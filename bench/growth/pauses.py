@@ -235,9 +235,7 @@ def _longest_named(file: Path, begun: float) -> str:
 def paused(group: Group, verb: Verb, turns: Path) -> dict[str, Any]:
     """Return the waits of a light client while a verb is carried out, the longest turn and the verb's time."""
     verb.prepare(group)
-    processes = group.broker.processes
-    assert processes is not None
-    with Crew({"light": watch}, group.broker.address, processes.root) as crew:
+    with Crew({"light": watch}, group.broker.address, group.broker.own.processes.root) as crew:
         crew.gather("ready", _LIMIT_S)
         begun = time.monotonic()
         verb.act(group)

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.ground import paced_source, sink
 from bench.herd import BURST_S, Herd
-from bench.overlay.tree import Logical, Tree
+from bench.overlay.tree import Logical, Tree, leaf_of
 from bench.stage import Stage
 from broker.perf import wire
 from broker.perf.peer import Address, PeerConnection
@@ -165,10 +165,8 @@ def six_brokers(stage: Stage) -> Tree:
     The three are started last, so that they connect to the leaves: a broker that comes back has its links at once.
     """
     leaves = ("pb", "sb1", "sb2")
-    processes = {name: (Logical(name, f"at-{name}", leaf=True),) for name in leaves}
-    processes |= {name: (Logical(name, "middle"),) for name in MIDDLE}
-    edges = [(f"at-{name}", "middle") for name in leaves]
-    return Tree(stage.new_folder(), stage.package, EXCHANGES, processes, edges)
+    processes = {name: leaf_of(name) for name in leaves} | {name: (Logical(name, "middle"),) for name in MIDDLE}
+    return Tree(stage, EXCHANGES, processes, [(name, "middle") for name in leaves])
 
 
 def keys_of(exchange: int) -> list[str]:
@@ -229,7 +227,7 @@ class _Test:
         self._tree = tree
         self._aside = aside
         self._per_s = stage.plan.failure_per_s
-        self._busy: list[Future[None]] = []
+        self._busy: list[Future[object]] = []
         self._begun_s = 0.0
         self._told: list[tuple[float, str]] = []
         self._cpu: dict[str, list[float]] = {name: [] for name in MIDDLE}
@@ -240,12 +238,12 @@ class _Test:
         self._groups = {
             group.name: GroupConnections(group, tree.address(group.leaf), self._origin_ns) for group in GROUPS
         }
-        actions: dict[str, Callable[[], None]] = {
-            "ib1 killed": partial(tree.kill, "ib1"),
-            "ib2 killed": partial(tree.kill, "ib2"),
+        actions: dict[str, Callable[[], object]] = {
+            "ib1 killed": partial(tree.brokers["ib1"].own.stop, killed=True),
+            "ib2 killed": partial(tree.brokers["ib2"].own.stop, killed=True),
             "fourth group": self._groups[LATE].subscribe,
-            "ib1 back": partial(tree.restart, "ib1"),
-            "ib2 back": partial(tree.restart, "ib2"),
+            "ib1 back": tree.brokers["ib1"].own.start,
+            "ib2 back": tree.brokers["ib2"].own.start,
         }
         self._events = list(zip(stage.plan.timeline_s, actions.items(), strict=False))
 

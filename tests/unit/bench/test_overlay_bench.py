@@ -28,6 +28,7 @@ from bench.overlay.plan import Plan
 from bench.overlay.suite import SUITE
 from bench.overlay.tree import Logical, Tree
 from bench.run import Run
+from bench.stage import Stage
 from broker.overlay.packets import Space, StreamName
 from broker.overlay.peers import choose
 from broker.perf.peer import Address
@@ -135,7 +136,8 @@ def test_topics_are_numbered_as_they_are_published() -> None:
 def test_a_process_connects_to_those_that_run(tmp_path: Path) -> None:
     """Each logical broker has all brokers of the neighbouring nodes; only those that run already have a URL."""
     processes = {name: (Logical(name, f"at-{name}", leaf=True), Logical(f"hop-{name}", "mid")) for name in ("a", "b")}
-    tree = Tree(tmp_path, PROJECT, ["x"], processes, [("at-a", "mid"), ("at-b", "mid")], floods=True)
+    stage = Stage(None, {"interpreted": PROJECT}, tmp_path, Run("overlay"))
+    tree = Tree(stage, ["x"], processes, [("at-a", "mid"), ("at-b", "mid")], floods=True)
     tree.brokers["a"] = Broker("a", Address("127.0.0.1", 4711))
     leaf, hop = json.loads(tree.settings("b")["SLOTMQ_OVERLAY__NODE"])
     url = "amqp://guest:guest@127.0.0.1:4711"
