@@ -26,7 +26,7 @@ from bench.checkout import HERE, Checkout, choices
 from bench.perf_run import perf
 from bench.run import Figures, leave
 from bench.service import BrokerFailed
-from bench.tables import number
+from broker.figures.numerals import number_text
 from broker.perf.faults import RunFailed
 
 _VALGRIND: Final = "valgrind"
@@ -173,7 +173,7 @@ def stated(profile: Path) -> int:
 
 def _line(name: str, checkout: Checkout, found: list[Figures]) -> str:
     """Return the line of the last count, with its ratio to the first."""
-    last, called = found[-1], f"{number(found[-1]['calls']):>9} system calls" if "calls" in found[-1] else ""
+    last, called = found[-1], f"{number_text(found[-1]['calls']):>9} system calls" if "calls" in found[-1] else ""
     line = f"{name:14}{checkout.name:20}{last['instructions']:12,.0f} instructions{called}"
     return line if len(found) == 1 else f"{line}{last['instructions'] / found[0]['instructions']:9.3f} times"
 

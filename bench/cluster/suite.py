@@ -19,8 +19,8 @@ from bench.picture import BLUE, GREY, ORANGE, line, plain
 from bench.run import Run
 from bench.stage import Stage, extent
 from bench.suites import Suite
-from bench.tables import Column, Goal, goals_table, machine_text, rows_table, time_of
-from broker.figures.numerals import short_text
+from bench.tables import Column, Goal, goals_table, machine_text, rows_table
+from broker.figures.numerals import duration_text, short_text
 from broker.perf import wire
 from broker.perf.conductor import stage as conducted
 from broker.perf.faults import RunFailed
@@ -57,7 +57,7 @@ PATHS: Final = {
 """The nodes of each path, 0 for a broker by itself, and where its consumer is."""
 QUEUES: Final = (1, 10, 100, 1000)
 _NAME: Final = (Column("", "name", str), Column("bytes", "size", "{:,}".format))
-_TIMES: Final = (Column("p50", "p50_us", time_of), Column("p99", "p99_us", time_of))
+_TIMES: Final = (Column("p50", "p50_us", duration_text), Column("p99", "p99_us", duration_text))
 _COSTS: Final = (
     *_NAME,
     Column("messages/s", "per_s"),
@@ -69,8 +69,8 @@ _COLUMNS: Final = {
     "latency": (
         *_NAME,
         *_TIMES,
-        Column("confirm p50", "confirm_p50_us", time_of),
-        Column("confirm p99", "confirm_p99_us", time_of),
+        Column("confirm p50", "confirm_p50_us", duration_text),
+        Column("confirm p99", "confirm_p99_us", duration_text),
     ),
     "failover": (
         _NAME[0],

@@ -10,7 +10,8 @@ from bench.overlay.plan import Plan
 from bench.picture import BLUE, GREEN, ORANGE, RED, line, plain
 from bench.run import Row, Run
 from bench.suites import Suite
-from bench.tables import Column, machine_text, rows_table, share, table
+from bench.tables import Column, machine_text, rows_table, table
+from broker.figures.numerals import share_text
 
 _COLOURS: Final = dict(zip(SCHEMES, (BLUE, ORANGE), strict=True))
 _MIDDLE: Final = {"ib1": BLUE, "ib2": ORANGE, "ib3": GREEN}
@@ -39,8 +40,8 @@ _LOAD: Final = (
     Column("scheme", "scheme", str),
     Column("published/s", "published_per_s"),
     Column("delivered/s", "delivered_per_s"),
-    Column("CPU of pb1 to pb4, mean", lambda row: share(row["pb_cpu"]) + (", saturated" if row["saturated"] else "")),
-    Column("CPU of sb", "sb_cpu", share),
+    Column("CPU of pb1 to pb4, mean", lambda row: share_text(row["pb_cpu"]) + ", saturated" * bool(row["saturated"])),
+    Column("CPU of sb", "sb_cpu", share_text),
 )
 _HOPS: Final = (
     Column("hops", "hops", str),
@@ -65,7 +66,7 @@ def _leaves(run: Run) -> str:
         rows = [found.get((count, scheme), Row("leaves", {})) for _ in ("pb", "ib", "sb") for scheme in SCHEMES]
         brokers = [broker for broker in ("pb", "ib", "sb") for _ in SCHEMES]
         cells.append(
-            [str(count), *(Column("", name, share).cell(row) for name, row in zip(brokers, rows, strict=True))]
+            [str(count), *(Column("", name, share_text).cell(row) for name, row in zip(brokers, rows, strict=True))]
         )
     head = ["leaves", *(f"{broker}, {scheme}" for broker in ("pb", "ib", "sb") for scheme in SCHEMES)]
     return table(head, cells)
@@ -78,7 +79,7 @@ def _failure(run: Run) -> str:
             f"{phase['at_s']:.0f} s",
             f"{phase['first']:,.0f}/s",
             f"{phase['fourth']:,.0f}/s",
-            *(share(phase[broker]) for broker in _MIDDLE),
+            *(share_text(phase[broker]) for broker in _MIDDLE),
         )
         for row in run.rows("failure")
         for phase in paper.phases_of(row)

@@ -14,7 +14,8 @@ from bench.pipeline.ground import Ground
 from bench.run import Run
 from bench.stage import extent
 from bench.suites import Suite
-from bench.tables import Column, Goal, goals_table, rate, rows_table, size, time_of
+from bench.tables import Column, Goal, goals_table, rows_table, size
+from broker.figures.numerals import count_text, duration_text
 
 _PEERS: Final = ("Spark", "SQL over Parquet", "a plain")
 _JOBS: Final = ("archive", "sql", "route", "replay")
@@ -54,7 +55,7 @@ def goals(run: Run) -> Iterator[Goal]:
             yield from Goal.at_most(f"cold {job}, s over Spark's own start", cold - start_s, 3.0)
     for part, name in (("archive", jobs.ARCHIVE), ("sql", jobs.SLOTS)):
         if run.row(part, name=name).runs:
-            yield from Goal.at_least(f"{name}, rows/s", _best(run, part, name), 600_000, rate)
+            yield from Goal.at_least(f"{name}, rows/s", _best(run, part, name), 600_000, count_text)
     for part, name in (("archive", jobs.ARCHIVE), ("route", jobs.ROUTE)):
         found = run.row(part, name=name)["cpu_s_per_million"]
         yield from Goal.at_most(f"{name}, CPU-s per million", found, 1.5)
@@ -74,12 +75,12 @@ def _best(run: Run, part: str, name: str) -> float:
 _NAME: Final = Column("", "name", str)
 _CONTESTANTS: Final = (
     _NAME,
-    Column("rows/s, best lap", lambda row: rate(row.spread("rows_per_s")[1])),
+    Column("rows/s, best lap", lambda row: count_text(row.spread("rows_per_s")[1])),
     Column("CPU-s per million", "cpu_s_per_million"),
     Column("peak memory", "peak_bytes", size),
 )
 _COMMANDS: Final = (_NAME, Column("s", "wall_s"), Column("CPU-s", "cpu_s"))
-_LATENCY: Final = (_NAME, Column("p50", "p50_us", time_of), Column("p99", "p99_us", time_of))
+_LATENCY: Final = (_NAME, Column("p50", "p50_us", duration_text), Column("p99", "p99_us", duration_text))
 
 
 def _draw(figure: Any, run: Run) -> bool:

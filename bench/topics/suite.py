@@ -10,8 +10,9 @@ from bench.picture import bars, headroom, line, logarithmic
 from bench.run import Row, Run
 from bench.stage import extent
 from bench.suites import Suite
-from bench.tables import Column, Goal, crossed, goals_table, known, number, rate, table
+from bench.tables import Column, Goal, crossed, goals_table, known, table
 from bench.topics import engines
+from broker.figures.numerals import count_text
 from broker.routing.index import DEFAULT
 
 MATCH_US: Final = {1000: 2.0, 10_000: 4.0, 100_000: 8.0, 1_000_000: 15.0}
@@ -77,7 +78,7 @@ def _sizes(run: Run, patterns: int) -> list[Row]:
 
 def _goal(what: str, rows: list[Row], figure: str, wanted: float) -> list[Goal]:
     found = [row[figure] for row in rows if figure in row]
-    return Goal.at_most(what, min(found, default=None), wanted, number)
+    return Goal.at_most(what, min(found, default=None), wanted)
 
 
 _ENGINE: Final = (Column("engine", "engine", str), Column("form", "form", str))
@@ -93,7 +94,8 @@ def _hostile(run: Run) -> str:
     kinds: dict[str, None] = {}
     for row in run.rows("hostile"):
         kinds[f"{row['engine']}, {row['form']}"] = None
-        lines.setdefault(row["family"], []).append(known(row, "p99_us") + " / " + known(row, "visited_most", rate))
+        cell = f"{known(row, 'p99_us')} / {known(row, 'visited_most', count_text)}"
+        lines.setdefault(row["family"], []).append(cell)
     return table(["family", *kinds], [[f"`{family}`", *cells] for family, cells in lines.items()])
 
 

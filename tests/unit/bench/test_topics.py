@@ -105,6 +105,6 @@ def test_goals_are_judged_by_what_the_broker_does_by_itself() -> None:
     ):
         run.add("sizes", {"us": us, "add_us": 25.0}, engine=engine, form=form, size=1000)
     found = {goal.what: (goal.found, goal.reached) for goal in goals(run)}
-    assert found["uncached match at 1,000 patterns, us"] == ("1.50", True)
-    assert found["add at 1,000 patterns, us"] == ("25.0", False)
+    assert found["uncached match at 1,000 patterns, us"] == ("1.5", True)
+    assert found["add at 1,000 patterns, us"] == ("25", False)
     assert list(goals(Run("topics"))) == []
