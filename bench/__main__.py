@@ -107,7 +107,7 @@ def _show(suite: Suite, run: Run, kept: Path, options: argparse.Namespace) -> in
         if not (RESULTS / kept.name).exists():
             print("--page shows a run that is in bench/results: leave out --json", file=sys.stderr)
             return 2
-        options.page.write_text(suite.places.filled(options.page.read_text(), run, kept.name))
+        options.page.write_text(suite.filled(options.page.read_text(), run, kept.name))
         print(f"Written: {options.page.name}")
     return 0
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import which
@@ -23,6 +23,7 @@ from broker.perf import conductor
 from broker.perf.faults import Refusal, RunFailed
 from broker.perf.machine import ProcessTree
 from broker.perf.peer import Address, PeerConnection
+from broker.perf.wire import PUBLISH_CHANNEL
 
 _OPENSSL: Final = "openssl"
 _REQUEST: Final = (
@@ -157,6 +158,16 @@ class Broker:
             except OSError:
                 continue  # deleted meanwhile: the broker freed a segment
         return total
+
+    def count(self, queue: str) -> int:
+        """Declare a durable queue, and return how many messages it has."""
+        with closing(PeerConnection(self.address, PUBLISH_CHANNEL)) as peer:
+            return peer.declare_queue(queue, durable=True)
+
+    def delete(self, queue: str, exchange: str = "") -> None:
+        """Delete a queue, and an exchange: by default the one with the name of the queue."""
+        with closing(PeerConnection(self.address, PUBLISH_CHANNEL)) as peer:
+            peer.delete(queue, exchange or queue)
 
     def restart(self, *, killed: bool) -> float:
         """Stop or kill the broker, start it on the same folder, and return the seconds until it accepts a client.

@@ -84,7 +84,6 @@ class LightClient:
         }
 
     def close(self) -> None:
-        """Close both connections."""
         self._publisher.close()
         self._consumer.close()
 

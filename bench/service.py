@@ -86,7 +86,6 @@ class Service:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
         return self._process is not None and self.exit_code is None
 
     @property

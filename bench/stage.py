@@ -68,7 +68,6 @@ class Stage:
 
     @property
     def package(self) -> Path:
-        """The folder of the measured package."""
         return next(iter(self.packages.values()))
 
     def new_folder(self) -> Path:

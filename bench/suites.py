@@ -29,36 +29,6 @@ def page_at(text: str) -> Path:
     return path
 
 
-class Places:
-    """The places of one mark on a page that names its run, `bench/results/SUITE...jsonl`, in backquotes.
-
-    Shapes: a place is `<!-- MARK: NAME -->`, a blank line, the table, a blank line, and `<!-- end of MARK -->`; other
-    marks are ignored.
-    """
-
-    def __init__(self, mark: str, suite: str, tables: Mapping[str, Callable[[Run], str]]) -> None:
-        self._mark = mark
-        self._tables = tables
-        self._place = re.compile(rf"<!-- {mark}: ([a-z-]+) -->\n.*?<!-- end of {mark} -->", re.DOTALL)
-        self._kept = re.compile(rf"`bench/results/({suite}-[\w-]*\.jsonl?)`")
-
-    def filled(self, text: str, run: Run, name: str) -> str:
-        """Return a page with the tables and the name of a kept run. Raises: KeyError for an unknown place."""
-
-        def place(found: re.Match[str]) -> str:
-            made = self._tables[found[1]](run) or "(Not measured in this run.)"
-            return f"<!-- {self._mark}: {found[1]} -->\n\n{made}\n\n<!-- end of {self._mark} -->"
-
-        return self._kept.sub(f"`bench/results/{name}`", self._place.sub(place, text))
-
-    def kept_name(self, text: str) -> str:
-        """Return the name of the run that a page shows. Raises: ValueError if it names none."""
-        found = self._kept.search(text)
-        if not found:
-            raise ValueError("the page names no kept run")
-        return found[1]
-
-
 def _measure_parts(stage: Stage, options: argparse.Namespace, suite: Suite) -> None:
     """Measure part after part; one that fails leaves the figures of the others alone."""
     with suite.prepare(stage) as prepared:
@@ -93,10 +63,19 @@ class Suite:
     prepare: Callable[[Stage], AbstractContextManager[Any]] = nullcontext
     measure: Callable[[Stage, argparse.Namespace, Suite], None] = _measure_parts
 
-    @property
-    def places(self) -> Places:
-        """The places on its pages."""
-        return Places(self.mark, self.name, self.tables)
+    def filled(self, text: str, run: Run, name: str) -> str:
+        """Return a page with the tables of a kept run in the suite's places, and with the run's name in backquotes.
+
+        Shapes: a place is `<!-- MARK: NAME -->`, a blank line, the table, a blank line, and `<!-- end of MARK -->`;
+        other marks are ignored. Raises: KeyError for an unknown place.
+        """
+
+        def place(found: re.Match[str]) -> str:
+            made = self.tables[found[1]](run) or "(Not measured in this run.)"
+            return f"<!-- {self.mark}: {found[1]} -->\n\n{made}\n\n<!-- end of {self.mark} -->"
+
+        text = re.sub(rf"<!-- {self.mark}: ([a-z-]+) -->\n.*?<!-- end of {self.mark} -->", place, text, flags=re.DOTALL)
+        return re.sub(rf"`bench/results/{self.name}-[\w-]*\.jsonl?`", f"`bench/results/{name}`", text)
 
 
 def suite_of(name: str) -> Suite:

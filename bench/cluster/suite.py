@@ -174,11 +174,9 @@ class SpreadLoad(Load):
     consume_at: tuple[Address, ...] = ()
 
     def publish_shares(self) -> list[Share]:
-        """Return the share of each publishing process."""
         return _placed(Load.publish_shares(self), self.publish_at)
 
     def consume_shares(self) -> list[Share]:
-        """Return the share of each consuming process."""
         return _placed(Load.consume_shares(self), self.consume_at)
 
 

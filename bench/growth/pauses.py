@@ -82,7 +82,6 @@ class Group:
         self.slotmq("definitions", "import", str(self.file))
 
     def write_definitions(self) -> None:
-        """Write the file that `declare` imports."""
         names = [f"pauses-{number:06d}" for number in range(self.count // 20)]
         common = {"vhost": "/", "arguments": {}}
         queues = [{"name": name, "durable": True, "auto_delete": False, **common} for name in names]
@@ -91,7 +90,6 @@ class Group:
         self.file.write_text(json.dumps({"queues": queues, "bindings": bindings}))
 
     def send(self, verb: str, arguments: bytes) -> None:
-        """Send a method."""
         self.peer.socket.sendall(wire.method(self.peer.channel, _METHODS[verb], arguments))
 
     def call(self, verb: str, arguments: bytes = b"") -> None:

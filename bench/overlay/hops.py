@@ -129,6 +129,5 @@ class Subscription:
         return took_s
 
     def close(self) -> None:
-        """Close both connections."""
         self._consumer.close()
         self._control.close()

@@ -94,7 +94,6 @@ class LeafSubscribers:
         self._changer.socket.sendall(b"".join(frames))  # the answers are few: nobody has to read them
 
     def close(self) -> None:
-        """Close the connection that changes subscriptions."""
         self._changer.close()
 
 

@@ -10,7 +10,7 @@ from bench.overlay.plan import Plan
 from bench.picture import BLUE, GREEN, ORANGE, RED, line, plain
 from bench.run import Row, Run
 from bench.suites import Suite
-from bench.tables import Column, machine_text, rows_table, table
+from bench.tables import Column, crossed, machine_text, rows_table, table
 from broker.figures.numerals import share_text
 
 _COLOURS: Final = dict(zip(SCHEMES, (BLUE, ORANGE), strict=True))
@@ -52,6 +52,7 @@ _HOPS: Final = (
     Column("difference", lambda row: _ONE(row["global_ms"] - row["local_ms"])),
     Column("the paper's", lambda row: _theirs(row["hops"])),
 )
+_LEAVES: Final = (Column("leaves", "leaves", str),)
 
 
 def _theirs(count: int) -> str:
@@ -59,17 +60,8 @@ def _theirs(count: int) -> str:
     return "-" if at is None else ", ".join(f"{values[at]:g}" for values in paper.HOPS_MS.values())
 
 
-def _leaves(run: Run) -> str:
-    found = {(row["leaves"], row["scheme"]): row for row in run.rows("leaves")}
-    cells = []
-    for count in dict.fromkeys(count for count, _ in found):
-        rows = [found.get((count, scheme), Row("leaves", {})) for _ in ("pb", "ib", "sb") for scheme in SCHEMES]
-        brokers = [broker for broker in ("pb", "ib", "sb") for _ in SCHEMES]
-        cells.append(
-            [str(count), *(Column("", name, share_text).cell(row) for name, row in zip(brokers, rows, strict=True))]
-        )
-    head = ["leaves", *(f"{broker}, {scheme}" for broker in ("pb", "ib", "sb") for scheme in SCHEMES)]
-    return table(head, cells)
+def _shares(row: Row) -> str:
+    return ", ".join(share_text(row[broker]) for broker in ("pb", "ib", "sb"))
 
 
 def _failure(run: Run) -> str:
@@ -147,7 +139,7 @@ SUITE: Final = Suite(
         "cost": rows_table(["cost"], _COST),
         "load": rows_table(["load"], _LOAD),
         "hops": rows_table(["hops"], _HOPS),
-        "leaves": _leaves,
+        "leaves": lambda run: crossed(run.rows("leaves"), _LEAVES, "scheme", _shares, title="pb, ib and sb, {}"),
         "failure": _failure,
         "verdicts": paper.verdicts,
         "machine": _machine,

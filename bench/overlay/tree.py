@@ -81,7 +81,6 @@ class Tree(ExitStack):
         return threads_s(self.brokers[name].own.processes)
 
     def each_cpu_s(self) -> dict[str, float]:
-        """Return the CPU time of each process."""
         return {name: self.cpu_s(name) for name in self.brokers}
 
     def run(self, herd: Herd, seconds: float, until: Callable[[], bool] | None = None) -> tuple[Figures, Figures]:

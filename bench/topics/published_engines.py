@@ -40,18 +40,15 @@ class SplitOnce(Generic[T]):
         return len(self._patterns)
 
     def counts(self) -> Mapping[str, int]:
-        """Return the number of patterns."""
         return {"patterns": len(self._patterns)}
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Store the target of one pattern, or return the one that it has already."""
         known = self.find(pattern)
         if known is None:
             self._patterns[self._key(pattern)] = target
         return known
 
     def find(self, pattern: Pattern) -> T | None:
-        """Return the target of one pattern, or None if it is not there."""
         return self._patterns.get(self._key(pattern))
 
     def remove(self, pattern: Pattern) -> T:
@@ -62,7 +59,6 @@ class SplitOnce(Generic[T]):
         return target
 
     def match(self, key: str) -> list[T]:
-        """Return the targets of the patterns that match."""
         self.visited += len(self._patterns)
         words = self._dialect.words(key)
         return [target for pattern, target in self._patterns.items() if words_match(pattern, words)]
@@ -147,7 +143,6 @@ class WordEngine(SplitOnce[T]):
         return target
 
     def match(self, key: str) -> list[T]:
-        """Return the targets of the patterns that match."""
         words, patterns = self._dialect.words(key), self._patterns
         self.visited += len(self._residue)
         found = [patterns[pattern] for pattern in self._residue if words_match(pattern, words)]
@@ -335,7 +330,6 @@ class PlainBitmap(SplitOnce[T]):
         return target
 
     def match(self, key: str) -> list[T]:
-        """Return the targets of the patterns that match, each once."""
         columns = self._columns
         if not columns:
             return []

@@ -65,7 +65,7 @@ def test_a_store_grows_as_a_tap_does(tmp_path: Path) -> None:
     """Slots have the given number of rows with rising ids of one day."""
     store = SlotStore(tmp_path / "data", ["a.b", "c"], body_bytes=20, slot_rows=40, now_ms=NOW_MS)
     store.add(100)
-    assert [(seal.first, seal.count) for seal in store.slots] == [(1, 40), (41, 40), (81, 20)]
+    assert [(seal.first, seal.count) for seal in store._folder.view.seals] == [(1, 40), (41, 40), (81, 20)]
     views = [open_slot((tmp_path / "data" / "slots" / f"{n:020}.slot").read_bytes()) for n in (1, 2, 3)]
     rows = [one for view in views for one in view]
     assert [one.message_id for one in rows] == list(range(1, 101))

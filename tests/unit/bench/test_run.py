@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.picture import ticks
 from bench.run import RESULTS, Run
-from bench.suites import NAMES, Places, suite_of
+from bench.suites import NAMES, suite_of
 from bench.tables import Column, Goal, crossed, size, table, table_of
 from broker.figures.numerals import number_text
 
@@ -72,19 +73,20 @@ def test_a_goal_is_reached_at_its_limit(make: Callable[..., list[Goal]], reached
 
 def test_a_place_on_a_page_is_filled_and_what_is_around_it_stays() -> None:
     """Filling twice equals filling once; places of others stay, and an unknown place is an error."""
-    places = Places("bench", "messages", {"cost": lambda run: f"{len(run.rows())} rows", "other": lambda _: ""})
+    tables = {"cost": lambda run: f"{len(run.rows())} rows", "other": lambda _: ""}
+    suite = replace(suite_of("messages"), tables=tables)
     text = (
         "before\n<!-- bench: cost -->\nold\n<!-- end of bench -->\n<!-- bench: other --><!-- end of bench -->\n"
         "<!-- growth: cost -->\ntheirs\n<!-- end of growth -->\n`bench/results/messages-1.jsonl`\n"
     ).replace("--><!--", "-->\n<!--")
-    filled = places.filled(text, Run("messages"), "messages-2.jsonl")
+    filled = suite.filled(text, Run("messages"), "messages-2.jsonl")
     assert "old" not in filled
     assert "<!-- bench: cost -->\n\n0 rows\n\n<!-- end of bench -->" in filled
     assert "(Not measured in this run.)" in filled
     assert filled.endswith("<!-- growth: cost -->\ntheirs\n<!-- end of growth -->\n`bench/results/messages-2.jsonl`\n")
-    assert places.filled(filled, Run("messages"), "messages-2.jsonl") == filled
+    assert suite.filled(filled, Run("messages"), "messages-2.jsonl") == filled
     with pytest.raises(KeyError):
-        places.filled(text.replace("cost", "nothing"), Run("messages"), "messages-2.jsonl")
+        suite.filled(text.replace("cost", "nothing"), Run("messages"), "messages-2.jsonl")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -101,8 +103,8 @@ def test_pages_and_kept_runs_agree(name: str) -> None:
     for page in DOCS.glob("*.md"):
         text = page.read_text()
         if f"<!-- {suite.mark}: " in text:
-            shown = suite.places.kept_name(text)
-            assert suite.places.filled(text, kept[shown], shown) == text
+            shown = next(kept_name for kept_name in kept if f"`bench/results/{kept_name}`" in text)
+            assert suite.filled(text, kept[shown], shown) == text
 
 
 def test_every_picture_is_on_a_page() -> None:
