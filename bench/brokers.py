@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import shutil
 import socket
 import subprocess
@@ -32,7 +31,6 @@ _REQUEST: Final = (
 )  # ECDSA on P-256, as public authorities issue them
 
 PROJECT = Path(__file__).resolve().parent.parent
-_OPEN_FILES = 65_536  # epmd and the Erlang VM iterate over the whole range of descriptors at their start
 _READY = re.compile(r"amqps?://(?:[^\s@/]*@)?([\w.\-]+|\[[0-9a-f:]+\]):(\d+)")
 _MOSQUITTO_READY = re.compile(r"(mosquitto version \S+) running")
 _RABBITMQ_SCRIPTS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "/opt/rabbitmq/sbin/rabbitmq-server")
@@ -220,7 +218,7 @@ def slotmq(
         settings |= {"SLOTMQ_MQTT__ENABLED": "true", "SLOTMQ_MQTT__PORT": str(mqtt_port)}
     command = [*wrapper, sys.executable, *prefix, "-m", "broker", "serve", "--data-dir", str(store), *options]
     service = Service(name, command, folder / "slotmq.log", {"PYTHONPATH": str(package.resolve()), **settings})
-    with _stopped_at_the_end(service):
+    with service:
         service.command = [*command, "--port", "0"]
         if tenants:
             folder.mkdir(parents=True, exist_ok=True)
@@ -266,7 +264,7 @@ def mosquitto(folder: Path) -> Iterator[Broker]:
         f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence true\npersistence_location {home}/\nuser root\n"
     )
     service = Service("Mosquitto", [which("mosquitto") or "", "-c", str(home / "mosquitto.conf")], home / "log", {})
-    with _stopped_at_the_end(service):
+    with service:
         service.start()
         address, version = Address("127.0.0.1", port), service.await_line(_MOSQUITTO_READY)[1]
         idle_bytes = service.processes.usage().rss_bytes
@@ -303,7 +301,6 @@ def rabbitmq(
 
     Raises: BrokerFailed.
     """
-    _bound_open_files()
     home = folder / "rabbitmq"
     (home / "log").mkdir(parents=True)
     *ports, tls_port = _free_ports(4)
@@ -320,7 +317,7 @@ def rabbitmq(
         with settings.open("a") as file:
             file.write(certificate.rabbitmq_lines(tls_port))
     kept = settings.read_text()
-    with _stopped_at_the_end(mapper), _stopped_at_the_end(service):
+    with mapper, service:
         mapper.start()
         if tenants:
             settings.write_text(f"{kept}load_definitions = {write_definitions(home / 'definitions.json')}\n")
@@ -367,21 +364,6 @@ def _rabbitmq_environment(home: Path, epmd_port: int, port: int, distribution_po
         "RABBITMQ_CONF_ENV_FILE": str(nothing),
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": arguments,
     }
-
-
-@contextmanager
-def _stopped_at_the_end(service: Service) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        service.stop()
-
-
-def _bound_open_files() -> None:
-    """Lower our own limit of open files, which the brokers inherit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft > _OPEN_FILES:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, hard))
 
 
 def _free_ports(count: int) -> list[int]:

@@ -117,7 +117,7 @@ def _instructions(package: Path, load: CountedLoad, messages: int, profile: Path
     with brokers.slotmq(
         profile.parent / "counted", wrapper=wrapper, package=package, mqtt="mqtt" in load.words
     ) as broker:
-        few = _few(messages)
+        few = max(1, messages // _FEW)
         _publish(broker, load, few)  # fills caches; not counted
         _control(broker, "--instr=on")
         for more in (few, few + messages):
@@ -129,7 +129,7 @@ def _instructions(package: Path, load: CountedLoad, messages: int, profile: Path
 def _system_calls(package: Path, load: CountedLoad, messages: int, output: Path) -> tuple[int, int]:
     """Return the system calls for a few messages and for `messages` more."""
     with brokers.slotmq(output.parent / "traced", package=package, mqtt="mqtt" in load.words) as broker:
-        few = _few(messages)
+        few = max(1, messages // _FEW)
         _publish(broker, load, few)
         return _traced(broker, load, few, output), _traced(broker, load, few + messages, output)
 
@@ -148,10 +148,6 @@ def _traced(broker: brokers.Broker, load: CountedLoad, messages: int, output: Pa
 
 def _publish(broker: brokers.Broker, load: CountedLoad, messages: int) -> None:
     perf(broker, load.words[0], *load.words[1:], "-C", str(messages), limit_s=_LIMIT_S)
-
-
-def _few(messages: int) -> int:
-    return max(1, messages // _FEW)
 
 
 def _control(broker: brokers.Broker, word: str) -> None:

@@ -9,15 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from math import inf
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 from uuid import uuid4
 
 from bench.run import Run
 from bench.service import BrokerFailed
-from bench.tables import shown
+from bench.tables import look_of
 from broker.perf.faults import Fault, RunFailed
 
-P = TypeVar("P")
 COMPILED, INTERPRETED = "compiled", "interpreted"
 _TOLD_FIGURES = 4
 _TOLD_FIRST = ("per_s", "cpu_us", "p50_us", "p99_us")
@@ -40,10 +39,9 @@ def extent(full: Any, quick: Any) -> Any:
     return field(default=full, metadata={"quick": quick})
 
 
-def quick(plan: P) -> P:
+def quick(plan: Any) -> Any:
     """Return the plan of a quick run."""
-    own: Any = plan  # a data class
-    return cast("P", replace(own, **{one.name: one.metadata["quick"] for one in fields(own) if one.metadata}))
+    return replace(plan, **{one.name: one.metadata["quick"] for one in fields(plan) if one.metadata})
 
 
 def tell(text: str) -> None:
@@ -83,7 +81,7 @@ class Stage:
         self.run.add(part, figures, **key)
         names = [name for name, value in figures.items() if isinstance(value, (int, float))]
         names.sort(key=lambda name: _TOLD_FIRST.index(name) if name in _TOLD_FIRST else len(_TOLD_FIRST))
-        told = ", ".join(f"{name} {shown(name, figures[name])}" for name in names[:_TOLD_FIGURES])
+        told = ", ".join(f"{name} {look_of(name)(figures[name])}" for name in names[:_TOLD_FIGURES])
         self.tell(f"{part:14} {' '.join(str(value) for value in key.values()):32} {told}")
 
     def fail(self, what: str, error: object) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
 
 from bench.picture import Draw
@@ -19,14 +17,6 @@ from bench.stage import Stage
 NAMES: Final = ("messages", "topics", "growth", "cluster", "overlay", "pipeline")
 """The suites by the first word of the command line; without one it is the first."""
 Part = Callable[[Any], None]
-
-
-def page_at(text: str) -> Path:
-    """Return the path of a page, for argparse's `type`: a missing page is reported before the slow steps."""
-    path = Path(text)
-    if not path.is_file():
-        raise ArgumentTypeError(f"{text} is not there")
-    return path
 
 
 def _measure_parts(stage: Stage, options: argparse.Namespace, suite: Suite) -> None:

@@ -25,11 +25,6 @@ def look_of(name: str) -> Callable[[float], str]:
     return count_text if name.endswith("per_s") else number_text
 
 
-def shown(name: str, value: float) -> str:
-    """Return a figure as text."""
-    return look_of(name)(value)
-
-
 def known(row: Row | Mapping[str, Any], name: str, look: Callable[[Any], str] | None = None) -> str:
     """Return a figure of a row as text, a dash if it was not measured."""
     value = row[name] if isinstance(row, Row) else row.get(name)

@@ -208,14 +208,10 @@ def spread(
     add_throughput(parser.add_subparsers())
     options = parser.parse_args(["throughput", *words])
     topology, load = addressed(options)
-    placed = SpreadLoad(
-        **{field.name: getattr(load, field.name) for field in fields(Load)},
-        publish_at=tuple(publish_at),
-        consume_at=tuple(consume_at),
-    )
-    processes = max(len(publish_at), len(consume_at))
-    placed = replace(placed, address=publish_at[0], processes=processes, seconds=None)
-    options.uri = placed.address
+    own = {field.name: getattr(load, field.name) for field in fields(Load)}
+    own |= {"address": publish_at[0], "processes": max(len(publish_at), len(consume_at)), "seconds": None}
+    placed = SpreadLoad(**own, publish_at=tuple(publish_at), consume_at=tuple(consume_at))
+    options.uri = publish_at[0]
     with conducted(options, topology, RunProgress(quiet=True)) as here:
         outcome = here.run(placed)
     if outcome.failures:

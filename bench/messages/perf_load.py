@@ -133,8 +133,11 @@ class PerfLoad:
         return figures
 
 
-def flow(kind: str, size: int, stage: str = "flow") -> PerfLoad:
-    """Return S1 to S3: one publisher, one queue, one consumer, at full speed, which differ in their guarantees."""
+def flow(kind: str, size: int) -> PerfLoad:
+    """Return S1 to S3: one publisher, one queue, one consumer, at full speed, which differ in their guarantees.
+
+    Large bodies have brokers of their own: memory that another row left free would hide what they take.
+    """
     said, words = _FLOWS[kind]
     large = size > FRAME_BYTES
     title = f"{said}, {size_text(size)}{', several frames' if large else ''}"
@@ -143,13 +146,8 @@ def flow(kind: str, size: int, stage: str = "flow") -> PerfLoad:
     words = ("throughput", "-s", str(size), *words, "-u", queue, "-e", queue, "-k", "bench.key")
     words = (*words, "--keys", "10" if large else "{keys}")
     window = 0 if kind == "S1" else max(_LEAST_WINDOW, min(1000, _FLIGHT_BYTES // size))
-    rounds = 2 if large else 99
+    stage, rounds = (name, 2) if large else ("flow", 99)
     return PerfLoad(name, title, words, size, queue=queue, stage=stage, rounds=rounds, relay_window=window)
-
-
-def large(kind: str, size: int) -> PerfLoad:
-    """Return a row with brokers of its own: memory that another row left free would hide what this one takes."""
-    return flow(kind, size, f"{kind}-{size}")
 
 
 def fanout(size: int) -> PerfLoad:

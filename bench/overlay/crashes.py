@@ -245,13 +245,12 @@ class _Test:
         with closing(
             Herd([], [one for group in self._groups.values() for one in group.sinks], burst_s=BURST_S)
         ) as herd:
-            for name, group in self._groups.items():
-                if name != LATE:
-                    group.subscribe()
+            early = [group for name, group in self._groups.items() if name != LATE]
+            for group in early:
+                group.subscribe()
             self._numbering = replace(self._numbering, start_ns=time.monotonic_ns())
             for place, source in enumerate(sources):
                 herd.add(source, self._numbering.start_ns + place * self._numbering.step_ns)
-            early = [group for name, group in self._groups.items() if name != LATE]
             lacking = "no message reached one of the groups"
             herd.reach(_FIRST_LIMIT_S, lambda: all(group.delivered for group in early), lacking)
             herd.run(self._stage.plan.settle_s)

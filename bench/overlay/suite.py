@@ -52,7 +52,6 @@ _HOPS: Final = (
     Column("difference", lambda row: _ONE(row["global_ms"] - row["local_ms"])),
     Column("the paper's", lambda row: _theirs(row["hops"])),
 )
-_LEAVES: Final = (Column("leaves", "leaves", str),)
 
 
 def _theirs(count: int) -> str:
@@ -61,7 +60,7 @@ def _theirs(count: int) -> str:
 
 
 def _shares(row: Row) -> str:
-    return ", ".join(share_text(row[broker]) for broker in ("pb", "ib", "sb"))
+    return ", ".join(f"{broker} {share_text(row[broker])}" for broker in ("pb", "ib", "sb"))
 
 
 def _failure(run: Run) -> str:
@@ -139,7 +138,7 @@ SUITE: Final = Suite(
         "cost": rows_table(["cost"], _COST),
         "load": rows_table(["load"], _LOAD),
         "hops": rows_table(["hops"], _HOPS),
-        "leaves": lambda run: crossed(run.rows("leaves"), _LEAVES, "scheme", _shares, title="pb, ib and sb, {}"),
+        "leaves": lambda run: crossed(run.rows("leaves"), [Column("leaves", "leaves", str)], "scheme", _shares),
         "failure": _failure,
         "verdicts": paper.verdicts,
         "machine": _machine,

@@ -71,17 +71,12 @@ class Cell:
                 pipe.close()
 
 
-def compiles(package: Path, module: str) -> bool:
-    """Return whether a module of a package is compiled."""
-    path = package.joinpath(*module.split("."))
-    return any(path.parent.glob(f"{path.name}.*.so")) or any(path.parent.glob(f"{path.name}.*.pyd"))
-
-
 def contestants(stage: Stage, names: Sequence[str]) -> Iterator[tuple[str, str, Path]]:
     """Yield the engines with the packages in which they differ: interpreted, and compiled if available."""
     for name in names:
         for form, folder in reversed(list(stage.packages.items())):
-            if form == "interpreted" or compiles(folder, ENGINES[name].__module__):
+            module = folder.joinpath(*ENGINES[name].__module__.split("."))
+            if form == "interpreted" or any(module.parent.glob(f"{module.name}.*.so")):
                 yield name, form, folder
 
 
