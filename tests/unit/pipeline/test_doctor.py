@@ -63,7 +63,7 @@ def test_findings_are_told_though_spark_fails(monkeypatch: pytest.MonkeyPatch) -
     summary = examined(monkeypatch)
     assert summary.code == ERROR
     said = "\n".join(summary.lines)
-    for part in ("Java 11.0.2", "/opt/java: 21.0.8", "pyspark 4.3.0", "8.0 GiB", "Spark did not start: no room"):
+    for part in ("Java 11.0.2", "/opt/java: 21.0.8", "pyspark 4.3.0", "8 GiB", "Spark did not start: no room"):
         assert part in said
     assert summary.values["failure"] == "Spark did not start: no room"
 

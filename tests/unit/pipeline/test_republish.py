@@ -5,10 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from broker.amqp.content_header import decode_properties
-from broker.client.address import AmqpAddress
-from broker.pipeline.sink.amqp_publisher import PublisherOptions
-from broker.pipeline.sink.property_columns import Remembered, producer_of
-from broker.pipeline.sink.publishing import COLUMNS, HeaderChanges, Publishing, due_us, outgoing
+from broker.pipeline.sink.property_columns import HeaderChanges
+from broker.pipeline.sink.publishing import due_us
 from broker.pipeline.sink.rows import sequence_of
 from tests.unit.pipeline.encoded import properties
 
@@ -33,16 +31,4 @@ def test_only_named_headers_and_properties_change() -> None:
     after = decode_properties(bytes(12) + changes(before))
     assert after.headers == {"keep": 1, "set": "new"}
     assert (after.user_id, after.content_type) == (None, "t")
-    assert not HeaderChanges()
     assert HeaderChanges()(before) == before
-
-
-def test_a_replay_names_its_producer_by_store_and_incarnation() -> None:
-    """Seals are unique per store and incarnation only, so both name the producer; older lakes have neither."""
-    row = {**dict.fromkeys(COLUMNS), "exchange": "x", "routing_key": "k", "seal": 2, "slot": 1, "offset": 3}
-    rows = [{**row, "store": store, "incarnation": start} for store, start in (("a", "1"), ("a", "2"), ("b", None))]
-    batch = pa.Table.from_pylist([*rows, row]).combine_chunks().to_batches()[0]
-    how = Publishing(AmqpAddress.parse("amqp://localhost"), PublisherOptions(), "refused")
-    sent = list(outgoing(how, batch, Remembered(bytes)))
-    assert {message[4] for message in sent} == {2 * 65_536 + 2}
-    assert [producer_of("replay", message[5]) for message in sent] == ["replay.a.1", "replay.a.2", "replay.b", "replay"]
