@@ -63,7 +63,7 @@ class Selection:
             try:
                 frame = frame.where(self.where)
             except (AnalysisException, ParseException) as error:
-                raise JobFailed(f"--where {self.where!r}: {reason(str(error))[0]}", USAGE) from None
+                raise JobFailed(f"--where {self.where!r}: {reason(str(error))}", USAGE) from None
         return frame
 
     def to_json(self) -> dict[str, object]:

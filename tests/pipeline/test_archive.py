@@ -197,15 +197,3 @@ def killed(point: str, batch: int, store: Path, lake: Path) -> None:
     command = [sys.executable, "-m", "tests.pipeline.archive_driver", str(store), str(lake), point, str(batch)]
     ended = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DRIVER_DEADLINE_S, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
-
-
-@pytest.mark.torture
-def test_a_driver_killed_after_a_commit_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """The entry is in the log, its slots are not released: the archive continues after it."""
-    folder = make_slots(tmp_path / "store", [list(numbered(ROWS, start=ROWS * at)) for at in range(3)])
-    killed("entry", 1, folder.path, tmp_path / "lake")
-    assert ids_in_files(tmp_path / "lake") == list(range(1, 2 * ROWS + 1))
-    rest = archive(spark, tmp_path / "lake", path=str(folder.path), batch_bytes=1)
-    assert (rest.code, rest.values["batches"]) == (OK, 1)
-    assert ids(open_lake(tmp_path / "lake").messages(spark)) == list(range(1, 3 * ROWS + 1))
-    assert not orphans(tmp_path / "lake")

@@ -177,7 +177,7 @@ def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progr
         if not options.follow:
             stream.prepareForTriggerAvailableNow()
         with _stopped_by_signal(stop, options.follow):
-            take = partial(run.take, stream, run.target(options.url or options.path or ""), partial(run_tasks, spark))
+            take = partial(run.take, stream, run.target(options.url), partial(run_tasks, spark))
             while not stop.is_set():
                 began_s = time.monotonic()
                 taken = take()

@@ -141,7 +141,7 @@ def run_query(options: QueryOptions, progress: Progress) -> Summary:
             frame = spark.sql(options.sql)
             found = (frame.limit(options.limit + 1) if options.limit else frame).collect()
         except (AnalysisException, ParseException) as error:
-            raise JobFailed(reason(str(error))[0], USAGE) from None
+            raise JobFailed(reason(str(error)), USAGE) from None
     shown = found[: options.limit] if options.limit else found
     kinds = [field.dataType for field in frame.schema.fields]
     rows = [[plain(in_utc(value, kind)) for value, kind in zip(row, kinds, strict=True)] for row in shown]

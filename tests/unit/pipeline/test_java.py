@@ -147,13 +147,10 @@ def test_the_launcher_leaves_out_the_one_argument(tmp_path: Path) -> None:
 
 
 def test_a_launcher_that_is_damaged_is_made_anew(tmp_path: Path) -> None:
-    """A damaged launcher in the cache is replaced; a good one is kept, and no other file is left."""
+    """A damaged launcher in the cache is replaced, and no other file is left."""
     home = fake_java(tmp_path / "java", "21.0.8", vector=False)
     environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     launcher = shim_home(home, "21.0.8", environment) / "bin" / "java"
-    before = launcher.stat().st_ino
-    shim_home(home, "21.0.8", environment)
-    assert launcher.stat().st_ino == before
     launcher.write_bytes(b"\xff torn")
     shim_home(home, "21.0.8", environment)
     assert launcher.read_text() == shim_text(home / "bin" / "java")
