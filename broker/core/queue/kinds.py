@@ -146,8 +146,9 @@ def _nobody(_queue: OverlayQueue) -> None:
 
 
 class OverlayQueue(KeptQueue):
-    """The stream queue of one exchange. No client can use it. It numbers and records transient messages too, because
-    other brokers rely on numbers never being reused.
+    """The stream queue of one ``exchange``. No client can use it. It numbers and records transient messages too,
+    because other brokers rely on numbers never being reused. Numbers below ``first_number`` belonged to a former stream
+    of the same name.
     """
 
     persists_all = True
@@ -156,16 +157,8 @@ class OverlayQueue(KeptQueue):
     def __init__(self, declaration: QueueDeclaration, ports: QueuePorts[Level, Queue]) -> None:
         self._grown: Callable[[OverlayQueue], None] = _nobody
         super().__init__(declaration, ports)
-
-    @property
-    def exchange(self) -> str:
-        """The name of the exchange whose messages the stream has."""
-        return self.name.removeprefix(STREAM_PREFIX)
-
-    @property
-    def first_number(self) -> int:
-        """The number of its first message; lower numbers belonged to a former stream of the same name."""
-        return int(self.arguments.get(_FIRST_NUMBER, 1))
+        self.exchange = self.name.removeprefix(STREAM_PREFIX)
+        self.first_number = int(self.arguments.get(_FIRST_NUMBER, 1))
 
     def attend(self, grown: Callable[[OverlayQueue], None]) -> None:
         """Call `grown` when messages are appended, once until `rest`."""
@@ -194,39 +187,24 @@ def tap_arguments(exchange: str, pattern: str, max_bytes: int, max_age_ms: int, 
 
 
 class TapQueue(KeptQueue):
-    """The queue of one tap. No client can use it."""
+    """The queue of one ``tap``, which copies the messages of an ``exchange`` whose routing keys match a topic
+    ``pattern``. No client can use it.
+
+    Units: ``max_bytes`` and ``max_age_ms`` limit its slot files. ``first_id`` is the id of its first message; lower ids
+        belonged to a removed tap of the same name.
+    """
 
     is_tap = True
 
-    @property
-    def tap(self) -> str:
-        """The tap's name."""
-        return self.name.removeprefix(TAP_PREFIX)
-
-    @property
-    def exchange(self) -> str:
-        """The name of the exchange that the tap listens to."""
-        return str(self.arguments.get(_TAP_EXCHANGE, ""))
-
-    @property
-    def pattern(self) -> str:
-        """The topic pattern of the routing keys that the tap copies."""
-        return str(self.arguments.get(_TAP_PATTERN, "#"))
-
-    @property
-    def max_bytes(self) -> int:
-        """The maximum total size of its slot files."""
-        return int(self.arguments[_TAP_MAX_BYTES])
-
-    @property
-    def max_age_ms(self) -> int:
-        """The maximum age of its slot files."""
-        return int(self.arguments[_TAP_MAX_AGE])
-
-    @property
-    def first_id(self) -> int:
-        """The id of its first message; lower ids belonged to a removed tap of the same name."""
-        return int(self.arguments.get(_TAP_FIRST_ID, 0))
+    def __init__(self, declaration: QueueDeclaration, ports: QueuePorts[Level, Queue]) -> None:
+        super().__init__(declaration, ports)
+        arguments = self.arguments
+        self.tap = self.name.removeprefix(TAP_PREFIX)
+        self.exchange = str(arguments.get(_TAP_EXCHANGE, ""))
+        self.pattern = str(arguments.get(_TAP_PATTERN, "#"))
+        self.max_bytes = int(arguments[_TAP_MAX_BYTES])
+        self.max_age_ms = int(arguments[_TAP_MAX_AGE])
+        self.first_id = int(arguments.get(_TAP_FIRST_ID, 0))
 
     def is_same(self, exchange: str, pattern: str, max_bytes: int | None, max_age_ms: int | None) -> bool:
         """Return whether this tap matches a request; a cap that is left out matches any."""

@@ -50,7 +50,6 @@ class DetailedPublisher(ClassSession):
     def __init__(
         self, channel: Channel, session: SessionClient, vhost: Vhost, confirms: ChannelConfirms, tally: ChannelPublishes
     ) -> None:
-        assert session.user is not None
         super().__init__(channel, session, vhost)
         self._share = session.publish_share
         self._clock = vhost.ports.clock
@@ -58,7 +57,7 @@ class DetailedPublisher(ClassSession):
         self._store: MessageStore = vhost.store
         self._confirms = confirms
         self._tally = tally
-        self._user_name = session.user.name
+        self._user_name = session.known_user.name
         self._producers = vhost.producers
         self._producer: Producer | None = None  # the producer of the last numbered publish
         self.replies: ReplyConsumer | None = None
@@ -285,8 +284,7 @@ class DetailedPublisher(ClassSession):
         if facts.special:
             if facts.reply_to == DIRECT_REPLY_TO and replies is None:
                 raise ChannelError(406, "fast reply consumer does not exist")
-            assert session.user is not None
-            check_user_id(session.user, facts.user_id)
+            check_user_id(session.known_user, facts.user_id)
             if facts.fault is not None:
                 raise ChannelError(406, facts.fault)
             keys = list(dict.fromkeys([*keys, *further_keys(facts)]))
