@@ -32,6 +32,7 @@ from broker.core.topology.bindings import Bindings
 from broker.core.topology.changes import Change, Journal, subject_of
 from broker.core.topology.exchanges import Exchanges
 from broker.core.topology.live_bindings import LiveBindings
+from broker.core.topology.parts import TopologyParts
 from broker.core.topology.queues import Queues
 from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits, PublishCache
@@ -173,34 +174,22 @@ class Vhost:
         self.answers = Answers(committer, live.deferred)
         journal = journal_of(partial(_record, record, self.answers))
         self.producers = producers(name, deadlines, journal.decide, producer_limits or ProducerLimits())
+        parts = TopologyParts(name, live, self.policies, self.sweep, journal, limits)
         self.exchanges = Exchanges(
-            name,
-            live,
-            self.policies,
-            self.sweep,
-            journal,
-            limits,
+            parts,
             self._exchange_declared,
             self._exchange_deleted,
             cache_limits=cache_limits,
             topic_index=topic_index,
         )
         self.router = self.exchanges.router
-        self.queues = Queues(name, ports, self.exchanges, live, self.policies, self.sweep, journal, limits, self.tally)
+        self.queues = Queues(parts, ports, self.exchanges, self.tally)
         self.store = store = store_of(self.producers.name_of)
         self.wide = WidePublishes(store, deadlines)
         self.poster = Poster(self.sweep, self.store, self.wide)
         self.memories = memories = ExchangeMemories(self.exchanges, self.queues, self.poster, ports)
         self.bindings = Bindings(
-            name,
-            self.exchanges,
-            self.queues,
-            live,
-            journal,
-            limits,
-            pattern_limits,
-            before=memories.prepare,
-            after=memories.replay,
+            parts, self.exchanges, self.queues, pattern_limits, before=memories.prepare, after=memories.replay
         )
         self.delays = Delays(self.exchanges, self.queues, self.poster, ports, delay)
         self.replies = replies(name)
