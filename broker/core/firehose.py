@@ -73,10 +73,6 @@ class Watcher(Protocol):
         """Accept a message without delay, or drop it."""
 
 
-def _nobody(_firehose: Firehose | None) -> None:
-    """Ignore that tracing was switched on or off."""
-
-
 class Firehose:
     """Copy the messages of a vhost while the firehose is switched on or watched.
 
@@ -105,7 +101,7 @@ class Firehose:
         self.active = False
         self.publishing = False
         self.node = "slotmq"
-        self.switched: Callable[[Firehose | None], None] = _nobody
+        self.switched: Callable[[Firehose | None], None] = lambda _firehose: None
 
     def attach(self, node: str, switched: Callable[[Firehose | None], None]) -> None:
         """Name the node in the copies, and call `switched` at each change."""

@@ -164,24 +164,14 @@ class Vhost:
         self.publish_caches = PublishCaches(cache_limits)
         resolve_again = self.publish_caches.drop_all
         self.policies = Policies(lambda: self.sweep.begin(self.queues, self.exchanges))
-        self.sweep = PolicySweep(
-            self.policies,
-            deadlines,
-            resolve_again=resolve_again,
-            rerouted=self._rerouted,
-        )
+        self.sweep = PolicySweep(self.policies, deadlines, resolve_again=resolve_again, rerouted=self._rerouted)
         live = LiveBindings(deadlines)
         self.answers = Answers(committer, live.deferred)
         journal = journal_of(partial(_record, record, self.answers))
         self.producers = producers(name, deadlines, journal.decide, producer_limits or ProducerLimits())
         parts = TopologyParts(name, live, self.policies, self.sweep, journal, limits)
-        self.exchanges = Exchanges(
-            parts,
-            self._exchange_declared,
-            self._exchange_deleted,
-            cache_limits=cache_limits,
-            topic_index=topic_index,
-        )
+        hooks = self._exchange_declared, self._exchange_deleted
+        self.exchanges = Exchanges(parts, *hooks, cache_limits=cache_limits, topic_index=topic_index)
         self.router = self.exchanges.router
         self.queues = Queues(parts, ports, self.exchanges, self.tally)
         self.store = store = store_of(self.producers.name_of)

@@ -141,10 +141,6 @@ def overlay_arguments(first_number: int) -> dict[str, Any]:
     return {_FIRST_NUMBER: first_number}
 
 
-def _nobody(_queue: OverlayQueue) -> None:
-    """Ignore that a stream has grown."""
-
-
 class OverlayQueue(KeptQueue):
     """The stream queue of one ``exchange``. No client can use it. It numbers and records transient messages too,
     because other brokers rely on numbers never being reused. Numbers below ``first_number`` belonged to a former stream
@@ -155,7 +151,7 @@ class OverlayQueue(KeptQueue):
     is_overlay = True
 
     def __init__(self, declaration: QueueDeclaration, ports: QueuePorts[Level, Queue]) -> None:
-        self._grown: Callable[[OverlayQueue], None] = _nobody
+        self._grown: Callable[[OverlayQueue], None] = lambda _queue: None
         super().__init__(declaration, ports)
         self.exchange = self.name.removeprefix(STREAM_PREFIX)
         self.first_number = int(self.arguments.get(_FIRST_NUMBER, 1))

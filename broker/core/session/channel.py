@@ -146,10 +146,6 @@ class SessionOfChannel:
             self.transactions.close()
         self.basic.close()
 
-    def grant_access(self, _method: AccessRequest) -> None:
-        """Grant the access request of an older AMQP client; rights are checked when they are used."""
-        self.channel.send(AccessRequestOk())
-
     def flow(self, method: commands.Channel.Flow) -> None:
         """Answer that deliveries flow, which they always do.
 
@@ -335,7 +331,8 @@ def is_plain_addition(method: Any) -> bool:
 
 
 METHODS: Final[dict[type, Callable[[SessionOfChannel, Any], None]]] = {
-    AccessRequest: SessionOfChannel.grant_access,
+    # of older clients; rights are checked when they are used
+    AccessRequest: lambda session, _method: session.channel.send(AccessRequestOk()),
     commands.Channel.Flow: SessionOfChannel.flow,
     commands.Exchange.Declare: lambda session, method: session.exchanges.declare(method),
     commands.Exchange.Delete: lambda session, method: session.exchanges.delete(method),

@@ -96,8 +96,10 @@ class DetailedPublisher(ClassSession):
                 self.send(self._look_closely(entry, header, body))
                 if self._vhost.wide.begun != begun:
                     self._confirms.wait_for_queues()
-                if self._deadlines.left <= 0:
-                    self._wait_for_turn()
+                if self._deadlines.left <= 0:  # wait until full queues have dropped their excess
+                    connection = self._session.connection
+                    connection.hold()
+                    self._deadlines.next_turn(("held", connection), connection.release)
             else:
                 self._tally.reached(entry.tally, 0, dropped=True)
         elif number := self._use_number(mark, header):
@@ -227,15 +229,12 @@ class DetailedPublisher(ClassSession):
     def refuse_last(self, *, kept: bool = False) -> None:
         """Answer the last publish with a nack; without confirms it is lost unless `kept`, and counted as such."""
         if self._confirms.confirming:
-            self._confirms.refuse_last()
+            self._confirms.refuse(self._confirms.published)
         elif not kept:
-            self._lose_last()
-
-    def _lose_last(self) -> None:
-        self._tally.lose()
-        name, given = self._session.name, self._session.connection.client_properties.get("connection_name")
-        if self._vhost.tally.lost.count(name, self._user_name, given if isinstance(given, str) else None):
-            _log.warning("publish.lost", vhost=self._vhost.name, conn=name, user=self._user_name)
+            self._tally.lose()
+            name, given = self._session.name, self._session.connection.client_properties.get("connection_name")
+            if self._vhost.tally.lost.count(name, self._user_name, given if isinstance(given, str) else None):
+                _log.warning("publish.lost", vhost=self._vhost.name, conn=name, user=self._user_name)
 
     def _post(self, message: Message, queues: list[Queue], number: bytes, *, admitted: bool) -> bool:
         """Post a message and return whether all queues accepted it, as far as known."""
@@ -248,12 +247,6 @@ class DetailedPublisher(ClassSession):
             return post(message, queues, admitted=admitted, number=number)
         finally:
             store.note_origin(None)
-
-    def _wait_for_turn(self) -> None:
-        """Hold the connection until full queues have dropped their excess."""
-        connection = self._session.connection
-        connection.hold()
-        self._deadlines.next_turn(("held", connection), connection.release)
 
     def _look_closely(self, entry: PublishEntry, header: bytes, body: bytes) -> Publication:
         facts = self._channel.facts
