@@ -18,8 +18,7 @@ from broker.amqp.table_writer import counted, encode_entry, encode_short_text
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.auth.users import User
 from broker.core.deadlines import Deadlines
-from broker.core.message.fields import further_keys
-from broker.core.message.message import Envelope, Message, new_message
+from broker.core.message.message import Envelope, Message, further_keys, new_message
 from broker.core.names import TRACE
 from broker.core.publishing.posting import Poster
 from broker.core.queue.consumer import Consumer

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.core.answers import Answers
+from broker.core.confirmable import Confirmer
 from broker.core.delayed import Delay, Delays, QueueDelay
 from broker.core.exchange_memories import ExchangeMemories
 from broker.core.firehose import Firehose
@@ -41,11 +42,6 @@ from broker.routing.fanout_exchange import FanoutExchange, MemoryExchange
 from broker.routing.index import AUTO
 from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
-
-if TYPE_CHECKING:
-    from broker.core.confirmable import Confirmer
-
-__all__ = ["Vhost"]
 
 QUEUES_AT_ONCE: Final = 32  # queues of a deleted vhost dropped in one turn
 FORGOTTEN_AT_ONCE: Final = 1000  # exchanges whose first misses are freed in one turn
@@ -94,11 +90,6 @@ class PublishCaches:
         """Free the data that only decides whether a publish is admitted to the cache."""
         for cache in (*self._by_user.values(), *self._own):
             cache.forget_misses()
-
-    def end(self) -> None:
-        """Drop the caches, because the vhost is deleted."""
-        self.drop_all()
-        self._by_user.clear()
 
     def drop(self, user_name: str) -> None:
         """Drop the entries of a user whose rights have changed."""
@@ -278,7 +269,7 @@ class Vhost:
                 yield
         self.queues.clear()
         self.exchanges.end()  # their caches are most of what a vhost keeps
-        self.publish_caches.end()
+        self.publish_caches.drop_all()
         yield from self.ports.sliced.finish()
         self.policies.end()
         self.ports.end()

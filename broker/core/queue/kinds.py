@@ -32,7 +32,7 @@ OF_MQTT: Final = {
 }
 HOLDING_PREFIX: Final = "amq.delayed."
 STREAM_PREFIX: Final = "amq.overlay."
-_FIRST_NUMBER: Final = "x-overlay-first-number"
+FIRST_NUMBER: Final = "x-overlay-first-number"
 _TAP_EXCHANGE: Final = "x-tap-exchange"
 _TAP_PATTERN: Final = "x-tap-pattern"
 _TAP_MAX_BYTES: Final = "x-tap-max-bytes"
@@ -131,16 +131,6 @@ class HoldingQueue(KeptQueue):
     holds = "delayed messages"
 
 
-def overlay_queue_name(exchange: str) -> str:
-    """Return the name of the stream queue of an exchange."""
-    return STREAM_PREFIX + exchange
-
-
-def overlay_arguments(first_number: int) -> dict[str, Any]:
-    """Return the arguments that describe a stream queue, which keeps them."""
-    return {_FIRST_NUMBER: first_number}
-
-
 class OverlayQueue(KeptQueue):
     """The stream queue of one ``exchange``. No client can use it. It numbers and records transient messages too,
     because other brokers rely on numbers never being reused. Numbers below ``first_number`` belonged to a former stream
@@ -154,7 +144,7 @@ class OverlayQueue(KeptQueue):
         self._grown: Callable[[OverlayQueue], None] = lambda _queue: None
         super().__init__(declaration, ports)
         self.exchange = self.name.removeprefix(STREAM_PREFIX)
-        self.first_number = int(self.arguments.get(_FIRST_NUMBER, 1))
+        self.first_number = int(self.arguments.get(FIRST_NUMBER, 1))
 
     def attend(self, grown: Callable[[OverlayQueue], None]) -> None:
         """Call `grown` when messages are appended, once until `rest`."""

@@ -14,8 +14,7 @@ from broker.amqp.lenient_methods import BasicReturn
 from broker.amqp.wire import PROPERTIES_AT
 from broker.core.firehose import origin_of
 from broker.core.message.delay import delay_of
-from broker.core.message.fields import further_keys
-from broker.core.message.message import OVERHEAD_BYTES, Message, new_message
+from broker.core.message.message import OVERHEAD_BYTES, Message, further_keys, new_message
 from broker.core.postponed import Postponed
 from broker.core.publishing.message_store import MessageStore
 from broker.core.publishing.posting import all_admit

@@ -13,7 +13,7 @@ from typing import Any
 from broker.amqp.errors import ChannelError
 from broker.core.names import Resource
 from broker.core.postponed import carry_out
-from broker.core.queue.kinds import OverlayQueue, TapQueue, overlay_arguments, overlay_queue_name
+from broker.core.queue.kinds import FIRST_NUMBER, STREAM_PREFIX, OverlayQueue, TapQueue
 from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
@@ -168,7 +168,7 @@ class Queues(dict[str, Queue]):
 
     def add_level(self, exchange: str, first_number: int = 1) -> OverlayQueue:
         """Return the stream queue of an overlay exchange, creating and journaling it if necessary."""
-        queue = self.own(overlay_queue_name(exchange), arguments=overlay_arguments(first_number))
+        queue = self.own(STREAM_PREFIX + exchange, arguments={FIRST_NUMBER: first_number})
         assert isinstance(queue, OverlayQueue)
         return queue
 
