@@ -35,7 +35,9 @@ class Linear(Generic[T]):
         self._dialect = dialect
         self._patterns: dict[Any, T] = {}
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
+        """The number of patterns."""
         return len(self._patterns)
 
     def counts(self) -> Mapping[str, int]:
@@ -122,13 +124,15 @@ class WordEngine(Generic[T]):
         self._lengths: dict[int, Length] = {}
         self._residue: SplitOnce[T] = SplitOnce(dialect)
 
-    def __len__(self) -> int:
-        return len(self._numbers) + len(self._residue)
+    @property
+    def size(self) -> int:
+        """The number of patterns."""
+        return len(self._numbers) + self._residue.size
 
     def counts(self) -> Mapping[str, int]:
         """Return the numbers of patterns in the rows and outside, and of words that have a row."""
         words = sum(len(row) for length in self._lengths.values() for row in length.rows)
-        return {"patterns": len(self._numbers), "residue": len(self._residue), "words": words}
+        return {"patterns": len(self._numbers), "residue": self._residue.size, "words": words}
 
     def add(self, pattern: Pattern, target: T) -> T | None:
         """Store the target of one pattern, or return the one that it has already. Cost: the words of the pattern."""
@@ -177,7 +181,7 @@ class WordEngine(Generic[T]):
         """Return the targets of the patterns that match."""
         words = self._dialect.words(key)
         found = self._residue.match_words(words)
-        self.visited += len(self._residue)
+        self.visited += self._residue.size
         length = self._lengths.get(len(words))
         return found if length is None else found + [self._targets[number] for number in self._common(length, words)]
 

@@ -108,6 +108,9 @@ class Bundle(Generic[AnySource]):
     def __len__(self) -> int:
         return len(self._arguments)
 
+    def __bool__(self) -> bool:
+        return len(self._arguments) > 0
+
     def __iter__(self) -> Iterator[Binding]:
         """Yield the bindings as new objects."""
         name, destination = self.source.name, self.destination

@@ -115,9 +115,6 @@ class BoundedCache(Generic[K, V]):
         self.entries: dict[K, V] = {}
         self.used_bytes = 0
 
-    def __len__(self) -> int:
-        return len(self.entries)
-
     @property
     def bypassed(self) -> bool:
         """Return whether nothing is being admitted at present."""

@@ -51,7 +51,8 @@ class TopicEngine(Protocol[T]):
     def match(self, key: str) -> list[T]:
         """Return the targets of all patterns that match a routing key; the same target may come more than once."""
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
         """Return the number of patterns."""
 
     def counts(self) -> Mapping[str, int]:
@@ -107,10 +108,11 @@ class TopicIndex:
         self._dialect = dialect
         self._engine: TopicEngine[Any] = Tiered(dialect) if engine is None else engine
         self._literals: dict[str, Any] = {}
-        self._wildcards = len(self._engine)
+        self._wildcards = self._engine.size
 
-    def __len__(self) -> int:
-        """Return the number of distinct canonical keys."""
+    @property
+    def size(self) -> int:
+        """The number of distinct canonical keys."""
         return len(self._literals) + self._wildcards
 
     def counts(self) -> Mapping[str, int]:

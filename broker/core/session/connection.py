@@ -216,7 +216,7 @@ class SessionOfConnection(SessionClient):
     def unacked(self) -> int:
         """The number of messages that wait for this client's acknowledgements."""
         found = [cast("SessionOfChannel", channel.session).basic for channel in self.connection.channels.values()]
-        return sum([len(basic.unacked) + basic.unacked.aside_count for basic in found])
+        return sum([basic.unacked.count + basic.unacked.aside_count for basic in found])
 
     def _consumers(self) -> list[Consumer]:
         found = [cast("SessionOfChannel", channel.session).basic for channel in self.connection.channels.values()]

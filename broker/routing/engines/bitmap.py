@@ -103,9 +103,6 @@ class ConstituentBitmap(Generic[T]):
         self._places: dict[int, PlaceTable[T]] = {}
         self.size = 0
 
-    def __len__(self) -> int:
-        return self.size
-
     def counts(self) -> Mapping[str, int]:
         """Return the number of literal patterns, columns, rows of bits, lists of columns and tables of places."""
         sections = self._sections()
@@ -177,17 +174,17 @@ class ConstituentBitmap(Generic[T]):
         for length in _lengths(words):
             closed = self._closed[length]
             closed.remove(text, words)
-            if not len(closed):
+            if not closed.size:
                 del self._closed[length]
         if HASH in words:
             assert self._open is not None
             self._open.remove(text, words)
-            if not len(self._open):
+            if not self._open.size:
                 self._open = None
         if words.count(HASH) > 1:
             places = self._places[stride_of(words)]
             places.remove(text, words)
-            if not len(places):
+            if not places.size:
                 del self._places[places.stride]
         return target
 

@@ -153,7 +153,9 @@ class Section(Generic[T]):
         self.targets: list[T | None] = []
         self.capacity = COLUMNS_STEP
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
+        """The number of patterns."""
         return len(self._positions)
 
     def find(self, text: str) -> T | None:

@@ -173,7 +173,9 @@ class LazyDfa(Generic[T]):
         self._transitions = 0
         self._held_places = 0
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
+        """The number of patterns."""
         return self._nfa.patterns
 
     def counts(self) -> Mapping[str, int]:

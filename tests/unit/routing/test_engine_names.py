@@ -15,7 +15,7 @@ def test_every_engine_is_made_by_its_name() -> None:
     for name, kind in ENGINES.items():
         engine = make_engine(name)
         assert type(engine) is kind
-        assert len(engine) == 0
+        assert engine.size == 0
 
 
 @pytest.mark.parametrize("dialect", [AMQP, MQTT])
