@@ -417,9 +417,6 @@ ENGINES: Final[dict[str, type[Any]]] = {**PUBLISHED, **index.ENGINES}
 
 
 def make_engine(name: str, dialect: TopicDialect = AMQP) -> TopicEngine[Any]:
-    """Return a new, empty engine of that name. Raises: UnknownEngine."""
-    kind = PUBLISHED.get(name)
-    if kind is None:
-        return index.make_engine(name, dialect)
-    engine: TopicEngine[Any] = kind(dialect)
+    """Return a new, empty engine of that name."""
+    engine: TopicEngine[Any] = ENGINES[name](dialect)
     return engine

@@ -9,6 +9,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from mypy_extensions import mypyc_attr
 
+Arguments = Mapping[str, Any]
+"""The argument table of a binding."""
+
 
 @dataclass(frozen=True, slots=True)
 class Binding:

@@ -28,10 +28,6 @@ CHOICES: Final = (AUTO, "bitmap", "trie", "dfa")
 """The values of a setting or an exchange argument."""
 
 
-class UnknownEngine(ValueError):
-    """No engine has this name."""
-
-
 class TopicEngine(Protocol[T]):
     """Maps distinct canonical patterns, literal ones among them, to one target each."""
 
@@ -57,15 +53,6 @@ class TopicEngine(Protocol[T]):
 
     def counts(self) -> Mapping[str, int]:
         """Return the sizes of the structures within, by name; without a pattern all of them are 0."""
-
-
-def make_engine(name: str, dialect: TopicDialect = AMQP) -> TopicEngine[Any]:
-    """Return a new, empty engine of that name. Raises: UnknownEngine, a ValueError that lists the names."""
-    kind = ENGINES.get(DEFAULT if name == AUTO else name)
-    if kind is None:
-        raise UnknownEngine(f"{name!r} is not a topic engine; known are {', '.join((AUTO, *ENGINES))}")
-    engine: TopicEngine[Any] = kind(dialect)
-    return engine
 
 
 def footprint_bytes(root: object, closed: tuple[type, ...] = (), without: type | tuple[type, ...] = ()) -> int:

@@ -337,7 +337,7 @@ def test_one_off_keys_leave_nothing() -> None:
     seen_most = 0
     for number in range(20_000):
         assert not cache.offer(f"{rng.random()}.{number}", ("q",)).live
-        sights = len(cache._admission._sights) + len(cache._admission._old_sights)
+        sights = len(cache._sights) + len(cache._old_sights)
         seen_most = max(seen_most, sights)
         assert not (cache.bypassed and sights)
     assert (len(cache.entries), cache.used_bytes) == (0, 0)
