@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final
+from typing import Final, NamedTuple
 
 from starlette.datastructures import Headers
 
@@ -134,17 +134,12 @@ def credentials_of(header: str) -> tuple[str, bytes] | None:
         return None
 
 
-@dataclass(slots=True)
-class LoginSession:
+class LoginSession(NamedTuple):
     """One session. Units: seconds of a clock that never goes back."""
 
     user: User
     began_s: float
     used_s: float
-
-    def use(self, now_s: float) -> None:
-        """Record the time of a request."""
-        self.used_s = now_s
 
 
 class LoginSessions:
@@ -182,9 +177,7 @@ class LoginSessions:
         session = self._sessions.pop(key, None)
         if session is None or self._ended(session, now_s):
             return None
-        if use:
-            session.use(now_s)
-        self._sessions[key] = session
+        self._sessions[key] = session._replace(used_s=now_s) if use else session
         return self._users.get(session.user.name)
 
     def end(self, token: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from broker.administration.administration import Administration
 from broker.administration.deciding import count_all
+from broker.administration.slices import in_slices
 from broker.core.queue.consumer import Consumer
 from broker.core.queue.queue import Queue
 from broker.core.session.connection import SessionOfConnection
@@ -172,12 +173,7 @@ def offline_rows(administration: Administration) -> Iterator[Row]:
 
 async def gather(rows: Iterable[Row]) -> list[Row]:
     """Return the rows, yielding to the loop from time to time."""
-    gathered: list[Row] = []
-    for row in rows:
-        gathered.append(row)
-        if len(gathered) % ROWS_AT_ONCE == 0:
-            await asyncio.sleep(0)
-    return gathered
+    return [row async for row in in_slices(rows, ROWS_AT_ONCE)]
 
 
 def queue_listed(vhost: Vhost, queue: Queue) -> Row:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
+from broker.administration.slices import in_slices
 from broker.core.auth.permissions import Kind
 from broker.core.auth.users import User
 from broker.core.message.message import Message
@@ -50,10 +51,9 @@ async def list_retained(broker: OperatedBroker, asked: ListRetained, _asker: Ask
     now_ms = vhost.ports.clock.now_ms
     body_bytes = min(asked.body_bytes, BODIES_BYTES_MAX // asked.limit)
     rows: list[dict[str, Any]] = []
-    for start in range(0, min(len(keys), asked.limit), PORTION):
+    async for start in in_slices(range(0, min(len(keys), asked.limit), PORTION), 1):
         messages = await _read(retainer, keys[start : min(start + PORTION, asked.limit)])
         rows += [_row(retainer, message, now_ms, body_bytes) for message in messages]
-        await asyncio.sleep(0)
     rows.sort(key=lambda row: str(row["topic"]))
     return {
         "rows": rows,
@@ -68,10 +68,8 @@ async def delete_retained(broker: OperatedBroker, asked: OfRetained, _asker: Ask
     vhost = broker.vhost(asked.vhost)
     retainer, committer = _retainer(vhost), broker.engine(vhost).committer
     keys = await _found(retainer, asked.filter, None)
-    for number, key in enumerate(keys, 1):
+    async for key in in_slices(keys, PORTION):
         retainer.keep(key, b"", b"")
-        if number % PORTION == 0:
-            await asyncio.sleep(0)
     _log.info("retained.deleted", vhost=vhost.name, filter=asked.filter, messages=len(keys))
     await committer.drain()
     return {"messages": len(keys)}
