@@ -613,8 +613,7 @@ class Queue(LevelOwner):
         for key in (self, ("unused", self), ("limits", self)):
             self._ports.deadlines.cancel(key)
         self._ports.retire(self)
-        if not self.kept:
-            self._let_go()
+        self._let_go()
         return count
 
     def _let_go(self) -> None:
