@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import secrets
@@ -22,6 +21,7 @@ from broker.manage.client import ApiClient
 from broker.manage.origin import PAGE, host_and_port
 from broker.manage.refusal import HttpRefused, LoginRefused
 from broker.settings.access import Http
+from broker.tasks import called_back
 
 CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="RabbitMQ Management"'),)  # clients of its API look for it
 REFUSED: Final = "the login was refused; the broker's log says why"
@@ -74,14 +74,9 @@ class HttpLogin:
 
         Raises: HttpRefused (401).
         """
-        waiting: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-
-        def decided_as(verdict: Verdict) -> None:
-            if not waiting.done():  # else the request was cancelled meanwhile
-                waiting.set_result(verdict)
-
-        self._logins.decide_basic(name, password, client.peer, decided_as, client.gone)
-        decided = await waiting
+        decided: Verdict = await called_back(
+            lambda told: self._logins.decide_basic(name, password, client.peer, told, client.gone)
+        )
         if isinstance(decided, Refused):
             _log.warning("http.login_refused", conn=client.peer.name, reason=decided.reason)
             raise refused(headers, decided.shown or REFUSED, shown=decided.shown)

@@ -261,7 +261,7 @@ def policy_rows(vhost: Vhost, *, operator: bool) -> Iterator[Row]:
         yield picked({**row, "apply_to": row["apply-to"]}, POLICY)
 
 
-LISTINGS: Final[dict[str, Operation[Any]]] = {
+OPERATIONS: Final[dict[str, Operation[Any]]] = {
     "list_queues": Operation(list_queues, ListQueues, tag=MONITORING),
     "list_exchanges": _of_vhosts(
         lambda vhost: (exchange_listed(vhost, one) for one in list(vhost.exchanges.values())), MONITORING

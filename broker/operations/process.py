@@ -179,7 +179,7 @@ def zmq(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> list[dict[str
     return found
 
 
-PROCESS_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+OPERATIONS: Final[dict[str, Operation[Any]]] = {
     "health": Operation(health, Nothing, tag=MONITORING),
     "status": Operation(status, Nothing, tag=MONITORING),
     "reload": Operation(reload, Nothing),

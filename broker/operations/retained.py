@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Final
 
 from broker.administration.slices import in_slices
@@ -18,6 +19,7 @@ from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OperationRefused, Range, parameters
 from broker.operations.rows import body_fields, properties_row
+from broker.tasks import called_back
 
 _log = get_logger()
 
@@ -96,15 +98,7 @@ async def _found(retainer: Retainer, topic_filter: str, most: int | None) -> lis
 
 async def _read(retainer: Retainer, keys: Sequence[str]) -> list[Message]:
     messages: list[Message] = []
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def end() -> None:
-        if not done.done():  # otherwise the asker has hung up
-            done.set_result(None)
-
-    retainer.read(keys, messages.append, end)
-    await done
-    return messages
+    return await called_back(lambda end: retainer.read(keys, messages.append, partial(end, messages)))
 
 
 def _row(retainer: Retainer, message: Message, now_ms: int, body_bytes: int) -> dict[str, Any]:
@@ -127,7 +121,7 @@ def _may(broker: OperatedBroker, user: User, asked: OfRetained, kind: Kind = "re
     broker.permissions.check(user, broker.vhost(asked.vhost).queue_resource(RETAINED_NAME), kind)
 
 
-RETAINED_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+OPERATIONS: Final[dict[str, Operation[Any]]] = {
     "list_retained": Operation(list_retained, ListRetained, _may),
     "delete_retained": Operation(delete_retained, OfRetained, _may),
 }

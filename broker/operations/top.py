@@ -101,4 +101,4 @@ class TopRow:
                 self.fields["age"] = round(max(0, self._clock.now_ms - oldest_ms) / 1000, 1)
 
 
-TOP_OPERATIONS: Final[dict[str, Operation[Any]]] = {"top": Operation(top, Top, tag=MONITORING)}
+OPERATIONS: Final[dict[str, Operation[Any]]] = {"top": Operation(top, Top, tag=MONITORING)}

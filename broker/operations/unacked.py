@@ -122,4 +122,4 @@ def _row(held: _Held, tag: int, now_ms: int, body_bytes: int) -> dict[str, Any]:
     return row if message is None else row | body_fields(message.body, body_bytes)
 
 
-UNACKED_OPERATIONS: Final[dict[str, Operation[Any]]] = {"unacked": Operation(unacked, Unacked, of_queue("read"))}
+OPERATIONS: Final[dict[str, Operation[Any]]] = {"unacked": Operation(unacked, Unacked, of_queue("read"))}

@@ -89,15 +89,8 @@ def _ends(vhost: Vhost, exchange_name: str, key: str | None) -> Iterator[Queue]:
 
 def _bound(vhost: Vhost, exchange: Exchange) -> Iterator[Any]:
     """Yield everything that is bound to an exchange, or to exchanges that it forwards to, whatever the keys."""
-    reached = {exchange: None}
-    pending = [exchange]
-    for current in pending:  # grows during the loop
+    for current in vhost.router.reachable(exchange):
         yield from (destination for destination in current.bundles if destination not in current.onward)
-        alternate = vhost.exchanges.get(current.alternate) if current.alternate else None
-        for onward in current.onward if alternate is None else (*current.onward, alternate):
-            if onward not in reached:
-                reached[onward] = None
-                pending.append(onward)
 
 
 def _kept(vhost: str, queue: Queue, sources: list[list[str]]) -> dict[str, Any]:
