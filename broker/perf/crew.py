@@ -26,7 +26,7 @@ from broker.perf.outcome import RunTally
 from broker.perf.receiver import Receiver
 from broker.perf.sender import NEVER_NS, Sender
 
-END_LIMIT_S = 5.0
+END_LIMIT_S = 20.0
 _spawn = multiprocessing.get_context("spawn")  # a forked child would inherit the sockets of the bench
 
 Task = Callable[..., None]
@@ -34,11 +34,9 @@ T = TypeVar("T")
 
 STOP: Final = "stop"  # words that the run sends
 DRAIN: Final = "drain"
-LEAVE: Final = "leave"
 CONNECTED: Final = "connected"  # words that a process sends
 TICK: Final = "tick"
 DONE: Final = "done"
-LEFT: Final = "left"
 _DRAIN_EVERY_NS: Final = 20_000_000
 _LONGEST_WAIT_S: Final = 0.5
 _EARLY_NS: Final = 80_000  # a sleeping process wakes late: it is woken early and polls until the timer is due
@@ -87,9 +85,10 @@ class Crew(AbstractContextManager["Crew"]):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for pipe in self._pipes.values():
-            pipe.close()  # a process that still waits for a word ends at end of file
+            pipe.close()  # a process that waits for a word ends at end of file
+        deadline = time.monotonic() + (END_LIMIT_S if kind is None else 0.2)
         for process in self._processes:
-            process.join(END_LIMIT_S if kind is None else 0.2)
+            process.join(max(0.0, deadline - time.monotonic()))
             if process.is_alive():
                 process.kill()
                 process.join()
@@ -231,10 +230,11 @@ def run_crowd(crowd_of: Callable[[T], Crowd], share: T, line: CrewPipe, interval
     begin_ns, stop_ns = line.hear()
     figures = driver.run(begin_ns, interval_ns, stop_ns or NEVER_NS)
     line.tell(DONE, figures | crowd.settle(figures["fault"]))
-    line.await_word(LEAVE)  # the connections close only after the run has taken its last figure of the broker
+    with suppress(EOFError):
+        while True:  # the connections close only after the run has taken its last figure of the broker
+            line.hear()
     for member in crowd.members:
         member.peer.close()
-    line.tell(LEFT)
 
 
 class Driver:

@@ -21,7 +21,7 @@ _ERASE: Final = "\r\x1b[K"
 class RunProgress(AbstractContextManager["RunProgress"]):
     """The progress display of a run; it shows nothing when quiet.
 
-    Invariant: on a terminal each line except those of `say` is overwritten by the next, and erased by `close`.
+    Invariant: on a terminal each line is overwritten by the next, and the last one is erased by `close`.
     """
 
     def __init__(
@@ -59,13 +59,6 @@ class RunProgress(AbstractContextManager["RunProgress"]):
         room = shutil.get_terminal_size().columns - 1  # a wrapped line cannot be overwritten
         self._write(f"{_ERASE}{line[:room]}")
         self._left_open = True
-
-    def say(self, line: str) -> None:
-        """Write a permanent line."""
-        if self._quiet:
-            return
-        self._write(f"{_ERASE if self._left_open else ''}{line}\n")
-        self._left_open = False
 
     def close(self) -> None:
         """Erase the line so that the terminal is free for the next output."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.cli.main import main
+from broker.perf.scenarios import SCENARIOS
 
 NOBODY = "amqp://guest:hush-hush@127.0.0.1:1"
 
@@ -18,7 +19,7 @@ NOBODY = "amqp://guest:hush-hush@127.0.0.1:1"
         (("throughput", "-y", "0", "-D", "5"), "consumer"),
         (("throughput", "-q", "5", "-A", "6"), "--qos 5"),
         (("throughput", "-a", "-A", "6"), "--autoack"),
-        (("throughput", "--pid", "999999999"), "no such process"),
+        *(((scenario, "--pid", "999999999"), "no such process") for scenario in SCENARIOS),
         (("throughput", "-s", "1x"), "size"),
         (("throughput", "-C", "0"), "at least 1"),
         (("throughput", "-q", "65536"), "65535"),
@@ -59,8 +60,6 @@ def test_a_wrong_url_is_told_without_its_password(url: str, capsys: pytest.Captu
 
 def test_every_scenario_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     """-h is the broker's URL, so --help is the help."""
-    from broker.perf.scenarios import SCENARIOS
-
     for name in SCENARIOS:
         with pytest.raises(SystemExit) as left:
             main(["perf", name, "--help"])
