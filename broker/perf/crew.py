@@ -49,23 +49,19 @@ class CrewPipe:
     """A generator process's end of its pipe to the bench."""
 
     def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
+        self.pipe = pipe
 
     def tell(self, word: str, figures: Mapping[str, Any] | None = None) -> None:
         """Report that this process reached a stage."""
-        self._pipe.send((word, dict(figures or {})))
+        self.pipe.send((word, dict(figures or {})))
 
     def fileno(self) -> int:
         """Return the file descriptor for a selector."""
-        return self._pipe.fileno()
-
-    def hear(self) -> Any:
-        """Return the next message from the bench."""
-        return self._pipe.recv()
+        return self.pipe.fileno()
 
     def await_word(self, word: str) -> None:
         """Wait until the bench sends `word`."""
-        while self._pipe.recv() != word:
+        while self.pipe.recv() != word:
             continue
 
 
@@ -145,14 +141,12 @@ def _received(role: str, pipe: Connection) -> tuple[str, dict[str, Any]]:
 def _guarded(task: Task, pipe: Connection, *arguments: object) -> None:
     """Run a task in its process and report its exceptions instead of printing them."""
     line = CrewPipe(pipe)
-    try:
+    with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):  # the bench has ended or is ending
         try:
             task(line, *arguments)
         except (Fault, OSError) as error:
             kind = f"{type(error).__name__}: " if isinstance(error, OSError) else ""
             line.tell("failed", {"error": f"{kind}{error}"})
-    except (EOFError, BrokenPipeError, KeyboardInterrupt):
-        return  # the bench has ended or is ending
 
 
 class Interruption:
@@ -227,12 +221,12 @@ def run_crowd(crowd_of: Callable[[T], Crowd], share: T, line: CrewPipe, interval
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run decides when to stop
     driver = Driver(line, crowd)
     line.tell(CONNECTED)
-    begin_ns, stop_ns = line.hear()
+    begin_ns, stop_ns = line.pipe.recv()
     figures = driver.run(begin_ns, interval_ns, stop_ns or NEVER_NS)
     line.tell(DONE, figures | crowd.settle(figures["fault"]))
     with suppress(EOFError):
         while True:  # the connections close only after the run has taken its last figure of the broker
-            line.hear()
+            line.pipe.recv()
     for member in crowd.members:
         member.peer.close()
 
@@ -333,7 +327,7 @@ class Driver:
         self._arm_all()
 
     def _hear(self) -> None:
-        word = self._line.hear()
+        word = self._line.pipe.recv()
         if word == STOP:
             self._stop()
         elif word == DRAIN:

@@ -32,7 +32,7 @@ class RunProgress(AbstractContextManager["RunProgress"]):
         self._live = self._stream.isatty()
         self._clock = clock
         self._stage = ""
-        self._shared_at: float | None = None
+        self._shared_at = 0.0
         self._left_open = False
 
     def __exit__(self, *_: object) -> None:
@@ -42,8 +42,7 @@ class RunProgress(AbstractContextManager["RunProgress"]):
         """Show the progress of a stage at a readable rate; always show its start and end."""
         now = self._clock()
         every_s = TERMINAL_EVERY_S if self._live else ELSEWHERE_EVERY_S
-        fresh = stage != self._stage
-        if not fresh and done < total and self._shared_at is not None and now - self._shared_at < every_s:
+        if stage == self._stage and done < total and now - self._shared_at < every_s:
             return
         self._stage, self._shared_at = stage, now
         part = f", {share_text(done / total)}" if total else ""

@@ -7,7 +7,7 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from itertools import count
 from typing import Any, Final, cast
@@ -18,7 +18,7 @@ from broker.perf.conductor import Stage, stage
 from broker.perf.faults import BrokenStream, Fault, Refusal, Stalled
 from broker.perf.histogram import Histogram
 from broker.perf.machine import Stopwatch, make_room
-from broker.perf.outcome import cost_figures, document, generator, time_figures, used
+from broker.perf.outcome import RunOutcome, cost_figures, time_figures
 from broker.perf.peer import CALL_LIMIT_S, Address, Ask, Script, answers, closing, next_frame, opening
 from broker.perf.progress import RunProgress
 from broker.perf.result import Figure, Result
@@ -186,19 +186,14 @@ class ScriptedRun:
         self.open.add(talk)
         return talk if await talk.follow(script) else None
 
-    def result(self, figures: dict[str, Figure], failures: Sequence[str], busy_share: float) -> Result:
+    def result(self, figures: dict[str, Figure], failures: list[str], busy_share: float) -> Result:
         """Return the result document, after closing what is still open."""
         for talk in list(self.open):
             talk.end()
-        return document(
-            self.options,
-            self.stage.control.product,
-            self._watch.seconds(),
-            generator=generator(self._watch.cpu_s(), busy_share),
-            process=used(self._outset, self.stage.usage(), 0),
-            figures=figures,
-            failures=tuple(failures),
-        )
+        outcome, watch = RunOutcome(self.stage.progress, self.options.interval), self._watch
+        outcome.seconds, outcome.cpu_s, outcome.busy_share = watch.seconds(), watch.cpu_s(), busy_share
+        outcome.before, outcome.after, outcome.failures = self._outset, self.stage.usage(), failures
+        return self.stage.result(outcome, figures)
 
     def _forget(self, talk: Conversation) -> None:
         self.open.discard(talk)
@@ -238,11 +233,11 @@ class Gathering(ScriptedRun):
 
     async def run(self) -> Result:
         """Return the result. Raises: Fault if no connection could be opened."""
-        options = self.options
-        opens, closes = Histogram(), Histogram()
+        options, opens, closes = self.options, Histogram(), Histogram()
+        wanted = options.connections
         before, watch = self.stage.usage(), Stopwatch()
         opening_all = [partial(self._open, opens)] * options.at_once
-        await self.each(opening_all, options.connections, stage="opening", per_s=options.rate)
+        await self.each(opening_all, wanted, stage="opening", per_s=options.rate)
         open_s, busy_share = watch.seconds(), watch.busy_share()
         opened, after_open = opens.count, self.stage.usage()
         if not opened and self.fault is not None:
@@ -263,7 +258,10 @@ class Gathering(ScriptedRun):
             "opened": Figure(opened, "connections"),
             "held": Figure(held, "connections"),
         }
-        return self.result(figures, self._failures(opened), busy_share)
+        failures = [] if opened == wanted else [f"stopped by Ctrl-C after {opened:,} of {wanted:,} connections"]
+        if self.fault is not None:
+            failures = [f"{opened:,} of {wanted:,} connections opened, {self.lost:,} refused or lost: {self.fault}"]
+        return self.result(figures, failures, busy_share)
 
     async def _open(self, times: Histogram) -> None:
         begun_ns = time.monotonic_ns()
@@ -278,12 +276,6 @@ class Gathering(ScriptedRun):
             if now_s >= tell_s:
                 tell_s += self.options.interval
                 self.stage.progress.show(f"holding {len(self.open):,} connections  {until_s - now_s:.0f} s to go")
-
-    def _failures(self, opened: int) -> list[str]:
-        wanted = self.options.connections
-        if self.fault is None:
-            return [f"stopped by Ctrl-C after {opened:,} of {wanted:,} connections"] if opened < wanted else []
-        return [f"{opened:,} of {wanted:,} connections opened, {self.lost:,} refused or lost: {self.fault}"]
 
 
 def add_churn(commands: Any) -> None:

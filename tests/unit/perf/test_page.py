@@ -194,8 +194,8 @@ def test_a_generator_that_held_up_the_run_is_seen() -> None:
         {"intervals": (Interval(0.0, 5),)},
         {"intervals": (Interval(1.0),)},
         {"figures": {}, "failures": ("the broker closed the socket",)},
-        {"latency_us": Latency(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)},
-        {"latency_us": Latency(3, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)},
+        {"latency_us": Latency(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, ((100.0, 0.0),))},
+        {"latency_us": Latency(3, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, ((100.0, 1.0),))},
     ],
 )
 def test_a_page_is_made_of_whatever_there_is(changes: dict[str, Any]) -> None:
