@@ -17,7 +17,7 @@ from broker.core.queue.level import Level
 from broker.core.queue.level_owner import LevelOwner
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
-from broker.core.topology.changes import Change, Journal, LocalJournal
+from broker.core.topology.changes import Change, Journal
 from broker.core.vhost import Vhost
 from broker.core.vhost_limits import VhostLimits
 from broker.delivery.committer import Committer, EngineCommitter
@@ -136,7 +136,7 @@ class LocalParts:
     producers = Producers
     level_of = Level
     committer = Committer
-    journal = LocalJournal
+    journal = Journal
     kind_of = staticmethod(kind_of)
     messages = LocalMessages
 

@@ -36,8 +36,8 @@ MOST = {
     "broker/testing": (6, 700),
     "broker/vhosts": (4, 600),
     "broker/zeromq": (7, 1_200),
-    "bench": (56, 8_350),
-    "demo": (15, 2_000),
+    "bench": (56, 8_000),
+    "demo": (15, 1_950),
     "tools": (25, 2_900),
 }
 """By folder: the most Python files and lines that it may have. Lower a row when the folder has shrunk."""
