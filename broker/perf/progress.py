@@ -21,7 +21,7 @@ _ERASE: Final = "\r\x1b[K"
 class RunProgress(AbstractContextManager["RunProgress"]):
     """The progress display of a run; it shows nothing when quiet.
 
-    Invariant: on a terminal each line is overwritten by the next, and the last one is erased by `close`.
+    Invariant: on a terminal each line is overwritten by the next, and the last one is erased at exit.
     """
 
     def __init__(
@@ -36,7 +36,9 @@ class RunProgress(AbstractContextManager["RunProgress"]):
         self._left_open = False
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """Erase the line so that the terminal is free for the next output."""
+        if self._left_open:
+            self._write(_ERASE)
 
     def share(self, stage: str, done: int, total: int) -> None:
         """Show the progress of a stage at a readable rate; always show its start and end."""
@@ -58,12 +60,6 @@ class RunProgress(AbstractContextManager["RunProgress"]):
         room = shutil.get_terminal_size().columns - 1  # a wrapped line cannot be overwritten
         self._write(f"{_ERASE}{line[:room]}")
         self._left_open = True
-
-    def close(self) -> None:
-        """Erase the line so that the terminal is free for the next output."""
-        if self._left_open:
-            self._write(_ERASE)
-            self._left_open = False
 
     def _write(self, text: str) -> None:
         self._stream.write(text)

@@ -32,6 +32,11 @@ NOBODY = "amqp://guest:hush-hush@127.0.0.1:1"
         (("routing", "--bindings", "6M"), "at most"),
         (("backlog", "-x", "0"), "publisher"),
         (("throughput", "-f", "hot"), "invalid choice"),
+        (("connections", "-n", "0"), "argument -n/--connections: '0' is not a number such as 1000 or 10k, at least 1"),
+        (("connections", "--heartbeat", "1.5"), "argument --heartbeat: '1.5' is not whole seconds up to 65535"),
+        (("connections", "-X", "65536"), "argument -X/--channels: '65536' is more than 65535"),
+        (("churn",), "the following arguments are required: KIND"),
+        (("churn", "exchanges"), "argument KIND: invalid choice: 'exchanges'"),
     ],
 )
 def test_what_cannot_be_is_told_in_one_line(
