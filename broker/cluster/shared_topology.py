@@ -49,11 +49,7 @@ class SharedTopology:
     """
 
     def __init__(
-        self,
-        database: Database,
-        *,
-        flushed: Callable[[], Awaitable[None]],
-        fail: Callable[[BaseException], None],
+        self, database: Database, *, flushed: Callable[[], Awaitable[None]], fail: Callable[[BaseException], None]
     ) -> None:
         """Take the arguments of the TopologyLog."""
         self._database = database

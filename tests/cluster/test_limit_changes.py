@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import aio_pika
+import pika
 import pytest
 from aio_pika.exceptions import DeliveryError
 from pika.exceptions import NackError
 
 from broker.cli.control_client import ask
+from tests.broker_process import BrokerProcess
 from tests.cluster.two_nodes import Nodes
 from tests.deadline import DEADLINE_S, wait_until
 
@@ -116,27 +118,24 @@ def test_each_confirmed_message_is_there_and_no_refused_one(nodes: Nodes, name: 
     assert sorted(dead) == (sorted(refused) if kind == "buried" else [])
 
 
-def test_a_policy_that_a_start_brings_limits_the_queues(nodes: Nodes, name: str, tmp_path: Path) -> None:
-    """So many queues that no sweep has reached all of them when the node stores their limits."""
-    node, folder = nodes.by_name["a"], nodes.by_name["b"].folder
-    ask(
-        folder,
-        "import_definitions",
-        definitions={"queues": [{"name": f"{name}-{n}", "vhost": "/"} for n in range(300)]},
-    )
+def test_a_policy_that_a_start_brings_limits_the_queues(tmp_path: Path, postgres_url: str, schema: str) -> None:
+    """There are so many queues that no sweep has reached all of them when the node stores their limits."""
+    environment = {"SLOTMQ_CLUSTER__SCHEMA_NAME": schema}
+    node = BrokerProcess(tmp_path / "a", "--cluster", postgres_url, "--node", "a", environment=environment).start()
+    queues = [{"name": f"q{number}", "vhost": "/"} for number in range(3000)]
+    ask(node.folder, "import_definitions", definitions={"queues": queues})
+    node.terminate()
     definition = {"max-length": 1, "overflow": "reject-publish"}
-    policy = {"vhost": "/", "name": "limit", "pattern": f"^{name}-", "definition": definition, "apply-to": "queues"}
+    policy = {"vhost": "/", "name": "limit", "pattern": "^q", "definition": definition, "apply-to": "queues"}
     path = tmp_path / "definitions.json"
     path.write_text(json.dumps({"policies": [policy]}))
-    node.terminate()
     node.environment["SLOTMQ_SERVER__LOAD_DEFINITIONS"] = str(path)
-    try:
-        node.start()
-        channel = nodes.channel("b", confirms=True)
-        for number in (0, 150, 299):
-            channel.basic_publish("", f"{name}-{number}", b"1")
-            with pytest.raises(NackError):
-                channel.basic_publish("", f"{name}-{number}", b"2")
-    finally:
-        del node.environment["SLOTMQ_SERVER__LOAD_DEFINITIONS"]
-        ask(folder, "delete_policy", name="limit")
+    node.start()
+    channel = pika.BlockingConnection(pika.URLParameters(node.address.url)).channel()
+    channel.confirm_delivery()
+    for number in (0, 1500, 2999):
+        channel.basic_publish("", f"q{number}", b"1")
+        with pytest.raises(NackError):
+            channel.basic_publish("", f"q{number}", b"2")
+    channel.connection.close()
+    node.terminate()
