@@ -57,7 +57,7 @@ class SharedLevels:
         """Return a level by its number, creating it if another node was the first to use it."""
         level = self.by_number.get(number)
         if level is None and (lowest := self.by_number.get(number & QUEUE_NUMBERS)) is not None:
-            lowest.queue.use_level(number)
+            lowest.queue.level_numbered(number)
             level = self.by_number.get(number)
         return level
 

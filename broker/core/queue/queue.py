@@ -125,9 +125,6 @@ class Queue(QueueHead):
         take.
         """
 
-    def note_made(self) -> None:
-        """Handle the creation of the queue, which other brokers share, by a client of this broker."""
-
     def counts(self) -> tuple[int, int]:
         """Return the numbers of ready messages and of consumers, for an answer to a client."""
         return self.ready, len(self.consumers)
@@ -231,17 +228,14 @@ class Queue(QueueHead):
 
     def level_numbered(self, number: int) -> Level | None:
         """Return the level with the queue's own number or one of its levels' numbers, creating it if necessary."""
+        if self.deleted:
+            return None
         priority = (number >> LEVEL_SHIFT) - 1
         if priority < 0:
             return self.level
         if priority == HOLDING_PRIORITY:
             return self.hold().level
         return self.level_at(priority) if self.strict and priority <= PRIORITY_MAX else None
-
-    def use_level(self, number: int) -> None:
-        """Create the level with a number, if the queue may have it and does not have it yet."""
-        if not self.deleted:
-            self.level_numbered(number)
 
     @property
     def numbers(self) -> Sequence[int]:
