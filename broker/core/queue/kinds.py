@@ -202,16 +202,8 @@ class TapQueue(KeptQueue):
         )
 
 
-class RecoveredQueue(Queue):
-    """The messages of a queue whose declaration was lost. Clients use it like any other queue."""
-
-    recovered = True
-
-
-def kind_of(name: str, recovered: bool) -> type[Queue]:
-    """Return the class of a queue by its name; `recovered` means that its declaration was lost. No client can declare
-    the names of internal queues.
-    """
+def kind_of(name: str) -> type[Queue]:
+    """Return the class of a queue by its name. No client can declare the names of internal queues."""
     if is_holding_name(name):
         return HoldingQueue
     if name.startswith(HISTORY_PREFIX):
@@ -224,4 +216,4 @@ def kind_of(name: str, recovered: bool) -> type[Queue]:
         return TapQueue
     if name.startswith(STREAM_PREFIX):
         return OverlayQueue
-    return RecoveredQueue if recovered else Queue
+    return Queue

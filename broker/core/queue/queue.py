@@ -43,12 +43,11 @@ class Queue(QueueHead):
     """
 
     __slots__ = ("_silent_until_ms", "arguments", "auto_delete", "duplicates", "exclusive_owner", "failures",
-                 "had_consumers", "number", "operator_policy", "plain", "policy")  # fmt: skip
+                 "had_consumers", "number", "operator_policy", "plain", "policy", "recovered")  # fmt: skip
 
     plain: bool
     kept: bool = False  # it is internal: no policy applies, and nothing is published to its name
     persists_all: bool = False  # a durable queue records its messages whatever their delivery mode
-    recovered: bool = False  # its declaration was lost: no policy applies, so that no message is dropped
     holds: str = ""  # what the broker keeps in it
     is_overlay: bool = False  # its messages are for other brokers; messages from other brokers do not enter it
 
@@ -63,6 +62,7 @@ class Queue(QueueHead):
         self.auto_delete = declaration.auto_delete
         self.arguments = arguments
         self.number = number = declaration.number
+        self.recovered = declaration.recovered  # its declaration was lost: no policy applies, no message is dropped
         self.had_consumers = False
         self.failures = 0  # workers that failed while they served it
         self.policy: str | None = None

@@ -144,7 +144,7 @@ class Queues(dict[str, Queue]):
     def add(self, declaration: QueueDeclaration) -> Queue:
         """Create a queue with a number that is never reused, without journaling it."""
         name, exclusive_owner = declaration.name, declaration.exclusive_owner
-        queue = self._ports.kind_of(name, declaration.recovered)(declaration, self._ports)
+        queue = self._ports.kind_of(name)(declaration, self._ports)
         self.reserve_numbers(queue.number + len(queue.levels))
         self[name] = queue
         self._kept += queue.kept
