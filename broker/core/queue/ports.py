@@ -43,7 +43,8 @@ class QueuePorts(Generic[S, Q]):
     expired.
 
     Makers: ``kind_of`` returns the class of a new queue by its name. ``level_of`` creates each level of a queue, given
-    its priority, its number, and whether a durable one persists all messages; ``holding_of`` creates the `Holding` of a queue and a level.
+    its priority, its number, and whether a durable one persists all messages; ``holding_of`` creates the `Holding` of a
+    queue and a level.
     """
 
     store: VhostStore

@@ -34,8 +34,8 @@ class SessionOfChannel:
     """The session of a channel: one object per AMQP class, and further ones for rarely used features, created on first
     use.
 
-    Invariant: `transactions` is set on a transactional channel, `replies` and `link` on one that consumes direct replies
-        or a link of the overlay. `publish` and `publish_run` are the publisher's own methods, so a publish costs no second
+    Invariant: `transactions` is set on a transactional channel, `replies` and `link` on one that consumes replies or a
+        link of the overlay. `publish` and `publish_run` are the publisher's own methods, so a publish costs no second
         call; on a transactional channel they are those of `transactions`, as are the acknowledgements of `settling`.
         `rewired` is called after the change.
     """
