@@ -162,9 +162,7 @@ def test_ranges_plan_fewer_tasks_and_a_frame_keeps_no_filter(spark: SparkSession
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     assert plain.where("offset < 11").union(plain).count() == 410
 
-    octets = bytearray(folder.slot_path(2).read_bytes())
-    octets[octets.index(b"77...")] ^= 1
-    folder.slot_path(2).write_bytes(octets)
+    folder.damage(2, b"77...")
     with pytest.raises(Exception, match="slot 2 of tap 'audit' in vhost '/': 1 of 50 rows cannot be read") as refused:
         plain.count()
     assert "SlotDamaged" in str(refused.value).splitlines()[1]  # after Spark's own line about the worker's message

@@ -11,7 +11,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -272,7 +272,7 @@ class LakeTarget:
     """The lake into which tasks copy slots; it is pickled into them.
 
     Shapes: `path` is the broker's data folder, from any working folder, or else `url` is set; `skip` holds by vhost and
-        tap the last seal that the lake had before the archive; tests set `disk` and `open_slot`.
+        tap the last seal that the lake had before the archive; tests set `disk`.
     """
 
     lake: LakePlace
@@ -281,7 +281,6 @@ class LakeTarget:
     url: str | None = None
     skip: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     disk: Disk | None = None
-    open_slot: Callable[[SlotHandle], SlotView] | None = None
 
     def copy(self, slots: Slots) -> Copied:
         """Copy slots, in a task; return the report for the commit. Raises: PipelineFault."""
@@ -289,8 +288,11 @@ class LakeTarget:
             wanted = [slot for slot in slots if slot.seal > self.skip.get(slot.vhost, {}).get(slot.queue, 0)]
             if not wanted:
                 return Copied()
-            opening = self.open_slot or partial(open_handle, open_catalog(self.path, self.url))
-            with SlotCopy(self.disk or self.lake.disk(), self.lake.root, self.query, opening) as copy:
+            disk = self.disk or self.lake.disk()
+            with (
+                closing(open_catalog(self.path, self.url)) as catalog,
+                SlotCopy(disk, self.lake.root, self.query, partial(open_handle, catalog)) as copy,
+            ):
                 copy.copy(sorted(wanted, key=lambda one: (one.vhost, one.queue, one.first)))
                 return copy.finish()
 

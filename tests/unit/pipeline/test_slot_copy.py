@@ -160,10 +160,7 @@ def test_what_cannot_be_read_goes_aside_with_its_reason(folder: SlotFolder, tmp_
     for at in range(3):
         folder.add_slot("audit", numbered(10, start=10 * at, body_bytes=40))
     for seal, mark in ((1, b"3" + b"." * 39), (2, b'"queue"')):
-        path = folder.slot_path(seal)
-        block = bytearray(path.read_bytes())
-        block[block.index(mark)] ^= 1
-        path.write_bytes(block)
+        folder.damage(seal, mark)
     done = copied(folder, tmp_path)
     assert (done.rows, done.bad, done.slots, *done.seals.values()) == (19, 11, 3, (1, 3))
     [file] = done.files
