@@ -62,7 +62,6 @@ class Progress:
         self.job = job
         self.slots = 0
         self.rows = 0
-        self.bytes = 0
         self.lag: Lag | None = None
         self._stream = sys.stderr if stream is None else stream
         self._quiet = quiet
@@ -78,12 +77,11 @@ class Progress:
             self._status = console.status(job, refresh_per_second=REFRESHES_PER_S)
             self._status.start()
 
-    def add(self, *, slots: int = 0, rows: int = 0, bytes_: int = 0, lag: Lag | None = None) -> None:
+    def add(self, *, slots: int = 0, rows: int = 0, lag: Lag | None = None) -> None:
         """Count the work since the last call, and show it if due."""
         with self._lock:
             self.slots += slots
             self.rows += rows
-            self.bytes += bytes_
             if lag is not None:
                 self.lag = lag
             self._tell()

@@ -182,10 +182,7 @@ def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progr
                 began_s = time.monotonic()
                 taken = take()
                 totals = run.step()
-                progress.add(
-                    slots=totals.slots - progress.slots, rows=totals.rows - progress.rows,
-                    bytes_=totals.slot_bytes - progress.bytes, lag=totals.lag,
-                )  # fmt: skip
+                progress.add(slots=totals.slots - progress.slots, rows=totals.rows - progress.rows, lag=totals.lag)
                 if options.follow:
                     run.tend()
                     stop.wait(options.every_s - (time.monotonic() - began_s))

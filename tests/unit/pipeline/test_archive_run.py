@@ -314,7 +314,7 @@ def test_an_archive_that_another_one_outran_leaves_no_cursors(world: World, monk
 
 
 def test_the_progress_of_an_archive_counts_its_batches(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slots, rows and bytes of all batches are shown, each once."""
+    """Slots and rows of all batches are shown, each once."""
     monkeypatch.setattr(job, "open_catalog", lambda *_: world.catalog)
     monkeypatch.setattr(job, "run_tasks", lambda _spark, work, items: [work(item) for item in items])
     progress = Progress("archive", quiet=True)
@@ -322,7 +322,7 @@ def test_the_progress_of_an_archive_counts_its_batches(world: World, monkeypatch
     options = job.ArchiveOptions(lambda: spark, world.lake.place.root, path=str(world.folder.path), batch_bytes=1)
     values = job.run_archive(options, progress).values
     assert (values["batches"], progress.slots, progress.rows) == (3, 3, 30)
-    assert progress.bytes == values["slot_bytes"] > 0
+    assert values["slot_bytes"] > 0
 
 
 def test_an_archive_goes_on_beside_taps_that_its_lake_had_from_another(world: World) -> None:
