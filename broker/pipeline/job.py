@@ -267,11 +267,14 @@ def path_argument(text: str) -> Path:
 
 
 def spark_of(arguments: argparse.Namespace) -> SparkSession:
-    """Return the session that `carry_out` chose. Raises: JobFailed (NO_JAVA)."""
+    """Return the session that `carry_out` chose; on a server it ends with this process. Raises: JobFailed (NO_JAVA)."""
     chosen: SessionChoice = arguments.session
     conf = dict(arguments.conf)
     if chosen.server is not None:
-        return chosen.connect(conf)
+        (SparkLog.current or SparkLog.begin()).take_python_loggers()
+        made = connect(chosen.server, conf)
+        atexit.register(made.stop)
+        return made
     from broker.pipeline.spark.session import session
 
     if arguments.driver_memory:
@@ -328,14 +331,6 @@ class SessionChoice:
         if self.server is None:
             return f"session: Spark of its own ({self.why})"
         return f"session: {self.server}{', started now' if self.started else ''}"
-
-    def connect(self, conf: Mapping[str, str]) -> SparkSession:
-        """Return a session on the server, which ends with this process. Raises: JobFailed."""
-        assert self.server is not None
-        (SparkLog.current or SparkLog.begin()).take_python_loggers()
-        made = connect(self.server, conf)
-        atexit.register(made.stop)
-        return made
 
 
 def choose(arguments: argparse.Namespace) -> SessionChoice:
