@@ -203,16 +203,8 @@ def test_slots_and_bindings_without_a_running_broker(
     for _ in range(3):
         folder.add_slot("t", [TapMessage(b"x", "a"), TapMessage(b"y", "b")])
     (tmp_path / "bindings.csv").write_text("air,#,all\nair,flight.#,all\n")
-    words = [
-        "--lake",
-        str(tmp_path / "lake"),
-        "--path",
-        str(tmp_path / "data"),
-        "-o",
-        str(tmp_path / "r.html"),
-        "--json",
-    ]
-    assert main(["pipeline", "report", *words, "--bindings", str(tmp_path / "bindings.csv")]) == 0
+    words = f"--lake {tmp_path}/lake --path {tmp_path}/data -o {tmp_path}/r.html --bindings {tmp_path}/bindings.csv"
+    assert main(["pipeline", "report", *words.split(), "--json"]) == 0
     said = capsys.readouterr()
     values = json.loads(said.out)
     assert "no broker" in said.err
