@@ -101,7 +101,6 @@ class Cell:
         return {"hits": hits / len(sample), "visited": (self.engine.visited - before) / len(sample)}
 
     def lap(self) -> Figures:
-        """Match the next slice of keys."""
         took_s = self.runner.lap()
         return {"us": took_s / self.runner.batch * 1e6, "keys": self.runner.batch}
 

@@ -74,7 +74,7 @@ class Engine(TurnEngine):
         self._stops = False
         self.retired = False  # the vhost is deleted or offline, so no new reads of its store may begin
         self._alarm: asyncio.TimerHandle | None = None
-        self.deadlines = Deadlines(self._arm)
+        self.deadlines = Deadlines(turn, self._arm)
         self.recovered_clean = False
         self._checkpoint_at = loop.time()
         self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
@@ -93,7 +93,6 @@ class Engine(TurnEngine):
             moments=self.reader.moments,
             fetch=self.reader.fetch,
             measure=self.reader.measure,
-            clock=turn,
             deadlines=self.deadlines,
             keep_poisoned=settings.amqp.keep_poisoned,
             window_messages=settings.slots.window_messages,

@@ -15,7 +15,7 @@ from broker.core.queue.kinds import kind_of
 from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
-from broker.core.topology.changes import Change, Journal, LocalJournal
+from broker.core.topology.changes import Change, Journal
 from broker.core.vhost import Vhost
 from broker.core.vhost_limits import VhostLimits
 from broker.delivery.committer import Committer, EngineCommitter
@@ -94,7 +94,7 @@ class LocalParts:
     producers: Callable[..., Producers] = Producers
     level_of: Callable[..., Level] = Level
     committer: Callable[..., EngineCommitter] = Committer
-    journal: Callable[..., Journal] = LocalJournal
+    journal: Callable[..., Journal] = Journal
     kind_of: Callable[[str, bool], Callable[..., Queue]] = staticmethod(kind_of)
     messages: Callable[..., LocalMessages] = LocalMessages
 

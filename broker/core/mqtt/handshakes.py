@@ -10,11 +10,10 @@ from typing import Final
 
 from broker.amqp.content_header import facts_of
 from broker.amqp.header_edit import encode_header
-from broker.core.message.message import Envelope, Message
+from broker.core.message.message import Envelope, Message, new_message
 from broker.core.mqtt.places import Place, read_all
 from broker.core.mqtt.session import MqttSession
-from broker.core.publishing.posting import charge_bytes
-from broker.core.queue.memory_queue import HANDSHAKES_NAME
+from broker.core.queue.kinds import HANDSHAKES_NAME
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.mqtt.packets import PUBCOMP, PUBREL
@@ -101,13 +100,13 @@ class Handshakes:
     def _record(self, body: bytes, expiry_s: int) -> Place:
         queue, ports = self._queue, self.vhost.ports
         if queue is None or queue.deleted:
-            queue = self._queue = self.vhost.queues.add_memory(HANDSHAKES_NAME, {}, durable=True)
+            queue = self._queue = self.vhost.queues.own(HANDSHAKES_NAME)
         if expiry_s != self._expiry_s or len(body) != int.from_bytes(self._header[4:12], "big"):
             self._expiry_s = expiry_s
             self._header = encode_header({"delivery_mode": 2, "expiration": str(expiry_s * 1000)}, len(body))
         header = self._header
         envelope = Envelope("", HANDSHAKES_NAME)
-        message = Message(envelope, header, body, charge_bytes(header, body, 1), facts_of(header), ports.clock.now_ms)
+        message = new_message(envelope, header, body, facts_of(header), ports.clock.now_ms)
         slot, index = ports.accept(message, queue.level, 0, b"")
         return Place(slot, slot.first + index)
 

@@ -13,11 +13,10 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from broker.amqp.content_header import facts_of
-from broker.core.message.message import Envelope, Message
+from broker.core.message.message import Envelope, Message, new_message
 from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.places import Place, read_all
-from broker.core.publishing.posting import charge_bytes
-from broker.core.queue.memory_queue import RETAINED_NAME
+from broker.core.queue.kinds import RETAINED_NAME
 from broker.core.queue.queue import Queue
 from broker.core.session.client import SessionClient
 from broker.core.vhost import Vhost
@@ -125,17 +124,15 @@ class RetainedMessages:
             if not body:
                 return
             self._clear()
-            queue = self._queue = self.vhost.queues.add_memory(RETAINED_NAME, {}, durable=True)
+            queue = self._queue = self.vhost.queues.own(RETAINED_NAME)
         level = queue.level
         older = self._find(key)
         if older is None and not body:
             return
         with ports.transaction():
             if body:
-                charge = charge_bytes(header, body, 1)
-                message = Message(
-                    Envelope(self._mapping.exchange, key), header, body, charge, facts_of(header), ports.clock.now_ms
-                )
+                envelope = Envelope(self._mapping.exchange, key)
+                message = new_message(envelope, header, body, facts_of(header), ports.clock.now_ms)
                 slot, index = ports.accept(message, level, 0, b"")
             if older is not None:
                 self._take_away(key)
