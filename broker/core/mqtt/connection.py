@@ -107,9 +107,7 @@ class FilterRequest:
             self._codes.append(qos)
             if subscription.retain_handling == ALWAYS or (subscription.retain_handling == IF_NEW and is_new):
                 self.wanted.append((session.queue_name(qos), key))
-        except PacketError as error:
-            self._refuse(error.reason_code, error.text)
-        except ChannelError as error:
+        except (PacketError, ChannelError) as error:
             self._refuse(*reason_of(error))
 
     def unsubscribe(self, topic_filter: str) -> None:
@@ -120,9 +118,7 @@ class FilterRequest:
             session = self._session
             ended = session.unshare(shared_name(share, unshared)) if share else session.unsubscribe(key)
             self._codes.append(SUCCESS if ended else NO_SUBSCRIPTION)
-        except PacketError as error:
-            self._refuse(error.reason_code, error.text)
-        except ChannelError as error:
+        except (PacketError, ChannelError) as error:
             self._refuse(*reason_of(error))
 
     def _refuse(self, reason_code: int, text: str) -> None:
