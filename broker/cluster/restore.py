@@ -63,9 +63,7 @@ async def restore(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[s
 
 
 async def _wait_for_death(connection: asyncpg.Connection, schema: str) -> Beats:
-    """Wait for longer than the leases of all members to ensure that none of them is alive, and return their heartbeats.
-    Raises: BackupRefused if one is alive.
-    """
+    """Wait until the leases of all members have ended, and return their heartbeats. Raises: BackupRefused."""
     if not any(table.name == "beat" for table in await tables_of(connection, schema)):
         return {}
     first = await _beats(connection)

@@ -25,9 +25,7 @@ from broker.routing.exchange import Exchange
 
 
 class ForeignOwner(NamedTuple):
-    """The owner of an exclusive queue in the log: a connection of another node, or one that has ended. No session
-    equals it, so its queues are locked.
-    """
+    """A connection of another node, or one that has ended: it owns an exclusive queue, which no session can use."""
 
     node: str
     epoch: int

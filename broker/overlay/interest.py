@@ -288,9 +288,7 @@ class Interest:
     # ---- changes -----------------------------------------------------------------------------------------------------
 
     def _locate(self, leaf: str, node: str) -> None:
-        """Update the tree node through which a leaf is reached, after one of them has listed or dropped it. If there
-        are several, as after a leaf has moved, choose the latest that can reach it.
-        """
+        """Update the tree node through which a leaf is reached: of several, the latest that can reach it."""
         if leaf not in self._nodes and leaf in self._times[node]:
             self._nodes[leaf] = node
             return

@@ -205,9 +205,7 @@ class Leaf(LogicalBroker):
         return deliveries
 
     def take_replaced(self) -> list[StreamName]:
-        """Return the stream incarnations replaced by newer ones since the last call. Their positions can be dropped
-        once those of the newer ones are recorded.
-        """
+        """Return the replaced incarnations since the last call; record the new ones before dropping their positions."""
         replaced, self._replaced = self._replaced, []
         return replaced
 

@@ -7,7 +7,7 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.overlay.aggregation import pattern_of
-from broker.overlay.packets import Space, Vector
+from broker.overlay.packets import Space, StreamName, Vector
 from broker.overlay.virtual_time import NO_VECTOR
 from broker.routing.pattern import split_words, words_match
 
@@ -118,9 +118,7 @@ def _leaf_fields(driver: LeafDriver) -> Row:
         )
     received = [
         {
-            "leaf": stream.leaf,
-            "vhost": stream.space.vhost,
-            "exchange": stream.space.exchange,
+            **_stream_fields(stream),
             "position": sink.position,
             "reached": sink.reached,
             "lag": max(0, sink.reached - (sink.position or 0)),
@@ -132,12 +130,14 @@ def _leaf_fields(driver: LeafDriver) -> Row:
     return {"streams": streams, "received": received, **counts}
 
 
+def _stream_fields(stream: StreamName) -> Row:
+    return {"leaf": stream.leaf, "vhost": stream.space.vhost, "exchange": stream.space.exchange}
+
+
 def _inner_fields(inner: Inner) -> Row:
     passing = [
         {
-            "leaf": stream.leaf,
-            "vhost": stream.space.vhost,
-            "exchange": stream.space.exchange,
+            **_stream_fields(stream),
             "reached": forwarding.reached,
             "from": forwarding.came_from,
         }

@@ -18,7 +18,6 @@ from broker.overlay.packets import Conjunction, Space, StreamName
 from broker.overlay.peers import Outgoing
 from broker.overlay.sink import Delivery
 from broker.overlay.source import LeafState
-from broker.overlay_node.binding_interest import StartPoint
 from broker.overlay_node.exchange_log import ExchangeLog
 from broker.overlay_node.leaf_file import LeafFile
 from broker.overlay_node.vhost_overlay import VhostOverlay
@@ -369,13 +368,11 @@ class LeafDriver:
             if held is not None:
                 held.overlay.ingress.drop(stream)
 
-    def _start(self, held: LeafVhost, delivery: Delivery) -> StartPoint | None:
-        """Return the function that selects the bindings for a message, None if all have begun and none waits for its
-        start point.
-        """
+    def _start(self, held: LeafVhost, delivery: Delivery) -> int | None:
+        """Return the virtual time by which a binding must have begun to get a message, None if all have."""
         if not held.overlay.bindings.busy and self.leaf.latest_start(delivery.stream.space) <= delivery.virtual_time:
             return None
-        return StartPoint(delivery.virtual_time, self.leaf.start_point)
+        return delivery.virtual_time
 
     def _received(self, stream: StreamName, number: int) -> None:
         self.leaf.committed(stream, number)
