@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+from broker.administration.slices import in_slices
 from broker.amqp.errors import NodeLost
 from broker.core.postponed import NODE_LOST, Postponed
 from broker.core.queue.queue import Queue
@@ -30,9 +31,7 @@ async def decided(act: Callable[[], T]) -> T:
 async def count_all(queues: Collection[Queue]) -> None:
     """Make `counts` of each queue include all nodes, or only this node if the database does not answer."""
     asked: dict[Queue, Postponed] = {}
-    for number, queue in enumerate(queues, 1):
-        if number % COUNTED_AT_ONCE == 0:
-            await asyncio.sleep(0)
+    async for queue in in_slices(queues, COUNTED_AT_ONCE):
         try:
             queue.before("declare", None)
         except Postponed as postponed:
