@@ -13,10 +13,10 @@ from typing import Any, BinaryIO, Final
 
 import asyncpg
 
-from broker.cluster.backup import CHUNKS, NOT_COPIED, copying, newest_numbers, quoted, tables_of
+from broker.cluster.backup import CHUNKS, NOT_COPIED, copying, newest_numbers, tables_of
 from broker.cluster.backup_file import DATA, END, HEAD, TABLE, BackupReader, BackupRefused
 from broker.cluster.schema import FUNCTION_VERSION, SCHEMA_VERSION, SchemaRefused, install
-from broker.cluster.server_address import ServerAddress
+from broker.cluster.server_address import ServerAddress, quoted
 
 LEASE_MS: Final = 3000  # of a member that has not reported its lease
 PATIENCE: Final = 4 / 3  # leases without a heartbeat until a member is dead; other nodes wait 7/6

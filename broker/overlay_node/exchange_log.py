@@ -9,7 +9,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp.header_edit import encode_header
@@ -320,13 +320,13 @@ class ExchangeLog:
     def _aged(self, slot: Slot, before_ms: int) -> int:
         """Return the last number of a slot whose message came before a moment, 0 if none did or if unknown."""
         if slot.contents is not None:
-            known = [
-                slot.first + index
-                for index, message in enumerate(slot.contents)
-                if message is not None and slot.first + index > self.trimmed
+            kept = [
+                (message.timestamp_ms, number)
+                for number, message in enumerate(slot.contents, slot.first)
+                if message is not None and number > self.trimmed
             ]
-            place = bisect_right(known, before_ms, key=lambda number: self._came_ms(slot, number))
-            return known[place - 1] if place else 0
+            place = bisect_right(kept, before_ms, key=itemgetter(0))
+            return kept[place - 1][1] if place else 0
         if self._front is None or self._front[0] != slot.first:
             number = max(_numbers(slot, slot.first, slot.end))
             if number in self._fetched:
@@ -336,12 +336,6 @@ class ExchangeLog:
                 self._fetch([(number, slot)])
                 return 0
         return slot.end - 1 if self._front[1] <= before_ms else 0
-
-    @staticmethod
-    def _came_ms(slot: Slot, number: int) -> int:
-        assert slot.contents is not None
-        message: Message = slot.contents[number - slot.first]
-        return message.timestamp_ms
 
 
 def _is_expired(message: Message, now_ms: int) -> bool:
