@@ -16,8 +16,6 @@ from broker.overlay_node.vhost_overlay import VhostOverlay
 from broker.testing import Broker, VirtualClock
 from tests.in_process import timed_broker
 
-__all__ = ["ALL", "crashed", "overlay_of", "pass_on", "read", "recover", "told"]
-
 ALL = 1 << 60
 COPIES = count()
 
