@@ -12,7 +12,6 @@ import textwrap
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
-from broker.cluster.errors import Unreachable
 from broker.tasks import Tasks
 
 FREE: Final = "free"  # the slot `number` has free messages for these levels
@@ -97,7 +96,5 @@ class HintTeller:
                 else:
                     wanted, self._wanted = self._wanted, {}
                     await self._notify(Hint(WANTED, 0, sorted(wanted)))
-        except Unreachable:
-            pass  # a lost hint costs one second
         finally:
             self._tells = False

@@ -279,17 +279,9 @@ class VhostForgotten(TopologyChange):
 
 _KINDS: Final[dict[str, type[TopologyChange]]] = {
     kind.kind: kind
-    for kind in (
-        ExchangeDeclared,
-        ExchangeDeleted,
-        QueueDeclared,
-        QueueChanged,
-        QueueDeleted,
-        Bound,
-        Unbound,
-        VhostForgotten,
-    )
-}
+    for kind in (ExchangeDeclared, ExchangeDeleted, QueueDeclared, QueueChanged, QueueDeleted, Bound, Unbound,
+                 VhostForgotten)
+}  # fmt: skip
 
 
 def change_of(change: Mapping[str, Any], **more: Any) -> TopologyChange:
