@@ -1,6 +1,4 @@
-"""Inquiries about whole queues, answered by PostgreSQL: their counts, purges, and whether they are unused. Inquiries
-that arrive while one is running are sent together.
-"""
+"""Inquiries about whole queues, answered by PostgreSQL. Those that arrive while one runs are sent together."""
 
 from __future__ import annotations
 

@@ -234,9 +234,9 @@ class SharedTopology:
 
     def snapshot(self) -> Iterable[list[TopologyChange]]:
         """Return an iterator of the changes that create the whole topology; a thread may iterate it."""
-        pieces = [self._all_changes(vhost) for vhost in self._vhosts.values()]
+        live = [self._all_changes(vhost) for vhost in self._vhosts.values()]
         kept = [changes for unopened in self._unopened.values() for changes in unopened]
-        return chain(kept, ([change] for piece in pieces for change in piece))
+        return chain(kept, ([change] for changes in live for change in changes))
 
     def _all_changes(self, vhost: Vhost) -> Iterator[TopologyChange]:
         """Copy mutable state, and return an iterator of the changes that create a vhost."""
@@ -266,9 +266,7 @@ class SharedTopology:
 
     def _delete_transient(self) -> None:
         """Delete non-durable objects, because this node is the first member: no node has kept them."""
-        kept = [change for unopened in self._unopened.values() for changes in unopened for change in changes]
-        live = [change for vhost in self._vhosts.values() for change in self._all_changes(vhost)]
-        for change in (*kept, *live):
+        for change in chain.from_iterable(self.snapshot()):
             deletion: TopologyChange
             match change:
                 case QueueDeclared(durable=False):
