@@ -42,6 +42,7 @@ from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.delivery.committer import EngineCommitter
+from broker.delivery.engine_parts import LocalParts
 from broker.delivery.reader import SlotReader
 from broker.delivery.timers import Timers
 from broker.delivery.turn import Turn
@@ -280,8 +281,8 @@ class BrokerNode:
         return {"held": held, "slots": slots, "clients": self.clients.count, "version": __version__, "ready": ready}
 
 
-class SharedParts:
-    """The `EngineParts` of one vhost of a node."""
+class SharedParts(LocalParts):
+    """The parts of one vhost of a node."""
 
     lasting = False
     delay = SharedDelay

@@ -24,10 +24,11 @@ from broker.cluster.topology_changes import (
     change_of,
 )
 from broker.cluster.topology_log import Extra, TopologyLog
+from broker.core.arguments import read_typed
 from broker.core.postponed import Postponed
 from broker.core.queue.kinds import holding_name
 from broker.core.queue.rules import QueueRules
-from broker.core.topology.changes import Change, arguments_from_json
+from broker.core.topology.changes import Change, Journal
 from broker.core.vhost import Vhost
 from broker.core.vhost_limits import VhostLimits
 from broker.event_log import get_logger
@@ -120,7 +121,7 @@ class SharedTopology:
                 case QueueDeclared():
                     change.take_number(await self._take_numbers(change.levels))
                     if vhost is not None:
-                        found = vhost.policies.rules_for(change.name, arguments_from_json(change.arguments))
+                        found = vhost.policies.rules_for(change.name, read_typed(change.arguments))
                         limits += _limits(vhost.name, change.level_numbers, found[0])
                 case ExchangeDeclared() if change.type == DELAYED:
                     change.take_number(await self._take_numbers(1))
@@ -306,10 +307,11 @@ class Proposed(Postponed):
         return True
 
 
-class SharedJournal:
+class SharedJournal(Journal):
     """Propose the changes of one vhost, except those being applied."""
 
     def __init__(self, topology: SharedTopology, vhost: str) -> None:
+        super().__init__()
         self._topology = topology
         self._vhost = vhost
 
@@ -320,7 +322,7 @@ class SharedJournal:
                 self._topology.note_dropped(self._vhost, change["name"])
         elif not change["change"].startswith("producer_"):
             if change["change"] == QueueDeclared.kind:
-                refuse_arguments(self._vhost, change["name"], arguments_from_json(change["arguments"]))
+                refuse_arguments(self._vhost, change["name"], read_typed(change["arguments"]))
             raise Proposed(self._topology, self._topology.named(self._vhost, change, durable=durable, owner=owner))
 
     def retire(self, change: Change, *, durable: bool) -> bool:

@@ -12,7 +12,7 @@ from broker.core.auth.permissions import Kind
 from broker.core.auth.users import User
 from broker.core.message.message import Message
 from broker.core.publishing.retainer import Retainer
-from broker.core.queue.memory_queue import RETAINED_NAME
+from broker.core.queue.kinds import RETAINED_NAME
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.operations.operated_broker import OperatedBroker

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 MOST = {
-    "broker": (638, 107_350),
+    "broker": (638, 107_200),
     "broker/administration": (9, 1_850),
     "broker/amqp": (20, 3_900),
     "broker/cli": (39, 4_500),
@@ -25,7 +25,7 @@ MOST = {
     "broker/overlay": (23, 4_950),
     "broker/overlay_node": (11, 2_600),
     "broker/parts": (11, 1_100),
-    "broker/perf": (26, 5_150),
+    "broker/perf": (26, 5_000),
     "broker/pipeline": (65, 12_250),
     "broker/routing": (30, 5_450),
     "broker/settings": (11, 1_250),
@@ -36,8 +36,8 @@ MOST = {
     "broker/testing": (6, 700),
     "broker/vhosts": (4, 600),
     "broker/zeromq": (7, 1_200),
-    "bench": (56, 8_350),
-    "demo": (15, 2_000),
+    "bench": (56, 8_000),
+    "demo": (15, 1_950),
     "tools": (25, 2_900),
 }
 """By folder: the most Python files and lines that it may have. Lower a row when the folder has shrunk."""
