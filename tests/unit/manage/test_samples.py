@@ -135,7 +135,7 @@ def test_a_range_of_samples_makes_sense() -> None:
     """Age and step are positive numbers of seconds, and not too many steps."""
     wanted = sample_range({"lengths_age": "60", "lengths_incr": "5"}, "lengths")
     assert wanted is not None
-    assert (wanted.count, wanted.step_ms) == (13, 5000)
+    assert (wanted.samples, wanted.step_ms) == (13, 5000)
     for query in (
         {},
         {"lengths_age": "60"},
