@@ -9,7 +9,8 @@ from functools import partial
 from typing import TypeVar
 
 from broker.administration.slices import in_slices
-from broker.core.postponed import Postponed
+from broker.amqp.errors import NodeLost
+from broker.core.postponed import NODE_LOST, Postponed
 from broker.core.queue.queue import Queue
 
 COUNT_TIMEOUT_S = 2.0
@@ -48,7 +49,7 @@ async def count_all(queues: Collection[Queue]) -> None:
 async def answers(postponed: Iterable[Postponed]) -> None:
     """Wait for the answers to all postponements, which are asked for at once.
 
-    Raises: ChannelError 406 if one is refused.
+    Raises: ChannelError 406 if one is refused; NodeLost.
     """
     loop = asyncio.get_running_loop()
     waiting, asked = [], list(postponed)
@@ -59,6 +60,8 @@ async def answers(postponed: Iterable[Postponed]) -> None:
     for answered in waiting:
         await answered
     for one in asked:
+        if one.refusal == NODE_LOST:
+            raise NodeLost(NODE_LOST)
         one.check()
 
 

@@ -117,7 +117,7 @@ class BrokerNode:
         self.queue_parts = QueueParts(data, self.inquiries, self.consumers, self.unused)
         data.caller.tell_unused(self.claims.reread)
         self.keeper = Keeper(data, read_clock=turn.read_clock, fail=give_up)
-        self.definitions = SharedDefinitions(database)
+        self.definitions = SharedDefinitions(database, self.topology.replace_limits)
 
     # -- for the server and its vhosts --------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class BrokerNode:
             await follower.swept()
             await self.data.drain()
 
-        self.definitions.attach(flushed, self.topology.replace_limits)
+        self.definitions.flush_with(flushed)
         self._follows = True
         self._tasks.start(self.definitions.run(follower))
 
@@ -229,6 +229,7 @@ class BrokerNode:
         """
         await self._end_epoch()
         self.clients.drop(f"this node was lost to the cluster: {reason}")
+        self.topology.log.answer_lost()
         self.data.forget_all()
 
     def members_seen(self, members: list[ClusterMember], *, changed: bool) -> None:
