@@ -67,8 +67,6 @@ Branches = dict[str, "Branch"]
 class Branch:
     """The routes that share the beginning of a path. Invariant: a literal word wins over a word in braces."""
 
-    __slots__ = ("any_word", "routes", "words")
-
     def __init__(self) -> None:
         self.words: Branches = {}
         self.any_word: Branch | None = None

@@ -20,8 +20,6 @@ class History:
     Cost: one array. An object for each sample would keep a whole arena of 1 MiB for an hour after a load.
     """
 
-    __slots__ = ("_length", "_next", "_ring", "counters", "names")
-
     def __init__(self, names: Sequence[str], counters: int, interval_ms: int) -> None:
         self.names = tuple(names)
         self.counters = counters
