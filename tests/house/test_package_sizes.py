@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 MOST = {
-    "broker": (638, 107_350),
+    "broker": (638, 107_300),
     "broker/administration": (9, 1_850),
     "broker/amqp": (20, 3_900),
     "broker/cli": (39, 4_500),
@@ -31,14 +31,14 @@ MOST = {
     "broker/settings": (11, 1_250),
     "broker/slot_files": (8, 1_300),
     "broker/slots": (7, 1_300),
-    "broker/store": (29, 6_200),
+    "broker/store": (29, 6_150),
     "broker/taps": (8, 1_350),
     "broker/testing": (6, 700),
     "broker/vhosts": (4, 600),
     "broker/zeromq": (7, 1_200),
     "bench": (56, 8_350),
     "demo": (15, 2_000),
-    "tools": (25, 2_900),
+    "tools": (23, 2_650),
 }
 """By folder: the most Python files and lines that it may have. Lower a row when the folder has shrunk."""
 
