@@ -21,11 +21,11 @@ from bench.checkout import HERE, choices, package_at
 from bench.picture import NoPicture, draw_all
 from bench.run import RESULTS, Run, leave, new_path
 from bench.service import BrokerFailed
-from bench.stage import COMPILED, INTERPRETED, Stage, tell
-from bench.suites import NAMES, Suite, page_at, suite_of
+from bench.stage import COMPILED, INTERPRETED, Stage, quick, tell
+from bench.suites import NAMES, Suite, suite_of
 
 _INTERRUPTED = 130
-_OPEN_FILES = 8192
+_OPEN_FILES = 65_536
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -61,9 +61,9 @@ def main(words: Sequence[str] | None = None) -> int:
 def measured(suite: Suite, options: argparse.Namespace, path: Path) -> Run:
     """Measure a suite, and return the run, which is kept whatever happened. Raises: BrokerFailed."""
     begun = time.monotonic()
-    _allow_open_files()
+    _limit_open_files()
     packages = _packages(options)
-    plan = suite.quick if options.quick else suite.full
+    plan = quick(suite.plan) if options.quick else suite.plan
     if options.rounds:
         plan = replace(plan, rounds=options.rounds)
     with tempfile.TemporaryDirectory(prefix="slotmq-bench-", dir=options.dir) as name:
@@ -107,14 +107,16 @@ def _show(suite: Suite, run: Run, kept: Path, options: argparse.Namespace) -> in
         if not (RESULTS / kept.name).exists():
             print("--page shows a run that is in bench/results: leave out --json", file=sys.stderr)
             return 2
-        options.page.write_text(suite.places.filled(options.page.read_text(), run, kept.name))
+        options.page.write_text(suite.filled(options.page.read_text(), run, kept.name))
         print(f"Written: {options.page.name}")
     return 0
 
 
-def _allow_open_files() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, _OPEN_FILES), hard), hard))
+def _limit_open_files() -> None:
+    """Allow many connections, but not more than epmd and the Erlang VM iterate over in a moment at their start."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    soft = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def options_of(suite: Suite, words: Sequence[str]) -> argparse.Namespace:
@@ -123,7 +125,7 @@ def options_of(suite: Suite, words: Sequence[str]) -> argparse.Namespace:
     parts = tuple(suite.parts)
     parser.add_argument("--quick", action="store_true", help="small numbers, few rounds: a few minutes")
     parser.add_argument("--only", type=choices(parts), default=parts, help=f"which parts, by commas: {','.join(parts)}")
-    parser.add_argument("--rounds", type=int, help=f"rounds over all contestants ({suite.full.rounds})")
+    parser.add_argument("--rounds", type=int, help=f"rounds over all contestants ({suite.plan.rounds})")
     parser.add_argument(
         "--limit", type=float, default=suite.limit_s, help="begin nothing later than this (%(default)g s)"
     )
@@ -132,12 +134,13 @@ def options_of(suite: Suite, words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dir", type=_folder, help="where the brokers' data folders go: the disk to measure")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the run here instead of in bench/results")
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="draw the pictures into a folder")
-    parser.add_argument("--page", type=page_at, metavar="FILE", help="draw them beside this page and fill its tables")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="draw them beside this page and fill its tables")
     parser.add_argument("--kept", type=Path, metavar="FILE", help="measure nothing, show this run")
     suite.add_options(parser)
     options = parser.parse_args(words)
-    if options.kept and not options.kept.is_file():
-        parser.error(f"{options.kept} is not there")
+    for path in (options.kept, options.page):
+        if path and not path.is_file():
+            parser.error(f"{path} is not there")
     return options
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import which
@@ -23,6 +22,7 @@ from broker.perf import conductor
 from broker.perf.faults import Refusal, RunFailed
 from broker.perf.machine import ProcessTree
 from broker.perf.peer import Address, PeerConnection
+from broker.perf.wire import PUBLISH_CHANNEL
 
 _OPENSSL: Final = "openssl"
 _REQUEST: Final = (
@@ -31,7 +31,6 @@ _REQUEST: Final = (
 )  # ECDSA on P-256, as public authorities issue them
 
 PROJECT = Path(__file__).resolve().parent.parent
-_OPEN_FILES = 65_536  # epmd and the Erlang VM iterate over the whole range of descriptors at their start
 _READY = re.compile(r"amqps?://(?:[^\s@/]*@)?([\w.\-]+|\[[0-9a-f:]+\]):(\d+)")
 _MOSQUITTO_READY = re.compile(r"(mosquitto version \S+) running")
 _RABBITMQ_SCRIPTS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "/opt/rabbitmq/sbin/rabbitmq-server")
@@ -124,6 +123,13 @@ class Broker:
     mqtt: Address | None = None
     version: str = ""
 
+    @property
+    def own(self) -> Service:
+        """The process of a broker that the bench started. Raises: BrokerFailed for another broker."""
+        if not self.service:
+            raise BrokerFailed(f"{self.name} was not started here")
+        return self.service
+
     def product(self) -> str:
         """Return the product and version that the broker announces, or that its program has told.
 
@@ -151,17 +157,25 @@ class Broker:
                 continue  # deleted meanwhile: the broker freed a segment
         return total
 
+    def count(self, queue: str) -> int:
+        """Declare a durable queue, and return how many messages it has."""
+        with closing(PeerConnection(self.address, PUBLISH_CHANNEL)) as peer:
+            return peer.declare_queue(queue, durable=True)
+
+    def delete(self, queue: str, exchange: str = "") -> None:
+        """Delete a queue, and an exchange: by default the one with the name of the queue."""
+        with closing(PeerConnection(self.address, PUBLISH_CHANNEL)) as peer:
+            peer.delete(queue, exchange or queue)
+
     def restart(self, *, killed: bool) -> float:
         """Stop or kill the broker, start it on the same folder, and return the seconds until it accepts a client.
 
         Raises: BrokerFailed, also for a broker that the bench did not start.
         """
-        if not self.service:
-            raise BrokerFailed(f"{self.name} was not started here")
-        self.service.stop(killed=killed)
+        self.own.stop(killed=killed)
         begun = time.monotonic()
-        self.service.start()
-        self.service.await_handshake(self.address)
+        self.own.start()
+        self.own.await_handshake(self.address)
         return time.monotonic() - begun
 
 
@@ -204,7 +218,7 @@ def slotmq(
         settings |= {"SLOTMQ_MQTT__ENABLED": "true", "SLOTMQ_MQTT__PORT": str(mqtt_port)}
     command = [*wrapper, sys.executable, *prefix, "-m", "broker", "serve", "--data-dir", str(store), *options]
     service = Service(name, command, folder / "slotmq.log", {"PYTHONPATH": str(package.resolve()), **settings})
-    with _stopped_at_the_end(service):
+    with service:
         service.command = [*command, "--port", "0"]
         if tenants:
             folder.mkdir(parents=True, exist_ok=True)
@@ -250,7 +264,7 @@ def mosquitto(folder: Path) -> Iterator[Broker]:
         f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence true\npersistence_location {home}/\nuser root\n"
     )
     service = Service("Mosquitto", [which("mosquitto") or "", "-c", str(home / "mosquitto.conf")], home / "log", {})
-    with _stopped_at_the_end(service):
+    with service:
         service.start()
         address, version = Address("127.0.0.1", port), service.await_line(_MOSQUITTO_READY)[1]
         idle_bytes = service.processes.usage().rss_bytes
@@ -287,7 +301,6 @@ def rabbitmq(
 
     Raises: BrokerFailed.
     """
-    _bound_open_files()
     home = folder / "rabbitmq"
     (home / "log").mkdir(parents=True)
     *ports, tls_port = _free_ports(4)
@@ -304,7 +317,7 @@ def rabbitmq(
         with settings.open("a") as file:
             file.write(certificate.rabbitmq_lines(tls_port))
     kept = settings.read_text()
-    with _stopped_at_the_end(mapper), _stopped_at_the_end(service):
+    with mapper, service:
         mapper.start()
         if tenants:
             settings.write_text(f"{kept}load_definitions = {write_definitions(home / 'definitions.json')}\n")
@@ -351,21 +364,6 @@ def _rabbitmq_environment(home: Path, epmd_port: int, port: int, distribution_po
         "RABBITMQ_CONF_ENV_FILE": str(nothing),
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": arguments,
     }
-
-
-@contextmanager
-def _stopped_at_the_end(service: Service) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        service.stop()
-
-
-def _bound_open_files() -> None:
-    """Lower our own limit of open files, which the brokers inherit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft > _OPEN_FILES:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, hard))
 
 
 def _free_ports(count: int) -> list[int]:

@@ -32,7 +32,6 @@ class Checkout:
 
     @property
     def name(self) -> str:
-        """The name of the folder."""
         return self.folder.name
 
     def package(self, *, compiled: bool) -> Path:

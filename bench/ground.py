@@ -30,21 +30,26 @@ _UNTIMED = Watch(0)
 _SEED = 20_240_229
 
 
-def control(address: Address, *, durable: bool = False) -> PeerConnection:
+def control(address: Address, exchange: str = EXCHANGE, *, durable: bool = False) -> PeerConnection:
     """Return a connection to declare and consume with, after declaring the exchange."""
     peer = PeerConnection(address, CONSUME_CHANNEL)
-    peer.declare_exchange(EXCHANGE, durable=durable)
+    peer.declare_exchange(exchange, durable=durable)
     return peer
 
 
 def declare_bound(
-    peer: PeerConnection, names: Sequence[str], binding_keys: Sequence[str], *, durable: bool = False
+    peer: PeerConnection,
+    names: Sequence[str],
+    binding_keys: Sequence[str],
+    exchange: str = EXCHANGE,
+    *,
+    durable: bool = False,
 ) -> None:
     """Declare queues and bind each by one key."""
     channel = peer.channel
     peer.call_all([wire.queue_declare(channel, name, durable=durable) for name in names], wire.QUEUE_DECLARE_OK)
     pairs = zip(names, binding_keys, strict=True)
-    peer.call_all([wire.queue_bind(channel, name, EXCHANGE, key) for name, key in pairs], wire.QUEUE_BIND_OK)
+    peer.call_all([wire.queue_bind(channel, name, exchange, key) for name, key in pairs], wire.QUEUE_BIND_OK)
 
 
 def bind_all(peer: PeerConnection, name: str, binding_keys: Iterable[str]) -> None:

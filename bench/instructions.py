@@ -26,7 +26,7 @@ from bench.checkout import HERE, Checkout, choices
 from bench.perf_run import perf
 from bench.run import Figures, leave
 from bench.service import BrokerFailed
-from bench.tables import number
+from broker.figures.numerals import number_text
 from broker.perf.faults import RunFailed
 
 _VALGRIND: Final = "valgrind"
@@ -117,7 +117,7 @@ def _instructions(package: Path, load: CountedLoad, messages: int, profile: Path
     with brokers.slotmq(
         profile.parent / "counted", wrapper=wrapper, package=package, mqtt="mqtt" in load.words
     ) as broker:
-        few = _few(messages)
+        few = max(1, messages // _FEW)
         _publish(broker, load, few)  # fills caches; not counted
         _control(broker, "--instr=on")
         for more in (few, few + messages):
@@ -129,14 +129,13 @@ def _instructions(package: Path, load: CountedLoad, messages: int, profile: Path
 def _system_calls(package: Path, load: CountedLoad, messages: int, output: Path) -> tuple[int, int]:
     """Return the system calls for a few messages and for `messages` more."""
     with brokers.slotmq(output.parent / "traced", package=package, mqtt="mqtt" in load.words) as broker:
-        few = _few(messages)
+        few = max(1, messages // _FEW)
         _publish(broker, load, few)
         return _traced(broker, load, few, output), _traced(broker, load, few + messages, output)
 
 
 def _traced(broker: brokers.Broker, load: CountedLoad, messages: int, output: Path) -> int:
-    assert broker.processes is not None
-    command = [_STRACE, "-f", "-c", "-U", "calls,name", "-o", str(output), "-p", str(broker.processes.root)]
+    command = [_STRACE, "-f", "-c", "-U", "calls,name", "-o", str(output), "-p", str(broker.own.processes.root)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracing:
         assert tracing.stderr is not None
         said = tracing.stderr.readline()  # it has attached
@@ -151,14 +150,9 @@ def _publish(broker: brokers.Broker, load: CountedLoad, messages: int) -> None:
     perf(broker, load.words[0], *load.words[1:], "-C", str(messages), limit_s=_LIMIT_S)
 
 
-def _few(messages: int) -> int:
-    return max(1, messages // _FEW)
-
-
 def _control(broker: brokers.Broker, word: str) -> None:
     """Switch counting on in the broker, or let it write its counts and begin at 0 again."""
-    assert broker.processes is not None
-    command = ["callgrind_control", word, str(broker.processes.root)]
+    command = ["callgrind_control", word, str(broker.own.processes.root)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RunFailed(f"callgrind_control {word}: {(done.stderr or done.stdout).strip()}")
@@ -175,7 +169,7 @@ def stated(profile: Path) -> int:
 
 def _line(name: str, checkout: Checkout, found: list[Figures]) -> str:
     """Return the line of the last count, with its ratio to the first."""
-    last, called = found[-1], f"{number(found[-1]['calls']):>9} system calls" if "calls" in found[-1] else ""
+    last, called = found[-1], f"{number_text(found[-1]['calls']):>9} system calls" if "calls" in found[-1] else ""
     line = f"{name:14}{checkout.name:20}{last['instructions']:12,.0f} instructions{called}"
     return line if len(found) == 1 else f"{line}{last['instructions'] / found[0]['instructions']:9.3f} times"
 

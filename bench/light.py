@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.brokers import Broker
 from broker.perf import wire
-from broker.perf.faults import Fault, Refusal, RunFailed, Stalled
+from broker.perf.faults import Fault, RunFailed, Stalled
 from broker.perf.histogram import Histogram
 from broker.perf.peer import Address, PeerConnection
 from broker.perf.scanner import Scanner
@@ -23,7 +23,6 @@ from broker.perf.wire import CONSUME_CHANNEL, PUBLISH_CHANNEL
 EVERY_S = 0.005
 QUEUE = "bench-light"
 _STALL_S = 20.0
-_READ_BYTES = 4096
 _PROBE_S = 0.05
 _QUIET_S = 0.5
 _COMPANION_EVERY_S = 0.05
@@ -67,8 +66,8 @@ class LightClient:
         poller = select.poll()
         poller.register(self._consumer.socket, select.POLLIN)
         while poller.poll(_QUIET_S * 1000):
-            if not self._consumer.socket.recv(_READ_BYTES):
-                raise Refusal("the broker closed the light client's connection")
+            self._consumer.scan(lambda _, end: end, "light client")
+        self._consumer.received.clear()
 
     def watch(self, seconds: float) -> dict[str, Any]:
         """Publish on a schedule, and return the percentiles of the latency from when each message was due.
@@ -84,7 +83,6 @@ class LightClient:
         }
 
     def close(self) -> None:
-        """Close both connections."""
         self._publisher.close()
         self._consumer.close()
 
@@ -104,7 +102,6 @@ class LightClient:
         """
         times, scanner = Histogram(), Scanner()
         begun_ns: deque[int] = deque()
-        buffer, fill = bytearray(_READ_BYTES), 0
         poller = select.poll()
         poller.register(self._consumer.socket, select.POLLIN)
         sent = counted = 0
@@ -126,12 +123,7 @@ class LightClient:
             wait_s = begun + sent * self._every_s - now if sent < total else _STALL_S
             if not poller.poll(max(0.0, wait_s) * 1000):
                 continue
-            count = self._consumer.socket.recv_into(memoryview(buffer)[fill:])
-            if not count:
-                raise Refusal("the broker closed the light client's connection")
-            done = scanner.scan(buffer, fill + count)
-            buffer[: fill + count - done] = buffer[done : fill + count]
-            fill += count - done
+            self._consumer.scan(scanner.scan, "light client")
             moved_at = time.monotonic()
             now_ns = spent_ns() if spent_ns is not None else 0
             while counted < scanner.deliveries:

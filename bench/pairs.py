@@ -20,12 +20,12 @@ from typing import Final
 from bench import brokers, machine
 from bench.brokers import Certificate
 from bench.checkout import HERE, Checkout, choices
-from bench.messages.limits import QUICK, Limits
+from bench.messages.limits import Limits
 from bench.messages.rows import known_names, measure_of, rows
 from bench.run import leave
 from bench.service import BrokerFailed
-from bench.stage import NotOffered
-from bench.tables import number
+from bench.stage import NotOffered, quick
+from broker.figures.numerals import number_text
 from broker.perf.faults import Fault, RunFailed
 
 PAIRS: Final = 15
@@ -45,7 +45,7 @@ def main() -> int:
     except BrokerFailed as error:
         print(error, file=sys.stderr)
         return 1
-    limits = QUICK if options.quick else Limits()
+    limits = quick(Limits()) if options.quick else Limits()
     limits = replace(limits, rounds=1, seconds=options.seconds or limits.seconds)
     pairs: dict[str, list[Pair]] = {}
     failures: list[str] = []
@@ -64,7 +64,10 @@ def main() -> int:
                     failures.append(f"{scenario}: {error}")
                     continue
                 pairs.setdefault(scenario, []).append(pair)
-                print(f"{scenario:14} {BEFORE} {number(pair[BEFORE]):>9}  {NOW} {number(pair[NOW]):>9}", flush=True)
+                print(
+                    f"{scenario:14} {BEFORE} {number_text(pair[BEFORE]):>9}  {NOW} {number_text(pair[NOW]):>9}",
+                    flush=True,
+                )
     print()
     for scenario, those in pairs.items():
         print(summary(scenario, options.figure or measure_of(scenario), those))
@@ -99,7 +102,7 @@ def summary(scenario: str, figure: str, pairs: Sequence[Pair]) -> str:
     low, _, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
     lower = sum(ratio < 1 for ratio in ratios)
     return (
-        f"{scenario:14} {figure} {number(before)} -> {number(now)}: {now / before:.3f} times; "
+        f"{scenario:14} {figure} {number_text(before)} -> {number_text(now)}: {now / before:.3f} times; "
         f"half of the pairs {low:.2f} to {high:.2f}, all {ratios[0]:.2f} to {ratios[-1]:.2f}, "
         f"less in {lower} of {len(ratios)}"
     )

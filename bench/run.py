@@ -107,7 +107,6 @@ class Run:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Return a kept run."""
         head, *lines = map(json.loads, path.read_text().splitlines())
         run = cls(head.pop("suite"), head)
         run.failures = head.pop("failures")

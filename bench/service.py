@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from broker.perf.faults import Refusal
 from broker.perf.machine import ProcessTree
@@ -42,6 +43,12 @@ class Service:
         self._environment = environment
         self._folder = folder or log.parent
         self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self) -> None:
         """Start the process, which must not be running; it may become ready after this returns."""
@@ -86,7 +93,6 @@ class Service:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
         return self._process is not None and self.exit_code is None
 
     @property

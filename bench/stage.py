@@ -6,7 +6,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from bench.run import Run
 from bench.service import BrokerFailed
-from bench.tables import shown
+from bench.tables import look_of
 from broker.perf.faults import Fault, RunFailed
 
 COMPILED, INTERPRETED = "compiled", "interpreted"
@@ -32,6 +32,16 @@ class NotOffered(Exception):
 
 EXPECTED = (BrokerFailed, RunFailed, Fault, WrongResult, OSError)
 """What a measurement may raise; the other measurements go on."""
+
+
+def extent(full: Any, quick: Any) -> Any:
+    """Return a field of a plan that is smaller in a quick run."""
+    return field(default=full, metadata={"quick": quick})
+
+
+def quick(plan: Any) -> Any:
+    """Return the plan of a quick run."""
+    return replace(plan, **{one.name: one.metadata["quick"] for one in fields(plan) if one.metadata})
 
 
 def tell(text: str) -> None:
@@ -56,7 +66,6 @@ class Stage:
 
     @property
     def package(self) -> Path:
-        """The folder of the measured package."""
         return next(iter(self.packages.values()))
 
     def new_folder(self) -> Path:
@@ -72,7 +81,7 @@ class Stage:
         self.run.add(part, figures, **key)
         names = [name for name, value in figures.items() if isinstance(value, (int, float))]
         names.sort(key=lambda name: _TOLD_FIRST.index(name) if name in _TOLD_FIRST else len(_TOLD_FIRST))
-        told = ", ".join(f"{name} {shown(name, figures[name])}" for name in names[:_TOLD_FIGURES])
+        told = ", ".join(f"{name} {look_of(name)(figures[name])}" for name in names[:_TOLD_FIGURES])
         self.tell(f"{part:14} {' '.join(str(value) for value in key.values()):32} {told}")
 
     def fail(self, what: str, error: object) -> None:

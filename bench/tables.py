@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.run import Row, Run
-
-
-def number(value: float) -> str:
-    """Return a figure in three digits."""
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    if abs(value) >= 10:
-        return f"{value:.1f}"
-    return f"{value:.2f}" if abs(value) >= 0.1 or not value else f"{value:.2g}"
+from broker.figures.numerals import count_text, number_text
 
 
 def size(value: float) -> str:
@@ -26,38 +18,11 @@ def size(value: float) -> str:
     return f"{value:.0f} B"
 
 
-def rate(value: float) -> str:
-    """Return a rate in whole numbers."""
-    return f"{value:,.0f}"
-
-
-def share(value: float) -> str:
-    """Return a share of a core, or of anything, in percent."""
-    return f"{value:.1%}"
-
-
-def milliseconds(value_us: float) -> str:
-    """Return a time in milliseconds."""
-    return number(value_us / 1e3)
-
-
-def time_of(value_us: float) -> str:
-    """Return a time with its unit."""
-    if value_us < 1000:
-        return f"{value_us:.0f} µs"
-    return f"{value_us / 1000:.3g} ms" if value_us < 1e6 else f"{value_us / 1e6:.3g} s"
-
-
 def look_of(name: str) -> Callable[[float], str]:
     """Return how a figure is written, by the unit that ends its name."""
     if name.endswith("_bytes"):
         return size
-    return rate if name.endswith("per_s") else number
-
-
-def shown(name: str, value: float) -> str:
-    """Return a figure as text."""
-    return look_of(name)(value)
+    return count_text if name.endswith("per_s") else number_text
 
 
 def known(row: Row | Mapping[str, Any], name: str, look: Callable[[Any], str] | None = None) -> str:
@@ -120,14 +85,14 @@ class Goal:
 
     @classmethod
     def at_most(
-        cls, what: str, found: float | None, wanted: float, look: Callable[[float], str] = number
+        cls, what: str, found: float | None, wanted: float, look: Callable[[float], str] = number_text
     ) -> list[Goal]:
         """Return the goal that a figure is at most this, nothing if it was not measured."""
         return [] if found is None else [cls(what, f"at most {look(wanted)}", look(found), found <= wanted)]
 
     @classmethod
     def at_least(
-        cls, what: str, found: float | None, wanted: float, look: Callable[[float], str] = number
+        cls, what: str, found: float | None, wanted: float, look: Callable[[float], str] = number_text
     ) -> list[Goal]:
         """Return the goal that a figure is at least this, nothing if it was not measured."""
         return [] if found is None else [cls(what, f"at least {look(wanted)}", look(found), found >= wanted)]

@@ -5,21 +5,12 @@ import signal
 import sys
 import tempfile
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 
 from bench.service import BrokerFailed
 from demo.ledger import Failed
-from demo.options import parse_options
-
-# The class of each show, and the extras that it needs.
-RUNS = {
-    "broker": ("run", "Run", "demo"),
-    "cluster": ("cluster", "ClusterRun", "demo-cluster"),
-    "overlay": ("overlay", "OverlayRun", "demo,bench"),
-    "page": ("page", "PageRun", "manage,demo"),
-    "pipeline": ("pipeline", "PipelineRun", "demo,spark"),
-}
+from demo.options import SHOWS, parse_options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,9 +18,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_options(arguments)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that everything is stopped before
     folder = Path(tempfile.mkdtemp(prefix="slotmq-demo-"))
-    module, name, extras = RUNS[options.show]
+    _, name, extras = SHOWS[options.show]
     try:
-        return 0 if getattr(import_module(f"demo.{module}"), name)(options, folder).perform() else 1
+        return 0 if resolve_name(name)(options, folder).perform() else 1
     except ImportError as error:
         print(f"{error}; this demo needs the extras: pip install '.[{extras}]'", file=sys.stderr)
         return 2

@@ -217,7 +217,7 @@ def _live(work: Callable[..., Any], urls: Sequence[str], box: type, ledger: Ledg
 
 
 class Clients:
-    """The processes of one run: two publishers, and consumers of each library.
+    """The running processes of one run: two publishers, and consumers of each library.
 
     Shapes: client n connects to `urls(n)`; the publishers are clients 0 and 1, pika's consumers follow. A consumer's
     queues are each an index in the plan and a name.
@@ -238,8 +238,6 @@ class Clients:
             SPAWN.Process(name=name, target=_live, args=(work, urls(n), box, ledger, n, *rest), daemon=True)
             for n, (name, work, box, rest) in enumerate(works)
         ]
-
-    def start(self) -> None:
         for process in self._processes:
             process.start()
 
@@ -259,6 +257,5 @@ class Clients:
 
     def kill(self) -> None:
         for process in self._processes:
-            if process.pid is not None:
-                process.kill()
-                process.join()
+            process.kill()
+            process.join()

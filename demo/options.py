@@ -9,12 +9,13 @@ from typing import Any
 
 ALL_ROWS = 336_776
 DEFAULT_COMMAND = f"{sys.executable} -m broker serve --host 127.0.0.1 --port {{port}} --data-dir {{folder}}"
+# What each show is, its class, and the extras that it needs.
 SHOWS = {
-    "broker": "one broker, killed once",
-    "cluster": "three nodes on one PostgreSQL, one killed and one frozen",
-    "overlay": "six brokers, five of them killed",
-    "page": "the web page of a busy broker, until Ctrl-C",
-    "pipeline": "a tap, a lake, and Spark",
+    "broker": ("one broker, killed once", "demo.run:Run", "demo"),
+    "cluster": ("three nodes on one PostgreSQL, one killed and one frozen", "demo.cluster:ClusterRun", "demo-cluster"),
+    "overlay": ("six brokers, five of them killed", "demo.overlay:OverlayRun", "demo,bench"),
+    "page": ("the web page of a busy broker, until Ctrl-C", "demo.page:PageRun", "manage,demo"),
+    "pipeline": ("a tap, a lake, and Spark", "demo.pipeline:PipelineRun", "demo,spark"),
 }
 CHECKED = ("broker", "cluster", "overlay", "pipeline")  # the flights of every queue are checked at the end
 DEFAULTS = {"page": {"rows": 20_000, "queues": 11}, "pipeline": {"queues": 200}}
@@ -32,7 +33,8 @@ def _option(
 class Options:
     """The settings of one run."""
 
-    show: str = _option("broker", "; ".join(map(": ".join, SHOWS.items())), choices=SHOWS, metavar="WHAT")
+    show: str = _option("broker", "; ".join(f"{name}: {about}" for name, (about, *_) in SHOWS.items()),
+                        choices=SHOWS, metavar="WHAT")  # fmt: skip
     rows: int = _option(ALL_ROWS, "only the first N flights", limits=(1, ALL_ROWS))
     queues: int = _option(220, "number of queues", limits=(1, 12_000))
     kill_at: float = _option(0.4, "kill -9 once so many of the flights are confirmed", ["broker"], metavar="SHARE")

@@ -7,14 +7,14 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pika.adapters.blocking_connection import BlockingChannel
 from rich.table import Table
 
-from bench.picture import new_figure, plain
+from bench.picture import BLUE, GREEN, GREY, ORANGE, PALE, RED, lying_bars, new_figure, plain
 from broker.cli.control_client import Unanswered, ask
 from demo.brokers import Broker, together
 from demo.clients import PUBLISHERS as PUBLISHING_CLIENTS
@@ -30,8 +30,8 @@ SUBSCRIBERS = ("europe", "america")
 LEAVES = (PUBLISHERS, *SUBSCRIBERS)
 NAMES = (PUBLISHERS, *MIDDLE, *SUBSCRIBERS)
 COLUMNS = "broker|state|links|knows (V_b)|patterns|messages on|left out|not sure, so on|MB out|lag".split("|")
-COLOURS = dict(zip(NAMES, ("#444444", "#1f77b4", "#6baed6", "#9ecae1", "#ff7f0e", "#2ca02c"), strict=True))
-PLACES = dict(zip(NAMES, ((0, 1), (1, 2), (1, 1), (1, 0), (2, 1.6), (2, 0.4)), strict=True))
+LINKS = [*product([PUBLISHERS], MIDDLE), *product(MIDDLE, SUBSCRIBERS)]
+COLOURS = dict(zip((*MIDDLE, *SUBSCRIBERS), (BLUE, GREY, PALE, ORANGE, GREEN), strict=True))
 AWAY_S = 3.0  # how long a broker in the middle stays away
 PROBE = "demo.probe"
 PROBES = 50
@@ -200,57 +200,35 @@ def cells(name: str, facts: Facts) -> list[str]:
 
 
 def draw(path: Path, samples: Sequence[Sample], events: Sequence[tuple[float, str]]) -> None:
-    """Draw a run: what crossed each link, and what each site got while brokers were killed."""
+    """Draw a run: the megabytes that crossed each link, and what each site got while brokers were killed."""
     figure = new_figure((11, 9))
-    tree, sites, middle = figure.subplots(3, 1, height_ratios=(5, 4, 4))
-    _tree(tree, samples)
-    got = {name: [one.delivered[name] for one in samples] for name in SUBSCRIBERS}
-    on = {name: running(passed(one.facts[name]) for one in samples) for name in MIDDLE}
-    for axes, counts, label in ((sites, got, "messages to consumers"), (middle, on, "messages passed on")):
-        _rates(axes, [sample.at_s - samples[0].at_s for sample in samples], counts)
-        plain(axes, "", up=f"{label}\nper second")
-        for at_s, text in events:
-            names, killed, _ = text.partition(" killed")
-            if killed or " started again" in text:
-                _mark(axes, at_s - samples[0].at_s, f"{names} killed " if killed else "")
-    middle.set_xlabel("seconds")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-
-
-def _tree(axes: Any, samples: Sequence[Sample]) -> None:
-    """Draw brokers and links, with the megabytes that crossed each link on the way to the subscribers."""
-    links = [(PUBLISHERS, name) for name in MIDDLE] + [(name, site) for name in MIDDLE for site in SUBSCRIBERS]
+    links, sites, middle = figure.subplots(3, 1)
     sent = [
         {(name, link["peer"]): link["sent_bytes"] for name in NAMES for link in one.facts[name].get("links", [])}
         for one in samples
     ]
-    crossed = {link: max(running(one.get(link, 0) for one in sent), default=0) for link in links}
-    most = max(crossed.values()) or 1
-    for (one, other), count in crossed.items():
-        (x, y), (x2, y2) = PLACES[one], PLACES[other]
-        axes.plot([x, x2], [y, y2], color="#9aa5b1", linewidth=0.8 + 7 * count / most, zorder=1, solid_capstyle="round")
-        at = 0.5 if one == PUBLISHERS else 0.68
-        axes.text(x + at * (x2 - x), y + at * (y2 - y), f"{count / 1e6:,.1f} MB", fontsize=8, ha="center", va="center",
-                  bbox={"facecolor": "white", "edgecolor": "none", "pad": 1}, zorder=2)  # fmt: skip
-    for name, (x, y) in PLACES.items():
-        axes.text(x, y, name, fontsize=10, ha="center", va="center", zorder=3, color="white",
-                  bbox={"facecolor": COLOURS[name], "edgecolor": "none", "boxstyle": "round,pad=0.5"})  # fmt: skip
-    axes.set(xlim=(-0.25, 2.25), ylim=(-0.3, 2.3))
-    axes.set_axis_off()
-
-
-def _rates(axes: Any, times: Sequence[float], counts: Mapping[str, Sequence[int]]) -> None:
-    """Draw the rate of each count."""
+    crossed = {link: max(running(found.get(link, 0) for found in sent), default=0) / 1e6 for link in LINKS}
+    colours = [COLOURS[one if one in MIDDLE else other] for one, other in LINKS]
+    lying_bars(links, {" to ".join(link): count for link, count in crossed.items()}, colours, "MB over each link")
+    got = {name: [one.delivered[name] for one in samples] for name in SUBSCRIBERS}
+    on = {name: running(passed(one.facts[name]) for one in samples) for name in MIDDLE}
+    times = [sample.at_s - samples[0].at_s for sample in samples]
     spans = [(max(0, at - SMOOTH), at) for at in range(1, len(times))]
-    for name, values in counts.items():
-        rates = [(values[at] - values[since]) / (times[at] - times[since]) for since, at in spans]
-        axes.plot(times[1:], rates, color=COLOURS[name], label=name, linewidth=1.4)
-    axes.set_ylim(0)
-    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    for axes, counts, label in ((sites, got, "messages to consumers"), (middle, on, "messages passed on")):
+        for name, values in counts.items():
+            rates = [(values[at] - values[since]) / (times[at] - times[since]) for since, at in spans]
+            axes.plot(times[1:], rates, color=COLOURS[name], label=name, linewidth=1.4)
+        axes.set_ylim(0)
+        plain(axes, "", "seconds", f"{label}\nper second", legend=True)
+        for at_s, text in events:
+            names, killed, _ = text.partition(" killed")
+            if killed or " started again" in text:
+                _mark(axes, at_s - samples[0].at_s, f"{names} killed " if killed else "")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def _mark(axes: Any, at_s: float, text: str) -> None:
     """Draw a line at the time of an event, with its text if it has one."""
-    axes.axvline(at_s, color="#d62728" if text else "#2ca02c", linewidth=0.9, linestyle="-" if text else ":")
+    axes.axvline(at_s, color=RED if text else GREEN, linewidth=0.9, linestyle="-" if text else ":")
     axes.text(at_s, axes.get_ylim()[1], text.replace(" and ", ",\n"), fontsize=7, va="top", rotation=90, ha="right")

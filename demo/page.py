@@ -24,13 +24,14 @@ from aio_pika.abc import AbstractIncomingMessage
 from demo.brokers import Broker
 from demo.clients import channel_to, connect
 from demo.flights import load_frame, read_flights, routing_keys, write_flights
-from demo.ledger import SPAWN, Failed
+from demo.ledger import SPAWN, Failed, Flight
 from demo.options import DEFAULT_COMMAND, Options
 from demo.plan import EXCHANGE
 
 DEAD = "flights.dead"
 UNROUTABLE = "flights.unroutable"
 WAVE_S = 90.0  # the rate of publishing rises and falls
+PUBLISHERS = {"schedule": 0.7, "radar": 0.3}  # their parts of the flights
 PAUSED = "night.report"
 PAGE_LINE = re.compile(r"http://[^\s,]+")
 USUAL_PORT = 15672
@@ -129,65 +130,63 @@ class PageRun:
 
 def _play(options: Options, url: str, flights: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the other process, which ends this one
-    asyncio.run(Scene(options, url, flights).show())
+    asyncio.run(_show(options, url, list(read_flights(flights, 0, options.rows))))
 
 
-class Scene:
-    """The clients of a broker."""
+async def _show(options: Options, url: str, flights: Sequence[Flight]) -> None:
+    """Publish and read; end the process after --seconds."""
+    clients = [_read(url, desk, number) for desk in DESKS for number in range(desk.readers)]
+    clients += [_publish(url, name, flights, part * options.rate) for name, part in PUBLISHERS.items()]
+    tasks = [asyncio.create_task(client) for client in clients]
+    ended, _ = await asyncio.wait(tasks, timeout=options.seconds, return_when=asyncio.FIRST_EXCEPTION)
+    for task in ended:
+        task.result()
+    os._exit(0)
 
-    def __init__(self, options: Options, url: str, flights: Path) -> None:
-        self._options = options
-        self._url = url
-        self._flights = list(read_flights(flights, 0, options.rows))
 
-    async def show(self) -> None:
-        """Publish and read; end the process after --seconds."""
-        clients = [self._read(desk, number) for desk in DESKS for number in range(desk.readers)]
-        clients += [self._publish("schedule", 0.7, True), self._publish("radar", 0.3, False)]
-        tasks = [asyncio.create_task(client) for client in clients]
-        ended, _ = await asyncio.wait(tasks, timeout=self._options.seconds, return_when=asyncio.FIRST_EXCEPTION)
-        for task in ended:
-            task.result()
-        os._exit(0)
+async def _publish(url: str, name: str, flights: Sequence[Flight], per_s: float) -> None:
+    """Publish flights at a rate that rises and falls; the schedule has confirms."""
+    async with await connect(url, name) as connection:
+        channel = await connection.channel(publisher_confirms=name == "schedule")
+        exchange = await channel.get_exchange(EXCHANGE, ensure=False)
+        clock = asyncio.get_running_loop().time
+        began_s = last_s = clock()
+        due = 0.0
+        places = count(random.randrange(len(flights)))
+        while True:
+            await asyncio.sleep(0.05)
+            now_s = clock()
+            wave = 1 + 0.45 * math.sin(now_s * math.tau / WAVE_S) + random.uniform(-0.08, 0.08)
+            due += (now_s - last_s) * per_s * wave
+            last_s = now_s
+            headers = {"source": name, "second": int(now_s - began_s)}
+            messages = [_message(flights[next(places) % len(flights)], headers) for _ in range(int(due))]
+            await asyncio.gather(*[exchange.publish(message, key) for message, key in messages])
+            due %= 1
 
-    async def _publish(self, name: str, share: float, confirms: bool) -> None:
-        async with await connect(self._url, name) as connection:
-            channel = await connection.channel(publisher_confirms=confirms)
-            exchange = await channel.get_exchange(EXCHANGE, ensure=False)
-            clock = asyncio.get_running_loop().time
-            began_s = last_s = clock()
-            due = 0.0
-            places = count(random.randrange(len(self._flights)))
-            while True:
-                await asyncio.sleep(0.05)
-                now_s = clock()
-                wave = 1 + 0.45 * math.sin(now_s * math.tau / WAVE_S) + random.uniform(-0.08, 0.08)
-                due += (now_s - last_s) * self._options.rate * share * wave
-                last_s = now_s
-                headers = {"source": name, "second": int(now_s - began_s)}
-                await asyncio.gather(*[self._send(exchange, next(places), headers) for _ in range(int(due))])
-                due %= 1
 
-    async def _send(self, exchange: Any, place: int, headers: Any) -> None:
-        _, key, body = self._flights[place % len(self._flights)]
-        kind: Any = {"content_type": "application/json", "delivery_mode": 2, "priority": place % 4}
-        await exchange.publish(aio_pika.Message(body, message_id=str(place), headers=headers, **kind), key)
+def _message(flight: Flight, headers: Any) -> tuple[aio_pika.Message, str]:
+    """Return the message of a flight and its routing key."""
+    row, key, body = flight
+    kind: Any = {"content_type": "application/json", "delivery_mode": 2, "priority": row % 4}
+    return aio_pika.Message(body, message_id=str(row), headers=headers, **kind), key
 
-    async def _read(self, desk: Desk, number: int) -> None:
-        busy = asyncio.Semaphore(1)
 
-        async def handle(message: AbstractIncomingMessage) -> None:
-            async with busy:
-                await asyncio.sleep(desk.work_ms / 1000)
-            with suppress(aio_pika.exceptions.ChannelInvalidStateError):
-                await (message.reject() if random.random() < desk.rejects else message.ack())
+async def _read(url: str, desk: Desk, number: int) -> None:
+    busy = asyncio.Semaphore(1)
 
-        async with await connect(self._url, f"{desk.name} {number + 1}") as connection:
-            channel = await connection.channel()
-            await channel.set_qos(desk.prefetch)
-            queue = await channel.get_queue(desk.name, ensure=False)
-            await queue.consume(handle, consumer_tag=f"{desk.name}-{number + 1}")
-            await asyncio.Future()
+    async def handle(message: AbstractIncomingMessage) -> None:
+        async with busy:
+            await asyncio.sleep(desk.work_ms / 1000)
+        with suppress(aio_pika.exceptions.ChannelInvalidStateError):
+            await (message.reject() if random.random() < desk.rejects else message.ack())
+
+    async with await connect(url, f"{desk.name} {number + 1}") as connection:
+        channel = await connection.channel()
+        await channel.set_qos(desk.prefetch)
+        queue = await channel.get_queue(desk.name, ensure=False)
+        await queue.consume(handle, consumer_tag=f"{desk.name}-{number + 1}")
+        await asyncio.Future()
 
 
 def _usual_port() -> int:

@@ -106,15 +106,6 @@ def matched(binding_keys: Iterable[str], routing_keys: Sequence[str]) -> list[bo
     return [any(pattern.fullmatch(f".{key}" if key else "") for pattern in patterns) for key in routing_keys]
 
 
-def expected_counts(plan: Sequence[QueuePlan], flights_by_key: Counter[str]) -> list[int]:
-    """Return how many flights each queue must get, by the independent matcher."""
-    keys = list(flights_by_key)
-    return [
-        sum(flights_by_key[key] for key, hit in zip(keys, matched(queue.binding_keys, keys), strict=True) if hit)
-        for queue in plan
-    ]
-
-
 def share_out(expected: Sequence[int], pika_consumers: int, aio_consumers: int, aio_part: float) -> list[list[int]]:
     """Return each consumer's queues, by index in the plan: pika's consumers first, evenly, then aio-pika's.
 

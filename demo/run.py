@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from pika.adapters.blocking_connection import BlockingChannel
 from rich.console import RenderableType
 
@@ -18,7 +19,7 @@ from demo.display import Display, Watch
 from demo.flights import load_frame, routing_keys, write_flights
 from demo.ledger import Failed, Ledger
 from demo.options import Options
-from demo.plan import EXCHANGE, QueuePlan, expected_counts, make_plan, routes_of, share_out
+from demo.plan import EXCHANGE, QueuePlan, make_plan, matched, routes_of, share_out
 from demo.verdict import judge, show_report
 
 AIO_CONSUME_PART = 0.1  # a message costs aio-pika about six times pika's processor time
@@ -58,7 +59,9 @@ class Run:
         self._flights = folder / "flights.tsv"
         checksums = write_flights(self._flights, self._frame, self._keys)
         self._plan = make_plan(routes_of(self._keys), options.queues)
-        self._expected = expected_counts(self._plan, Counter(self._keys))
+        distinct, counts = np.unique(self._keys, return_counts=True)
+        self._hits = np.array([matched(queue.binding_keys, distinct.tolist()) for queue in self._plan])
+        self._expected = (self._hits @ counts).tolist()
         self._deliveries = sum(self._expected)
         self._groups = share_out(self._expected, options.pika_consumers, options.aio_consumers, AIO_CONSUME_PART)
         self._ledger = Ledger(len(self._keys), len(self._plan), PUBLISHERS + len(self._groups), checksums)
@@ -120,8 +123,9 @@ class Run:
         options, ledger = self._options, self._ledger
         self._display = Display(len(self._keys), self._deliveries, options.plain, self._above)
         self._watch = Watch(ledger, self._deliveries, time.monotonic())
-        clients: Clients | None = None
-        try:
+        with ExitStack() as stack:
+            for work in (self._close, ledger.stop, self._display.close):
+                stack.callback(work)
             began_s = time.monotonic()
             self._start()
             self._tell(f"{', '.join(self._brokers) or options.url} ready after {time.monotonic() - began_s:.2f} s")
@@ -135,7 +139,7 @@ class Run:
             named = [[(index, self._plan[index].name) for index in group] for group in self._groups]
             pika, aio = named[: options.pika_consumers], named[options.pika_consumers :]
             clients = Clients(ledger, self._urls, self._flights, pika, aio, options.prefetch)
-            clients.start()
+            stack.callback(clients.kill)
             self._watch_until_quiet(clients)
             ledger.stop()
             if not clients.join(END_TIMEOUT_S):
@@ -143,13 +147,7 @@ class Run:
             left = self._messages_left()
             self._further()
             stopped = self._stop()
-        finally:
-            self._display.close()
-            ledger.stop()
-            if clients is not None:
-                clients.kill()
-            self._close()
-        verdicts = judge(ledger, self._plan, self._keys, left, killed=self._faulted)
+        verdicts = judge(ledger, self._hits, self._keys, left, killed=self._faulted)
         return show_report(self._plan, verdicts, ledger, self._watch, stopped, options.plain)
 
     def _tell(self, text: str) -> None:

@@ -17,10 +17,10 @@ from typing import Any, Final, Self
 from bench.brokers import Broker, slotmq
 from bench.picture import BLUE, GREY, ORANGE, line, plain
 from bench.run import Run
-from bench.stage import Stage
+from bench.stage import Stage, extent
 from bench.suites import Suite
-from bench.tables import Column, Goal, goals_table, machine_text, rows_table, time_of
-from broker.figures.numerals import short_text
+from bench.tables import Column, Goal, goals_table, machine_text, rows_table
+from broker.figures.numerals import duration_text, short_text
 from broker.perf import wire
 from broker.perf.conductor import stage as conducted
 from broker.perf.faults import RunFailed
@@ -57,7 +57,7 @@ PATHS: Final = {
 """The nodes of each path, 0 for a broker by itself, and where its consumer is."""
 QUEUES: Final = (1, 10, 100, 1000)
 _NAME: Final = (Column("", "name", str), Column("bytes", "size", "{:,}".format))
-_TIMES: Final = (Column("p50", "p50_us", time_of), Column("p99", "p99_us", time_of))
+_TIMES: Final = (Column("p50", "p50_us", duration_text), Column("p99", "p99_us", duration_text))
 _COSTS: Final = (
     *_NAME,
     Column("messages/s", "per_s"),
@@ -69,8 +69,8 @@ _COLUMNS: Final = {
     "latency": (
         *_NAME,
         *_TIMES,
-        Column("confirm p50", "confirm_p50_us", time_of),
-        Column("confirm p99", "confirm_p99_us", time_of),
+        Column("confirm p50", "confirm_p50_us", duration_text),
+        Column("confirm p99", "confirm_p99_us", duration_text),
     ),
     "failover": (
         _NAME[0],
@@ -151,8 +151,7 @@ def fail_over(brokers: list[Broker]) -> dict[str, Any]:
             holder.await_method(wire.BASIC_DELIVER)
         waiting.consume(_QUEUE, "next", auto_ack=False, prefetch=_MESSAGES)
         waiting.socket.settimeout(_LIMIT_S)
-        assert a.service is not None
-        a.service.stop(killed=True)
+        a.own.stop(killed=True)
         begun = time.monotonic()
         waiting.await_method(wire.BASIC_DELIVER)
         first_s = time.monotonic() - begun
@@ -175,11 +174,9 @@ class SpreadLoad(Load):
     consume_at: tuple[Address, ...] = ()
 
     def publish_shares(self) -> list[Share]:
-        """Return the share of each publishing process."""
         return _placed(Load.publish_shares(self), self.publish_at)
 
     def consume_shares(self) -> list[Share]:
-        """Return the share of each consuming process."""
         return _placed(Load.consume_shares(self), self.consume_at)
 
 
@@ -211,14 +208,10 @@ def spread(
     add_throughput(parser.add_subparsers())
     options = parser.parse_args(["throughput", *words])
     topology, load = addressed(options)
-    placed = SpreadLoad(
-        **{field.name: getattr(load, field.name) for field in fields(Load)},
-        publish_at=tuple(publish_at),
-        consume_at=tuple(consume_at),
-    )
-    processes = max(len(publish_at), len(consume_at))
-    placed = replace(placed, address=publish_at[0], processes=processes, seconds=None)
-    options.uri = placed.address
+    own = {field.name: getattr(load, field.name) for field in fields(Load)}
+    own |= {"address": publish_at[0], "processes": max(len(publish_at), len(consume_at)), "seconds": None}
+    placed = SpreadLoad(**own, publish_at=tuple(publish_at), consume_at=tuple(consume_at))
+    options.uri = publish_at[0]
     with conducted(options, topology, RunProgress(quiet=True)) as here:
         outcome = here.run(placed)
     if outcome.failures:
@@ -275,11 +268,8 @@ def _count(count: int, noun: str) -> str:
 class Plan:
     """The extent of a run."""
 
-    messages: int = 100_000
-    rounds: int = 3
-
-
-QUICK: Final = Plan(messages=10_000, rounds=1)
+    messages: int = extent(100_000, 10_000)
+    rounds: int = extent(3, 1)
 
 
 def measure(database: Database, part: str) -> None:
@@ -373,8 +363,7 @@ SUITE: Final = Suite(
     name="cluster",
     about=__doc__,
     parts={part: partial(measure, part=part) for part in _PARTS},
-    full=Plan(),
-    quick=QUICK,
+    plan=Plan(),
     limit_s=1200.0,
     tables={
         **{part: rows_table([part], _COLUMNS.get(part, _COSTS)) for part in _PARTS},

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -77,12 +76,11 @@ class Group:
         self.peer.socket.setblocking(True)
 
     def declare(self) -> None:
-        """Import a tenth as many queues as there would be messages, each with a binding."""
+        """Import a twentieth as many queues as there would be messages, each with a binding."""
         self.write_definitions()
         self.slotmq("definitions", "import", str(self.file))
 
     def write_definitions(self) -> None:
-        """Write the file that `declare` imports."""
         names = [f"pauses-{number:06d}" for number in range(self.count // 20)]
         common = {"vhost": "/", "arguments": {}}
         queues = [{"name": name, "durable": True, "auto_delete": False, **common} for name in names]
@@ -91,7 +89,6 @@ class Group:
         self.file.write_text(json.dumps({"queues": queues, "bindings": bindings}))
 
     def send(self, verb: str, arguments: bytes) -> None:
-        """Send a method."""
         self.peer.socket.sendall(wire.method(self.peer.channel, _METHODS[verb], arguments))
 
     def call(self, verb: str, arguments: bytes = b"") -> None:
@@ -163,33 +160,28 @@ def _policy(definition: Mapping[str, int]) -> Callable[[Group], None]:
     return act
 
 
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """What is done to a group. Shapes: `prepare` makes the group, `act` returns when the verb has its effect."""
-
-    prepare: Callable[[Group], None]
-    act: Callable[[Group], None]
-
+Verb = tuple[Callable[[Group], None], Callable[[Group], None]]
+"""What is done to a group: the first makes the group, the second returns when the verb has its effect."""
 
 VERBS: Final[Mapping[str, Verb]] = {
-    "purge": Verb(Group.fill, lambda group: group.call("purge", b"\0\0" + wire.short_string(_QUEUE) + b"\0")),
-    "delete": Verb(Group.fill, _delete),
-    "delete, unacked": Verb(Group.hold, _delete),
-    "ack": Verb(Group.hold, _ack),
-    "nack, requeue": Verb(Group.hold, _give_back("nack", struct.pack(">QB", 0, 3))),
-    "nack": Verb(Group.hold, _give_back("nack", struct.pack(">QB", 0, 1), requeued=False)),
-    "recover": Verb(Group.hold, _give_back("recover", b"\1")),
-    "rollback": Verb(Group.hold, _roll_back),
-    "channel close": Verb(Group.hold, _close_channel),
-    "connection lost": Verb(Group.hold, _close_socket),
-    "max-length lowered": Verb(Group.fill, _policy({"max-length": 0})),
-    "message-ttl lowered": Verb(Group.fill, _policy({"message-ttl": 1})),
-    "move": Verb(Group.fill, lambda group: group.slotmq("move", _QUEUE, "--to", _TARGET)),
-    "import": Verb(Group.write_definitions, lambda group: group.slotmq("definitions", "import", str(group.file))),
-    "the same import": Verb(Group.declare, lambda group: group.slotmq("definitions", "import", str(group.file))),
-    "export": Verb(Group.declare, lambda group: group.slotmq("definitions", "export", f"{group.file}.out")),
-    "list": Verb(Group.declare, lambda group: group.slotmq("list", "queues")),
-    "policy": Verb(Group.declare, lambda group: group.slotmq("policy", "set", "p", "^pauses", '{"max-length": 9}')),
+    "purge": (Group.fill, lambda group: group.call("purge", b"\0\0" + wire.short_string(_QUEUE) + b"\0")),
+    "delete": (Group.fill, _delete),
+    "delete, unacked": (Group.hold, _delete),
+    "ack": (Group.hold, _ack),
+    "nack, requeue": (Group.hold, _give_back("nack", struct.pack(">QB", 0, 3))),
+    "nack": (Group.hold, _give_back("nack", struct.pack(">QB", 0, 1), requeued=False)),
+    "recover": (Group.hold, _give_back("recover", b"\1")),
+    "rollback": (Group.hold, _roll_back),
+    "channel close": (Group.hold, _close_channel),
+    "connection lost": (Group.hold, _close_socket),
+    "max-length lowered": (Group.fill, _policy({"max-length": 0})),
+    "message-ttl lowered": (Group.fill, _policy({"message-ttl": 1})),
+    "move": (Group.fill, lambda group: group.slotmq("move", _QUEUE, "--to", _TARGET)),
+    "import": (Group.write_definitions, lambda group: group.slotmq("definitions", "import", str(group.file))),
+    "the same import": (Group.declare, lambda group: group.slotmq("definitions", "import", str(group.file))),
+    "export": (Group.declare, lambda group: group.slotmq("definitions", "export", f"{group.file}.out")),
+    "list": (Group.declare, lambda group: group.slotmq("list", "queues")),
+    "policy": (Group.declare, lambda group: group.slotmq("policy", "set", "p", "^pauses", '{"max-length": 9}')),
 }
 """What is measured, by its name in the table. Shapes: the last five have a twentieth as many queues as messages."""
 
@@ -200,22 +192,22 @@ def measure(stage: Stage) -> None:
 
 
 def _measure(stage: Stage, name: str, _number: int) -> None:
-    verb, count = VERBS[name], stage.plan.group
+    (prepare, act), count = VERBS[name], stage.plan.group
     turns = stage.folder / f"turns-{len(stage.run.rows('pauses'))}"
     with (
         brokers.slotmq(stage.new_folder(), package=stage.package, prefix=prefix(turns, names=False)) as broker,
         closing(Group(broker, stage.package, count, stage.folder)) as group,
     ):
-        figures = paused(group, verb, turns)
+        figures = paused(group, VERBS[name], turns)
     stage.add("pauses", figures, title=name)
     named = turns.with_suffix(".named")
     with (
         brokers.slotmq(stage.new_folder(), package=PROJECT, prefix=prefix(named, names=True)) as broker,
         closing(Group(broker, PROJECT, count // 4, stage.folder)) as group,
     ):
-        verb.prepare(group)
+        prepare(group)
         begun = time.monotonic()
-        verb.act(group)
+        act(group)
         time.sleep(_AFTER_S)
     stage.run.add("turns", {"function": _longest_named(named, begun)}, title=name)
 
@@ -234,13 +226,12 @@ def _longest_named(file: Path, begun: float) -> str:
 
 def paused(group: Group, verb: Verb, turns: Path) -> dict[str, Any]:
     """Return the waits of a light client while a verb is carried out, the longest turn and the verb's time."""
-    verb.prepare(group)
-    processes = group.broker.processes
-    assert processes is not None
-    with Crew({"light": watch}, group.broker.address, processes.root) as crew:
+    prepare, act = verb
+    prepare(group)
+    with Crew({"light": watch}, group.broker.address, group.broker.own.processes.root) as crew:
         crew.gather("ready", _LIMIT_S)
         begun = time.monotonic()
-        verb.act(group)
+        act(group)
         took_ms = (time.monotonic() - begun) * 1000
         time.sleep(_AFTER_S)
         crew.tell("stop")

@@ -11,6 +11,7 @@ from bench.growth import curves, pauses, sharing, soak
 from bench.growth.curves import PANELS
 from bench.picture import BLUE, ORANGE, plain, spreads
 from bench.run import Row, Run
+from bench.stage import extent
 from bench.suites import Suite
 from bench.tables import Column, table, table_of
 
@@ -32,33 +33,18 @@ class Plan:
     light client take `share_factor` times `seconds` together.
     """
 
-    queues: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
-    consumers: tuple[int, ...] = (1, 10, 100, 1_000)
-    bindings: tuple[int, ...] = (10, 100, 1_000, 10_000, 100_000)
-    backlog: tuple[int, ...] = (0, 10_000, 100_000, 1_000_000, 10_000_000)
-    group: int = 1_000_000
-    crowd: int = 100
-    width: int = 20_000
-    rounds: int = 4
-    seconds: float = 1.2
+    queues: tuple[int, ...] = extent((1, 10, 100, 1_000, 10_000), (1, 1_000))
+    consumers: tuple[int, ...] = extent((1, 10, 100, 1_000), (1, 100))
+    bindings: tuple[int, ...] = extent((10, 100, 1_000, 10_000, 100_000), (10, 10_000))
+    backlog: tuple[int, ...] = extent((0, 10_000, 100_000, 1_000_000, 10_000_000), (0, 100_000))
+    group: int = extent(1_000_000, 50_000)
+    crowd: int = extent(100, 20)
+    width: int = extent(20_000, 2_000)
+    rounds: int = extent(4, 2)
+    seconds: float = extent(1.2, 0.5)
     settle_s: float = 0.2
-    share_factor: float = 4.0
-    soak_s: float = 600.0
-
-
-QUICK: Final = Plan(
-    queues=(1, 1_000),
-    consumers=(1, 100),
-    bindings=(10, 10_000),
-    backlog=(0, 100_000),
-    group=50_000,
-    crowd=20,
-    width=2_000,
-    rounds=2,
-    seconds=0.5,
-    share_factor=3.0,
-    soak_s=20.0,
-)
+    share_factor: float = extent(4.0, 3.0)
+    soak_s: float = extent(600.0, 20.0)
 
 
 def curves_of(run: Run) -> dict[tuple[str, str], list[Row]]:
@@ -182,8 +168,7 @@ SUITE: Final = Suite(
         **{panel: partial(curves.measure, panel=panel) for panel in PANELS},
         "soak": soak.measure,
     },
-    full=Plan(),
-    quick=QUICK,
+    plan=Plan(),
     limit_s=900.0,  # the soak begins by then: under half an hour in all
     tables={"cost": _costs, "light": _light, "silent": _silent, "pauses": _pauses, "soak": _soak},
     printed=("cost", "light", "silent", "pauses", "soak"),

@@ -50,12 +50,10 @@ class LoneCall:
 
     @property
     def name(self) -> str:
-        """Return the name of the row."""
         return f"lone-{self.kind}"
 
     @property
     def title(self) -> str:
-        """Return a title of one line for readers."""
         return KINDS[self.kind][0]
 
     def measure(self, broker: Broker, limits: Limits) -> Figures:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import gettempdir
@@ -19,11 +18,9 @@ from broker.perf.conductor import Conductor
 from broker.perf.crew import Interruption
 from broker.perf.faults import RunFailed
 from broker.perf.parts import Load
-from broker.perf.peer import PeerConnection
 from broker.perf.progress import RunProgress
 from broker.perf.receiver import ReceiverPace
 from broker.perf.spool import Material
-from broker.perf.wire import PUBLISH_CHANNEL
 
 FANOUT: Final = 50  # queues
 FRAME_BYTES: Final = 131_064  # of a body; a larger one takes several frames
@@ -32,6 +29,11 @@ _SAID_PAIRS: Final = "8 pairs, one unconfirmed message each way at a time"
 _FLIGHT_BYTES: Final = 20 << 20  # large bodies have a smaller window
 _LEAST_WINDOW: Final = 4
 _ACKS: Final = ("-c", "{window}", "-q", "{prefetch}", "-A", "{ack_every}")
+_FLOWS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "S1": ("transient, auto-ack", ("-a",)),
+    "S2": ("transient, confirms, manual ack", _ACKS),
+    "S3": ("persistent, durable, confirms, manual ack", (*_ACKS, "--persistent")),
+}
 _UNBOUNDED: Final = ("-c", "1000000", "-q", "1000", "-A", "100")  # more unconfirmed messages than any run has
 _UNSENT: Final = ("--unsent", "16KiB")  # what waits in the publisher's own kernel says nothing about the broker
 _EXTRA: Final = {
@@ -105,7 +107,7 @@ class PerfLoad:
             result, used = perf(broker, scenario, *flags, "-z", f"{seconds}s", limit_s=seconds + limits.bind_seconds)
         finally:
             if self.queue:
-                _delete(broker, self.queue)
+                broker.delete(self.queue)
         totals, times = result.totals, result.latency_us or result.confirm_latency_us
         messages = totals.delivered or totals.published
         used.pop("cpu_us", None)  # what a message is depends on the load
@@ -131,18 +133,12 @@ class PerfLoad:
         return figures
 
 
-def _delete(broker: Broker, queue: str) -> None:
-    with closing(PeerConnection(broker.address, PUBLISH_CHANNEL)) as control:
-        control.delete(queue, queue)
+def flow(kind: str, size: int) -> PerfLoad:
+    """Return S1 to S3: one publisher, one queue, one consumer, at full speed, which differ in their guarantees.
 
-
-def flow(kind: str, size: int, stage: str = "flow") -> PerfLoad:
-    """Return S1 to S3: one publisher, one queue, one consumer, at full speed, which differ in their guarantees."""
-    said, words = {
-        "S1": ("transient, auto-ack", ("-a",)),
-        "S2": ("transient, confirms, manual ack", _ACKS),
-        "S3": ("persistent, durable, confirms, manual ack", (*_ACKS, "--persistent")),
-    }[kind]
+    Large bodies have brokers of their own: memory that another row left free would hide what they take.
+    """
+    said, words = _FLOWS[kind]
     large = size > FRAME_BYTES
     title = f"{said}, {size_text(size)}{', several frames' if large else ''}"
     name = f"{kind}-{size}"
@@ -150,13 +146,8 @@ def flow(kind: str, size: int, stage: str = "flow") -> PerfLoad:
     words = ("throughput", "-s", str(size), *words, "-u", queue, "-e", queue, "-k", "bench.key")
     words = (*words, "--keys", "10" if large else "{keys}")
     window = 0 if kind == "S1" else max(_LEAST_WINDOW, min(1000, _FLIGHT_BYTES // size))
-    rounds = 2 if large else 99
+    stage, rounds = (name, 2) if large else ("flow", 99)
     return PerfLoad(name, title, words, size, queue=queue, stage=stage, rounds=rounds, relay_window=window)
-
-
-def large(kind: str, size: int) -> PerfLoad:
-    """Return a row with brokers of its own: memory that another row left free would hide what this one takes."""
-    return flow(kind, size, f"{kind}-{size}")
 
 
 def fanout(size: int) -> PerfLoad:
@@ -224,10 +215,7 @@ def full_speed(kind: str, size: int) -> PerfLoad:
 
 def over_tls(kind: str, size: int) -> PerfLoad:
     """Return the same load over both ports of a broker, one after the other."""
-    said, words = {
-        "S2": ("transient, confirms, manual ack", ("throughput", *_ACKS)),
-        "S9": (_SAID_PAIRS, _PAIRS),
-    }[kind]
+    said, words = (_SAID_PAIRS, _PAIRS) if kind == "S9" else (_FLOWS[kind][0], ("throughput", *_FLOWS[kind][1]))
     title = f"TLS beside plain: {said}, {size_text(size)}"
     words = (*words, "-s", str(size))
     return PerfLoad(f"{kind}-{size}-tls", title, words, size, rounds=2, relayed=False, over_tls=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +19,6 @@ from bench.messages.perf_load import (
     fanout,
     flow,
     full_speed,
-    large,
     latency,
     mqtt,
     over_tls,
@@ -30,8 +28,6 @@ from bench.meter import Meter
 from bench.perf_run import perf
 from bench.run import Figures
 from broker.perf.faults import RunFailed
-from broker.perf.peer import PeerConnection
-from broker.perf.wire import PUBLISH_CHANNEL
 
 SIZES: Final = (16, 1024)
 LARGE_SIZES: Final = (204_800, 1 << 20, 16 << 20)
@@ -60,7 +56,7 @@ class Backlog:
 
     def measure(self, broker: Broker, limits: Limits) -> Figures:
         """Run the scenario once. Raises: RunFailed, Fault, OSError, BrokerFailed."""
-        _queue(broker, delete=True)
+        broker.delete(_QUEUE)
         figures = _publish(broker, limits)
         stock = int(figures["messages"])
         if broker.service:
@@ -73,23 +69,14 @@ class Backlog:
         figures["drain_per_s"] = drained.totals.deliver_per_s
         if "cpu_us" in used:
             figures["drain_cpu_us"] = used["cpu_us"]
-        _queue(broker, delete=True)
+        broker.delete(_QUEUE)
         return figures
-
-
-def _queue(broker: Broker, *, delete: bool = False) -> int:
-    """Declare the queue and return how many messages it has, or delete it."""
-    with closing(PeerConnection(broker.address, PUBLISH_CHANNEL)) as control:
-        count = control.declare_queue(_QUEUE, durable=True)
-        if delete:
-            control.delete(_QUEUE, _QUEUE)
-        return count
 
 
 def _publish(broker: Broker, limits: Limits) -> Figures:
     """Publish the stock, or as much of it as the time allows."""
     memory = Meter(broker)
-    _queue(broker)
+    broker.count(_QUEUE)
     memory.start()
     words = ("-y", "0", "-u", _QUEUE, "-p", "--persistent", "-c", str(limits.window), "-C", str(limits.stock))
     result, used = perf(
@@ -109,7 +96,7 @@ def _restart(broker: Broker, stock: int, *, killed: bool) -> float:
     """
     seconds = broker.restart(killed=killed)
     begun = time.monotonic()
-    ready = _queue(broker)
+    ready = broker.count(_QUEUE)
     if ready != stock:
         raise RunFailed(f"{ready} of {stock} messages after a {'crash' if killed else 'restart'}")
     return seconds + time.monotonic() - begun
@@ -145,8 +132,8 @@ def rows(only: Sequence[str], limits: Limits | None = None) -> tuple[Scenario, .
         *map(LoneCall, KINDS),
         *(over_tls("S2", size) for size in SIZES),
         over_tls("S9", SIZES[0]),
-        *(large("S2", size) for size in LARGE_SIZES),
-        large("S3", LARGE_SIZES[0]),
+        *(flow("S2", size) for size in LARGE_SIZES),
+        flow("S3", LARGE_SIZES[0]),
         *(full_speed(kind, size) for kind in ("S1", "S2", "S4") for size in SIZES),
         *(routing(name, count) for name, count in zip(("S5-10k", "S5-100k"), bindings, strict=False)),
         declared(bindings[-1]),

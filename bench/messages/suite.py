@@ -14,7 +14,7 @@ from typing import Final
 from bench import brokers, machine
 from bench.brokers import Broker, Certificate
 from bench.checkout import choices
-from bench.messages.limits import QUICK, Limits
+from bench.messages.limits import Limits
 from bench.messages.picture import cost, more
 from bench.messages.rows import Scenario, for_all, known_names, rows, titles
 from bench.messages.tables import CEILING, COMPILED, INTERPRETED, TABLES
@@ -193,8 +193,7 @@ SUITE: Final = Suite(
     name="messages",
     about=__doc__,
     parts=dict.fromkeys(known_names(), lambda _: None),
-    full=Limits(),
-    quick=QUICK,
+    plan=Limits(),
     limit_s=1140.0,
     tables=TABLES,
     printed=("cost", "full", "large", "lone", "tls", "other", "floors", "goals", "machine"),

@@ -9,7 +9,8 @@ from typing import Final
 
 from bench.messages.rows import kind, measure_of
 from bench.run import Row, Run
-from bench.tables import Column, Goal, goals_table, known, look_of, machine_text, milliseconds, number, table
+from bench.tables import Column, Goal, goals_table, known, look_of, machine_text, table
+from broker.figures.numerals import number_text
 
 FLOORS = {
     **dict.fromkeys(("S1-16", "S2-16", "S3-16", "S4-16"), 15.0),
@@ -115,7 +116,7 @@ def _usual(run: Run) -> list[str]:
 
 
 def _calls(row: Row) -> str:
-    return number(row["reads"] + row["writes"]) if "reads" in row else "-"
+    return number_text(row["reads"] + row["writes"]) if "reads" in row else "-"
 
 
 def _cost(run: Run) -> str:
@@ -214,6 +215,10 @@ def summary(run: Run) -> str:
     return " ".join(said)
 
 
+def _milliseconds(value_us: float) -> str:
+    return number_text(value_us / 1e3)
+
+
 _CPU = Column("CPU-us", "cpu_us")
 _P50 = Column("p50, us", "p50_us")
 _P99 = Column("p99, us", "p99_us")
@@ -253,8 +258,8 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
         _RATE,
         Column("published/s, times queues", "published_per_s"),
         _CPU,
-        Column("p50, ms", "p50_us", milliseconds),
-        Column("p99, ms", "p99_us", milliseconds),
+        Column("p50, ms", "p50_us", _milliseconds),
+        Column("p99, ms", "p99_us", _milliseconds),
         Column("left in queues", "queued", "{:,.0f}".format),
         _PEAK,
     ),

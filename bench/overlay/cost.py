@@ -47,9 +47,8 @@ def measure(stage: Stage) -> None:
 
 def _measured(stage: Stage, form: str, size: int, alone: Broker, tree: Tree, _round: int) -> None:
     """Add what a message costs a broker by itself, and each broker of a chain."""
-    processes, seconds = alone.processes, stage.plan.cost_seconds
-    assert processes is not None  # it was started here
-    own = _sent(alone.address, alone.address, size, seconds, lambda: {"alone": threads_s(processes)})
+    seconds = stage.plan.cost_seconds
+    own = _sent(alone.address, alone.address, size, seconds, lambda: {"alone": threads_s(alone.own.processes)})
     chained = _sent(tree.address("pb"), tree.address("sb"), size, seconds, tree.each_cpu_s)
     figures = {
         "s1_us": own["alone"],

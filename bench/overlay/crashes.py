@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from bench.ground import paced_source, sink
 from bench.herd import BURST_S, Herd
-from bench.overlay.tree import Logical, Tree
+from bench.overlay.tree import Logical, Tree, leaf_of
 from bench.stage import Stage
 from broker.perf import wire
 from broker.perf.peer import Address, PeerConnection
@@ -54,16 +55,9 @@ class Numbering:
         return (due_ns - self.start_ns) // self.step_ns
 
 
-@dataclass(frozen=True, slots=True)
-class Faults:
-    """How many messages subscribers lacked after their first one, got twice, or got after a later one."""
-
-    missing: int = 0
-    double: int = 0
-    disordered: int = 0
-
-    def __add__(self, other: Faults) -> Faults:
-        return Faults(self.missing + other.missing, self.double + other.double, self.disordered + other.disordered)
+Faults = Counter[str]
+"""How many messages subscribers lacked after their first one (missing), got twice (double), or got after a later one
+(disordered)."""
 
 
 class Arrivals(Watch):
@@ -102,7 +96,7 @@ class Arrivals(Watch):
         topics = self.by_topic(numbering)
         found = Faults(missing=len(set(wanted) - topics.keys()))
         for topic, numbers in topics.items():
-            found += faults_of(numbers, numbering.topics, ends[topic % len(ends)])
+            found.update(faults_of(numbers, numbering.topics, ends[topic % len(ends)]))
         return found
 
 
@@ -116,7 +110,7 @@ def faults_of(numbers: Sequence[int], step: int, end: int) -> Faults:
     for number in numbers:
         disordered += number < later
         later = max(later, number)
-    return Faults(due - len(distinct), len(numbers) - len(distinct), disordered)
+    return Faults(missing=due - len(distinct), double=len(numbers) - len(distinct), disordered=disordered)
 
 
 def longest_dip_s(counts: Sequence[int], due: float) -> float:
@@ -165,10 +159,8 @@ def six_brokers(stage: Stage) -> Tree:
     The three are started last, so that they connect to the leaves: a broker that comes back has its links at once.
     """
     leaves = ("pb", "sb1", "sb2")
-    processes = {name: (Logical(name, f"at-{name}", leaf=True),) for name in leaves}
-    processes |= {name: (Logical(name, "middle"),) for name in MIDDLE}
-    edges = [(f"at-{name}", "middle") for name in leaves]
-    return Tree(stage.new_folder(), stage.package, EXCHANGES, processes, edges)
+    processes = {name: leaf_of(name) for name in leaves} | {name: (Logical(name, "middle"),) for name in MIDDLE}
+    return Tree(stage, EXCHANGES, processes, [(name, "middle") for name in leaves])
 
 
 def keys_of(exchange: int) -> list[str]:
@@ -197,19 +189,16 @@ class GroupConnections:
             self.sinks.append(sink(peer, 0, arrivals))
 
     def subscribe(self) -> None:
-        """Bind all queues. Raises: Refusal, OSError."""
         peer = PeerConnection(self._address, wire.CONSUME_CHANNEL)
         peer.call_all((wire.queue_bind(peer.channel, *names) for names in self._bindings), wire.QUEUE_BIND_OK)
         peer.close()
 
     @property
     def topics(self) -> list[int]:
-        """Return the numbers of the wanted topics."""
         return [exchange + len(EXCHANGES) * place for exchange in self.group.exchanges for place in range(_OF_EXCHANGE)]
 
     @property
     def delivered(self) -> int:
-        """Return how many messages came."""
         return sum(one.delivered for one in self.sinks)
 
     def buckets(self, first: int, last: int) -> list[int]:
@@ -229,7 +218,7 @@ class _Test:
         self._tree = tree
         self._aside = aside
         self._per_s = stage.plan.failure_per_s
-        self._busy: list[Future[None]] = []
+        self._busy: list[Future[object]] = []
         self._begun_s = 0.0
         self._told: list[tuple[float, str]] = []
         self._cpu: dict[str, list[float]] = {name: [] for name in MIDDLE}
@@ -240,12 +229,12 @@ class _Test:
         self._groups = {
             group.name: GroupConnections(group, tree.address(group.leaf), self._origin_ns) for group in GROUPS
         }
-        actions: dict[str, Callable[[], None]] = {
-            "ib1 killed": partial(tree.kill, "ib1"),
-            "ib2 killed": partial(tree.kill, "ib2"),
+        actions: dict[str, Callable[[], object]] = {
+            "ib1 killed": partial(tree.brokers["ib1"].own.stop, killed=True),
+            "ib2 killed": partial(tree.brokers["ib2"].own.stop, killed=True),
             "fourth group": self._groups[LATE].subscribe,
-            "ib1 back": partial(tree.restart, "ib1"),
-            "ib2 back": partial(tree.restart, "ib2"),
+            "ib1 back": tree.brokers["ib1"].own.start,
+            "ib2 back": tree.brokers["ib2"].own.start,
         }
         self._events = list(zip(stage.plan.timeline_s, actions.items(), strict=False))
 
@@ -256,13 +245,12 @@ class _Test:
         with closing(
             Herd([], [one for group in self._groups.values() for one in group.sinks], burst_s=BURST_S)
         ) as herd:
-            for name, group in self._groups.items():
-                if name != LATE:
-                    group.subscribe()
+            early = [group for name, group in self._groups.items() if name != LATE]
+            for group in early:
+                group.subscribe()
             self._numbering = replace(self._numbering, start_ns=time.monotonic_ns())
             for place, source in enumerate(sources):
                 herd.add(source, self._numbering.start_ns + place * self._numbering.step_ns)
-            early = [group for name, group in self._groups.items() if name != LATE]
             lacking = "no message reached one of the groups"
             herd.reach(_FIRST_LIMIT_S, lambda: all(group.delivered for group in early), lacking)
             herd.run(self._stage.plan.settle_s)
@@ -306,35 +294,33 @@ class _Test:
         deadline = time.monotonic() + _DRAIN_LIMIT_S
         while time.monotonic() < deadline:
             moved = herd.run(_QUIET_S)
-            if not any(moved.got_each) and not self._faults(ends).missing:
+            if not any(moved.got_each) and not self._faults(ends)["missing"]:
                 return
 
     def _faults(self, ends: Sequence[int]) -> Faults:
-        found = Faults()
+        found = Faults(missing=0, double=0, disordered=0)
         for group in self._groups.values():
             for one in group.arrivals:
-                found += one.faults(self._numbering, group.topics, ends)
+                found.update(one.faults(self._numbering, group.topics, ends))
         return found
 
     def _figures(self, begun_ns: int, ended_ns: int, ends: Sequence[int]) -> dict[str, Any]:
         first, last = ((at_ns - self._origin_ns) // BUCKET_NS for at_ns in (begun_ns, ended_ns))
-        rates: dict[str, list[int]] = {}
-        longest_dip = 0.0
-        for name, group in self._groups.items():
-            counts = group.buckets(first, last)
-            rates[name] = [
-                sum(counts[at : at + _BUCKETS_PER_S])
-                for at in range(0, len(counts) - _BUCKETS_PER_S + 1, _BUCKETS_PER_S)
-            ]
-            begins = next((at for at, count in enumerate(counts) if count), len(counts)) if name == LATE else 0
-            due = group.due_per_s(self._per_s) / _BUCKETS_PER_S
-            longest_dip = max(longest_dip, longest_dip_s(counts[begins:], due))
+        counts = {name: group.buckets(first, last) for name, group in self._groups.items()}
+        dips_s = []
+        for name, own in counts.items():
+            begins = next((at for at, count in enumerate(own) if count), len(own)) if name == LATE else 0
+            due = self._groups[name].due_per_s(self._per_s) / _BUCKETS_PER_S
+            dips_s.append(longest_dip_s(own[begins:], due))
+        seconds = range(0, last - first - _BUCKETS_PER_S + 1, _BUCKETS_PER_S)
         return {
-            **asdict(self._faults(ends)),
+            **self._faults(ends),
             "delivered": sum(group.delivered for group in self._groups.values()),
-            "dip_s": longest_dip,
+            "dip_s": max(dips_s),
             "late_due_per_s": self._groups[LATE].due_per_s(self._per_s),
-            "rates": {name: rates[name] for name in ("first", LATE)},
+            "rates": {
+                name: [sum(counts[name][at : at + _BUCKETS_PER_S]) for at in seconds] for name in ("first", LATE)
+            },
             "cpu": {name: [round(share, 4) for share in shares] for name, shares in self._cpu.items()},
             "events": [(round(at_s, 1), name) for at_s, name in self._told],
         }

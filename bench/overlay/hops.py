@@ -53,9 +53,8 @@ def measure(stage: Stage) -> None:
 def chain(stage: Stage, hops: int) -> Tree:
     """Return a chain with so many inner brokers, in processes of their own."""
     names = ["pb", *(f"ib{number}" for number in range(1, hops + 1)), "sb"]
-    processes = {name: (Logical(name, f"at-{name}", leaf=name in ("pb", "sb")),) for name in names}
-    edges = [(f"at-{one}", f"at-{other}") for one, other in pairwise(names)]
-    return Tree(stage.new_folder(), stage.package, [EXCHANGE], processes, edges)
+    processes = {name: (Logical(name, name, leaf=name in ("pb", "sb")),) for name in names}
+    return Tree(stage, [EXCHANGE], processes, list(pairwise(names)))
 
 
 def topics() -> list[str]:
@@ -130,6 +129,5 @@ class Subscription:
         return took_s
 
     def close(self) -> None:
-        """Close both connections."""
         self._consumer.close()
         self._control.close()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from statistics import fmean
 
 from bench.ground import EXCHANGE, bind_all, consume_all, control, paced_source, sink
 from bench.herd import BURST_S, Herd
 from bench.overlay.load import SCHEMES
-from bench.overlay.tree import Logical, Tree
+from bench.overlay.tree import Logical, Tree, leaf_of
 from bench.run import Figures
 from bench.stage import Stage
 from broker.perf import wire
@@ -50,9 +51,8 @@ def measure(stage: Stage) -> None:
 
 def _star(stage: Stage, scheme: str) -> Tree:
     leaves = ("pb", *(f"sb{number}" for number in range(1, max(stage.plan.leaves) + 1)))
-    processes = {name: (Logical(name, f"at-{name}", leaf=name != "ib"),) for name in ("pb", "ib", *leaves[1:])}
-    edges = [(f"at-{name}", "at-ib") for name in leaves]
-    return Tree(stage.new_folder(), stage.package, [EXCHANGE], processes, edges, floods=scheme == "flooding")
+    processes = {name: leaf_of(name) for name in leaves} | {"ib": (Logical("ib", "ib"),)}
+    return Tree(stage, [EXCHANGE], processes, [(name, "ib") for name in leaves], floods=scheme == "flooding")
 
 
 def _topics() -> list[str]:
@@ -94,7 +94,6 @@ class LeafSubscribers:
         self._changer.socket.sendall(b"".join(frames))  # the answers are few: nobody has to read them
 
     def close(self) -> None:
-        """Close the connection that changes subscriptions."""
         self._changer.close()
 
 
@@ -109,13 +108,6 @@ def _cell(tree: Tree, herd: Herd, leaves: list[LeafSubscribers], seconds: float)
             leaf.change(now_s)
         return False
 
-    before = tree.each_cpu_s()
-    moved = herd.run(seconds, change)
-    shares = tree.each_cpu_s(before, moved.seconds)
+    shares, rates = tree.run(herd, seconds, change)
     subscribing = [share for name, share in shares.items() if name not in ("pb", "ib")]
-    return {
-        "pb": shares["pb"],
-        "ib": shares["ib"],
-        "sb": sum(subscribing) / len(subscribing),
-        **moved.rates,
-    }
+    return {"pb": shares["pb"], "ib": shares["ib"], "sb": fmean(subscribing), **rates}

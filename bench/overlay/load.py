@@ -6,11 +6,12 @@ Source: section 5.2 of the paper, Figure 4. Each process is a leaf and an inner 
 from __future__ import annotations
 
 from contextlib import closing
+from statistics import fmean
 
 from bench.ground import EXCHANGE, consume_all, control, declare_bound, paced_source, sink
 from bench.herd import BURST_S, Herd
 from bench.overlay.plan import Plan
-from bench.overlay.tree import Logical, Tree
+from bench.overlay.tree import Logical, Tree, leaf_of
 from bench.run import Figures
 from bench.stage import Stage
 from broker.perf.sender import Sender
@@ -39,9 +40,8 @@ def middle_of(name: str) -> str:
 
 def _tree(stage: Stage, scheme: str) -> Tree:
     names = (*PUBLISHING, SUBSCRIBING)
-    processes = {name: (Logical(name, f"at-{name}", leaf=True), Logical(middle_of(name), _MIDDLE)) for name in names}
-    edges = [(f"at-{name}", _MIDDLE) for name in names]
-    return Tree(stage.new_folder(), stage.package, [EXCHANGE], processes, edges, floods=scheme == "flooding")
+    processes = {name: (*leaf_of(name), Logical(middle_of(name), _MIDDLE)) for name in names}
+    return Tree(stage, [EXCHANGE], processes, [(name, _MIDDLE) for name in names], floods=scheme == "flooding")
 
 
 def _measure_scheme(stage: Stage, tree: Tree, scheme: str) -> None:
@@ -64,7 +64,9 @@ def _measure_scheme(stage: Stage, tree: Tree, scheme: str) -> None:
             before = publishers
             herd.reach(_FIRST_LIMIT_S, lambda: herd.delivered > 0, "no message reached the subscribers")
             herd.run(plan.settle_s)
-            figures = _cell(tree, herd, plan.seconds)
+            shares, rates = tree.run(herd, plan.seconds)
+            publishing = fmean(shares[name] for name in PUBLISHING)
+            figures = {"pb_cpu": publishing, "sb_cpu": shares[SUBSCRIBING], **rates}
             saturated = falls_behind(figures, publishers, plan)
             stage.add("load", figures | {"saturated": saturated}, scheme=scheme, publishers=publishers)
             if saturated:
@@ -85,14 +87,3 @@ def _publishers(tree: Tree, keys: list[str], per_s: float) -> list[Sender]:
         for name, own in zip(PUBLISHING, shares, strict=True)
         if own
     ]
-
-
-def _cell(tree: Tree, herd: Herd, seconds: float) -> Figures:
-    before = tree.each_cpu_s()
-    moved = herd.run(seconds)
-    shares = tree.each_cpu_s(before, moved.seconds)
-    return {
-        "pb_cpu": sum(shares[name] for name in PUBLISHING) / len(PUBLISHING),
-        "sb_cpu": shares[SUBSCRIBING],
-        **moved.rates,
-    }

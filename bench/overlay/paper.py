@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from bench.overlay.load import SCHEMES
 from bench.run import Row, Run
-from bench.tables import table
+from bench.tables import Goal, goals_table
 
 FLAT: Final = 1.25
 LOAD_PB_CPU: Final = {"propagation": (12_000, 0.31), "flooding": (10_000, 0.90)}
@@ -30,14 +30,12 @@ _COST_TIMES: Final = 2.0
 _DIP_S: Final = 1.0
 
 Shape = tuple[str, str, str, bool]
-"""A part, the shape that the paper describes in it, what was found, and whether that agrees."""
+"""The fields of a goal: a part, the shape that the paper describes in it, what was found, and whether that agrees."""
 
 
 def verdicts(run: Run) -> str:
     """Return a table with a line for each shape that the measured rows can show."""
-    found = [one for make in (_load, _hops, _leaves, _failure, _cost) for one in make(run)]
-    cells = [(part, shape, text, "yes" if agrees else "**no**") for part, shape, text, agrees in found]
-    return table(("part", "the paper, or the goal", "here", "agrees"), cells)
+    return goals_table(Goal(*one) for make in (_load, _hops, _leaves, _failure, _cost) for one in make(run))
 
 
 def _load(run: Run) -> Iterator[Shape]:

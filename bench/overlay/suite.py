@@ -6,11 +6,12 @@ from typing import Any, Final
 
 from bench.overlay import cost, crashes, hops, leaves, load, paper
 from bench.overlay.load import SCHEMES
-from bench.overlay.plan import FULL, QUICK
+from bench.overlay.plan import Plan
 from bench.picture import BLUE, GREEN, ORANGE, RED, line, plain
 from bench.run import Row, Run
 from bench.suites import Suite
-from bench.tables import Column, machine_text, rows_table, share, table
+from bench.tables import Column, crossed, machine_text, rows_table, table
+from broker.figures.numerals import share_text
 
 _COLOURS: Final = dict(zip(SCHEMES, (BLUE, ORANGE), strict=True))
 _MIDDLE: Final = {"ib1": BLUE, "ib2": ORANGE, "ib3": GREEN}
@@ -39,8 +40,8 @@ _LOAD: Final = (
     Column("scheme", "scheme", str),
     Column("published/s", "published_per_s"),
     Column("delivered/s", "delivered_per_s"),
-    Column("CPU of pb1 to pb4, mean", lambda row: share(row["pb_cpu"]) + (", saturated" if row["saturated"] else "")),
-    Column("CPU of sb", "sb_cpu", share),
+    Column("CPU of pb1 to pb4, mean", lambda row: share_text(row["pb_cpu"]) + ", saturated" * bool(row["saturated"])),
+    Column("CPU of sb", "sb_cpu", share_text),
 )
 _HOPS: Final = (
     Column("hops", "hops", str),
@@ -58,17 +59,8 @@ def _theirs(count: int) -> str:
     return "-" if at is None else ", ".join(f"{values[at]:g}" for values in paper.HOPS_MS.values())
 
 
-def _leaves(run: Run) -> str:
-    found = {(row["leaves"], row["scheme"]): row for row in run.rows("leaves")}
-    cells = []
-    for count in dict.fromkeys(count for count, _ in found):
-        rows = [found.get((count, scheme), Row("leaves", {})) for _ in ("pb", "ib", "sb") for scheme in SCHEMES]
-        brokers = [broker for broker in ("pb", "ib", "sb") for _ in SCHEMES]
-        cells.append(
-            [str(count), *(Column("", name, share).cell(row) for name, row in zip(brokers, rows, strict=True))]
-        )
-    head = ["leaves", *(f"{broker}, {scheme}" for broker in ("pb", "ib", "sb") for scheme in SCHEMES)]
-    return table(head, cells)
+def _shares(row: Row) -> str:
+    return ", ".join(f"{broker} {share_text(row[broker])}" for broker in ("pb", "ib", "sb"))
 
 
 def _failure(run: Run) -> str:
@@ -78,7 +70,7 @@ def _failure(run: Run) -> str:
             f"{phase['at_s']:.0f} s",
             f"{phase['first']:,.0f}/s",
             f"{phase['fourth']:,.0f}/s",
-            *(share(phase[broker]) for broker in _MIDDLE),
+            *(share_text(phase[broker]) for broker in _MIDDLE),
         )
         for row in run.rows("failure")
         for phase in paper.phases_of(row)
@@ -140,14 +132,13 @@ SUITE: Final = Suite(
         "failure": crashes.measure,
         "leaves": leaves.measure,
     },
-    full=FULL,
-    quick=QUICK,
+    plan=Plan(),
     limit_s=660.0,
     tables={
         "cost": rows_table(["cost"], _COST),
         "load": rows_table(["load"], _LOAD),
         "hops": rows_table(["hops"], _HOPS),
-        "leaves": _leaves,
+        "leaves": lambda run: crossed(run.rows("leaves"), [Column("leaves", "leaves", str)], "scheme", _shares),
         "failure": _failure,
         "verdicts": paper.verdicts,
         "machine": _machine,

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench.brokers import Broker, slotmq
+from bench.herd import Herd
 from bench.meter import threads_s
+from bench.run import Figures
 from bench.service import BrokerFailed
-from broker.perf.machine import ProcessTree
+from bench.stage import Stage
 from broker.perf.peer import Address
 
 _LINK_LIMIT_S = 30.0
@@ -29,6 +30,11 @@ class Logical:
     leaf: bool = False
 
 
+def leaf_of(name: str) -> tuple[Logical]:
+    """Return what a process holds that is a leaf in a tree node of the same name."""
+    return (Logical(name, name, leaf=True),)
+
+
 class Tree(ExitStack):
     """The processes of one overlay, each named and with the logical brokers that it holds; they stop at its exit.
 
@@ -39,8 +45,7 @@ class Tree(ExitStack):
 
     def __init__(
         self,
-        folder: Path,
-        package: Path,
+        stage: Stage,
         exchanges: Sequence[str],
         processes: Mapping[str, Sequence[Logical]],
         edges: Collection[tuple[str, str]],
@@ -49,8 +54,8 @@ class Tree(ExitStack):
     ) -> None:
         super().__init__()
         self.brokers: dict[str, Broker] = {}
-        self._folder = folder
-        self._package = package
+        self._folder = stage.new_folder()
+        self._package = stage.package
         self._exchanges = exchanges
         self._processes = processes
         self._edges = {frozenset(edge) for edge in edges}
@@ -71,31 +76,18 @@ class Tree(ExitStack):
         """Return where the clients of a process connect."""
         return self.brokers[name].address
 
-    def processes(self, name: str) -> ProcessTree:
-        """Return the operating system's view of a process."""
-        found = self.brokers[name].processes
-        assert found is not None  # it was started here
-        return found
-
     def cpu_s(self, name: str) -> float:
         """Return the CPU time that a process has used so far, 0 after its end."""
-        return threads_s(self.processes(name))
+        return threads_s(self.brokers[name].own.processes)
 
-    def each_cpu_s(self, before: Mapping[str, float] | None = None, divisor: float = 1.0) -> dict[str, float]:
-        """Return the CPU time of each process, since a former answer if one is given, by a divisor."""
-        return {name: (self.cpu_s(name) - (before or {}).get(name, 0.0)) / divisor for name in before or self.brokers}
+    def each_cpu_s(self) -> dict[str, float]:
+        return {name: self.cpu_s(name) for name in self.brokers}
 
-    def kill(self, name: str) -> None:
-        """End a process with SIGKILL."""
-        service = self.brokers[name].service
-        assert service is not None
-        service.stop(killed=True)
-
-    def restart(self, name: str) -> None:
-        """Start a killed process again, without waiting for it."""
-        service = self.brokers[name].service
-        assert service is not None
-        service.start()
+    def run(self, herd: Herd, seconds: float, until: Callable[[], bool] | None = None) -> tuple[Figures, Figures]:
+        """Let clients publish and consume; return the share of a core that each process took, and the rates."""
+        before = self.each_cpu_s()
+        moved = herd.run(seconds, until)
+        return {name: (used - before[name]) / moved.seconds for name, used in self.each_cpu_s().items()}, moved.rates
 
     def settings(self, name: str) -> dict[str, str]:
         """Return the settings of a process, as variables of its environment."""
@@ -139,9 +131,7 @@ class Tree(ExitStack):
             wanted = sum(
                 process in self.brokers for one in self._processes[name] for process, _ in self._neighbours(one)
             )
-            service = broker.service
-            assert service is not None
-            while service.said().count(_OPENED) < wanted:
-                if time.monotonic() > deadline or not service.alive:
-                    raise BrokerFailed(f"{name} has no link to each of its neighbours; {service.failed()}")
+            while broker.own.said().count(_OPENED) < wanted:
+                if time.monotonic() > deadline or not broker.own.alive:
+                    raise BrokerFailed(f"{name} has no link to each of its neighbours; {broker.own.failed()}")
                 time.sleep(_LOOK_S)

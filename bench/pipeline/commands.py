@@ -163,17 +163,15 @@ def _archive(ground: Ground, data: Path) -> Iterator[None]:
     command = [sys.executable, "-m", "broker", "pipeline", "archive", "--path", str(data), "--follow", "--quiet"]
     command += ["--lake", str(ground.folder / "latency-lake"), "--tap", _TAP, "--cursor", _TAP, "--every", "1"]
     command += ["--driver-memory", ground.plan.driver_memory]
-    service = Service("the archive", command, ground.folder / "latency-archive.log", {"PYTHONPATH": str(PROJECT)})
-    service.start()
-    try:
+    log = ground.folder / "latency-archive.log"
+    with Service("the archive", command, log, {"PYTHONPATH": str(PROJECT)}) as service:
+        service.start()
         if not _follows(data, service):
             raise WrongResult(f"latency: the archive does not follow: {' '.join(service.said().splitlines()[-3:])}")
         time.sleep(_SETTLE_S)
         yield
         if not service.alive:
             raise WrongResult("latency: the archive ended")
-    finally:
-        service.stop()
 
 
 def _follows(data: Path, archive: Service) -> bool:

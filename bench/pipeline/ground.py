@@ -20,7 +20,6 @@ from broker.perf.machine import ProcessTree
 from broker.pipeline.job import Progress
 from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
 from broker.pipeline.lake.lake import Lake
-from broker.slot_files.seal_log import Seal
 from broker.slot_files.slot_file import PERSISTENT
 from broker.slot_files.slot_folder import SlotFolder
 from broker.store.files import Files
@@ -51,16 +50,6 @@ class SlotStore:
         self._begin_ms = now_ms // _DAY_MS * _DAY_MS - _DAY_MS  # yesterday, so that all messages are of one day
         self._next_id = 1
         self._random = Random(_SEED)
-
-    @property
-    def slots(self) -> list[Seal]:
-        """Return the existing slot files."""
-        return self._folder.view.seals
-
-    @property
-    def size_bytes(self) -> int:
-        """Return the size of the slot files."""
-        return sum(seal.bytes for seal in self.slots)
 
     def add(self, rows: int) -> None:
         """Write slot files with `rows` more messages."""
@@ -114,7 +103,6 @@ class Ground:
 
     @cached_property
     def keys(self) -> list[str]:
-        """The routing keys of all messages."""
         return workload.keys(self.plan.keys)
 
     def new_store(self, name: str) -> SlotStore:
@@ -150,7 +138,6 @@ class Ground:
         return rows
 
     def lake_files(self) -> list[str]:
-        """Return the Parquet files of the lake."""
         lake = Lake(self.lake)
         return [str(lake.message_table.folder / file.path) for file in lake.files()]
 

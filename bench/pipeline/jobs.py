@@ -8,15 +8,13 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.brokers import Broker, slotmq
+from bench.brokers import slotmq
+from bench.ground import control, declare_bound
 from bench.perf_run import perf
 from bench.pipeline.ground import EXCHANGE, Ground, Work, quiet
 from bench.stage import WrongResult
 from bench.topics import workload
 from broker.client.address import AmqpAddress
-from broker.perf import wire
-from broker.perf.peer import PeerConnection
-from broker.perf.wire import PUBLISH_CHANNEL
 from broker.pipeline.jobs.replay import NO_PRODUCER, ReplayOptions, run_replay
 from broker.pipeline.jobs.route import RouteOptions, run_route
 from broker.pipeline.routes.topology import RoutedBinding, RoutedExchange, Topology
@@ -176,9 +174,10 @@ def replay(ground: Ground) -> None:
             """Return the work with a queue that must hold every message at the end."""
 
             def checked(folder: Path) -> int:
-                _queue(broker, delete=True)
-                _queue(broker)
-                published, ready = work(folder), _queue(broker)
+                broker.delete(_QUEUE, EXCHANGE)
+                with closing(control(broker.address, EXCHANGE, durable=True)) as peer:
+                    declare_bound(peer, [_QUEUE], ["#"], EXCHANGE, durable=True)
+                published, ready = work(folder), broker.count(_QUEUE)
                 if not published == ready == rows:
                     raise WrongResult(f"replay: {published:,} of {rows:,} messages, the queue has {ready:,}")
                 return rows
@@ -191,15 +190,3 @@ def replay(ground: Ground) -> None:
             "replay without numbers": kept(lambda _folder: job(NO_PRODUCER)),
         }
         ground.race("replay", contestants, plan.replay_rounds)
-
-
-def _queue(broker: Broker, *, delete: bool = False) -> int:
-    """Declare the durable queue and return how many messages it has, or delete it."""
-    with closing(PeerConnection(broker.address, PUBLISH_CHANNEL)) as peer:
-        if delete:
-            peer.delete(_QUEUE, EXCHANGE)
-            return 0
-        peer.declare_exchange(EXCHANGE, durable=True)
-        ready = peer.declare_queue(_QUEUE, durable=True)
-        peer.call(wire.queue_bind(peer.channel, _QUEUE, EXCHANGE, "#"), wire.QUEUE_BIND_OK)
-        return ready

@@ -12,8 +12,10 @@ from bench.pipeline import commands, jobs
 from bench.pipeline.commands import ARCHIVE_ROWS, FOLLOWED, QUERY_ROWS, QUIET, SPARK_START, WARM
 from bench.pipeline.ground import Ground
 from bench.run import Run
+from bench.stage import extent
 from bench.suites import Suite
-from bench.tables import Column, Goal, goals_table, rate, rows_table, size, time_of
+from bench.tables import Column, Goal, goals_table, rows_table, size
+from broker.figures.numerals import count_text, duration_text
 
 _PEERS: Final = ("Spark", "SQL over Parquet", "a plain")
 _JOBS: Final = ("archive", "sql", "route", "replay")
@@ -26,32 +28,19 @@ class Plan:
     Units: bodies have `body_bytes`; a slot file has `slot_rows` messages; `latency_rate` is messages per second.
     """
 
-    rows: int = 2_000_000
+    rows: int = extent(2_000_000, 200_000)
     slot_rows: int = 50_000
-    keys: int = 20_000
+    keys: int = extent(20_000, 5000)
     body_bytes: int = 100
-    rounds: int = 5
-    patterns: int = 10_000
-    replay_rows: int = 200_000
-    replay_rounds: int = 3
+    rounds: int = extent(5, 2)
+    patterns: int = extent(10_000, 1000)
+    replay_rows: int = extent(200_000, 20_000)
+    replay_rounds: int = extent(3, 1)
     latency_rate: int = 1000
-    latency_slice_s: float = 10.0
-    latency_rounds: int = 4
+    latency_slice_s: float = extent(10.0, 3.0)
+    latency_rounds: int = extent(4, 1)
     driver_memory: str = "1g"
-    command_rounds: int = 3
-
-
-QUICK: Final = Plan(
-    rows=200_000,
-    keys=5000,
-    rounds=2,
-    patterns=1000,
-    replay_rows=20_000,
-    replay_rounds=1,
-    latency_slice_s=3.0,
-    latency_rounds=1,
-    command_rounds=1,
-)
+    command_rounds: int = extent(3, 1)
 
 
 def goals(run: Run) -> Iterator[Goal]:
@@ -66,7 +55,7 @@ def goals(run: Run) -> Iterator[Goal]:
             yield from Goal.at_most(f"cold {job}, s over Spark's own start", cold - start_s, 3.0)
     for part, name in (("archive", jobs.ARCHIVE), ("sql", jobs.SLOTS)):
         if run.row(part, name=name).runs:
-            yield from Goal.at_least(f"{name}, rows/s", _best(run, part, name), 600_000, rate)
+            yield from Goal.at_least(f"{name}, rows/s", _best(run, part, name), 600_000, count_text)
     for part, name in (("archive", jobs.ARCHIVE), ("route", jobs.ROUTE)):
         found = run.row(part, name=name)["cpu_s_per_million"]
         yield from Goal.at_most(f"{name}, CPU-s per million", found, 1.5)
@@ -86,12 +75,12 @@ def _best(run: Run, part: str, name: str) -> float:
 _NAME: Final = Column("", "name", str)
 _CONTESTANTS: Final = (
     _NAME,
-    Column("rows/s, best lap", lambda row: rate(row.spread("rows_per_s")[1])),
+    Column("rows/s, best lap", lambda row: count_text(row.spread("rows_per_s")[1])),
     Column("CPU-s per million", "cpu_s_per_million"),
     Column("peak memory", "peak_bytes", size),
 )
 _COMMANDS: Final = (_NAME, Column("s", "wall_s"), Column("CPU-s", "cpu_s"))
-_LATENCY: Final = (_NAME, Column("p50", "p50_us", time_of), Column("p99", "p99_us", time_of))
+_LATENCY: Final = (_NAME, Column("p50", "p50_us", duration_text), Column("p99", "p99_us", duration_text))
 
 
 def _draw(figure: Any, run: Run) -> bool:
@@ -126,8 +115,7 @@ SUITE: Final = Suite(
         "replay": jobs.replay,
         "latency": commands.latency,
     },
-    full=Plan(),
-    quick=QUICK,
+    plan=Plan(),
     limit_s=1800.0,
     tables={
         "contestants": rows_table(_JOBS, _CONTESTANTS),

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -46,23 +45,13 @@ class Cell:
 
     def ask(self, do: str, limit_s: float = ANSWER_LIMIT_S, **request: Any) -> dict[str, Any]:
         """Return the answer to one request. Raises: RunFailed; after a late answer the cell is unusable."""
-        self.begin(do, **request)
-        return self.answer(do, limit_s)
-
-    def begin(self, do: str, **request: Any) -> None:
-        """Send a request whose answer is fetched later. Raises: RunFailed."""
-        entrance = self._process.stdin
-        assert entrance is not None
+        entrance, exit_ = self._process.stdin, self._process.stdout
+        assert entrance is not None and exit_ is not None
         try:
             entrance.write(json.dumps({"do": do, **request}).encode() + b"\n")
             entrance.flush()
         except (BrokenPipeError, ValueError):
             raise RunFailed("its process ended") from None
-
-    def answer(self, do: str, limit_s: float = ANSWER_LIMIT_S) -> dict[str, Any]:
-        """Return the answer to the request that `begin` sent. Raises: RunFailed."""
-        exit_ = self._process.stdout
-        assert exit_ is not None
         if not select.select([exit_], [], [], limit_s)[0]:
             self.close()
             raise RunFailed(f"{do} took longer than {limit_s:.0f} s")
@@ -75,7 +64,6 @@ class Cell:
         return answer
 
     def close(self) -> None:
-        """Kill the process."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -83,17 +71,12 @@ class Cell:
                 pipe.close()
 
 
-def compiles(package: Path, module: str) -> bool:
-    """Return whether a module of a package is compiled."""
-    path = package.joinpath(*module.split("."))
-    return any(path.parent.glob(f"{path.name}.*.so")) or any(path.parent.glob(f"{path.name}.*.pyd"))
-
-
 def contestants(stage: Stage, names: Sequence[str]) -> Iterator[tuple[str, str, Path]]:
     """Yield the engines with the packages in which they differ: interpreted, and compiled if available."""
     for name in names:
         for form, folder in reversed(list(stage.packages.items())):
-            if form == "interpreted" or compiles(folder, ENGINES[name].__module__):
+            module = folder.joinpath(*ENGINES[name].__module__.split("."))
+            if form == "interpreted" or any(module.parent.glob(f"{module.name}.*.so")):
                 yield name, form, folder
 
 
@@ -105,82 +88,63 @@ def written(stage: Stage, name: str, lines: Sequence[str]) -> str:
     return str(path)
 
 
-@dataclass(slots=True)
-class _Entry:
-    """One engine at one size. Shapes: `figures` has the last answer's; `left_out` says why it is not measured."""
-
-    engine: str
-    form: str
-    folder: Path
-    size: int
-    figures: dict[str, Any] = field(default_factory=dict)
-    laps_us: list[float] = field(default_factory=list)
-    left_out: str = ""
-
-    def ask(self, cell: Cell, do: str, limit_s: float = ANSWER_LIMIT_S, **request: Any) -> None:
-        """Ask a cell, or without a request fetch the answer to an earlier one; a failure leaves the entry out."""
-        if self.left_out:
-            return
-        try:
-            if request or do != "build":
-                cell.begin(do, **request)
-            answer = cell.answer(do, limit_s)
-        except EXPECTED as reason:
-            self.left_out = str(reason)
-            return
-        self.laps_us += [answer["us"]] if "us" in answer else []
-        self.figures |= answer
-
-
 def sizes(stage: Stage) -> None:
     """Measure all engines at all sizes: up to a size all of them in turn, above one at a time."""
     plan = stage.plan
     keys = written(stage, "size-keys", workload.keys(plan.size_keys))
     for size in plan.sizes:
         patterns = written(stage, f"patterns-{size}", workload.patterns(size))
-        begun = []
+        chosen = []
         for name, form, folder in contestants(stage, list(ENGINES)):
-            entry = _Entry(name, form, folder, size)
             if size > LARGEST.get(name, size):
-                entry.left_out = f"it would take minutes above {LARGEST[name]:,} patterns"
-            begun.append(entry)
-        measured = [entry for entry in begun if not entry.left_out]
-        for group in [measured] if size <= plan.together else [[entry] for entry in measured]:
-            if stage.late():
-                for entry in group:
-                    entry.left_out = "the time of this run was used up"
+                _leave_out(stage, name, form, size, f"it would take minutes above {LARGEST[name]:,} patterns")
             else:
-                _measure_group(stage, group, patterns, keys)
-        for entry in begun:
-            if entry.left_out:
-                stage.run.add("sizes", {"left_out": entry.left_out}, engine=entry.engine, form=entry.form, size=size)
-                stage.tell(f"sizes: {entry.engine}, {entry.form}, {size:,} left out: {entry.left_out}")
+                chosen.append((name, form, folder))
+        for group in [chosen] if size <= plan.together else [[one] for one in chosen]:
+            if not stage.late():
+                _measure_group(stage, size, group, patterns, keys)
+                continue
+            for name, form, _ in group:
+                _leave_out(stage, name, form, size, "the time of this run was used up")
 
 
-def _measure_group(stage: Stage, group: Sequence[_Entry], patterns: str, keys: str) -> None:
-    """Measure engines that run at once, in turn."""
+def _leave_out(stage: Stage, engine: str, form: str, size: int, reason: str) -> None:
+    """Add a row that says why an engine is not measured."""
+    stage.run.add("sizes", {"left_out": reason}, engine=engine, form=form, size=size)
+    stage.tell(f"sizes: {engine}, {form}, {size:,} left out: {reason}")
+
+
+def _measure_group(stage: Stage, size: int, group: Sequence[tuple[str, str, Path]], patterns: str, keys: str) -> None:
+    """Measure engines in turn, step by step; one that fails is left out."""
     plan = stage.plan
+    steps: list[tuple[str, float, dict[str, Any]]] = [
+        ("build", plan.build_bound_s, {"patterns": patterns, "keys": keys}),
+        ("settle", ANSWER_LIMIT_S, {"slice_s": plan.slice_s}),
+        *[("lap", ANSWER_LIMIT_S, {})] * plan.rounds,
+        ("change", ANSWER_LIMIT_S, {"count": plan.changes, "bound_s": _CHANGE_BOUND_S}),
+        ("footprint", ANSWER_LIMIT_S, {}),
+    ]
     with ExitStack() as stack:
-        cells = [(entry, stack.enter_context(closing(Cell(entry.folder, plan.memory_bound_bytes)))) for entry in group]
-        for entry, cell in cells:  # builds all at once: building is not timed
-            cell.begin("build", engine=entry.engine, patterns=patterns, keys=keys)
-        for entry, cell in cells:
-            entry.ask(cell, "build", plan.build_bound_s)
-        for entry, cell in cells:
-            entry.ask(cell, "settle", slice_s=plan.slice_s)
-        for _ in range(plan.rounds):
-            for entry, cell in cells:
-                entry.ask(cell, "lap")
-        for entry, cell in cells:
-            entry.ask(cell, "change", count=plan.changes, bound_s=_CHANGE_BOUND_S)
-            entry.ask(cell, "footprint")
-            cell.close()
-            if not entry.left_out:
-                figures = {name: value for name, value in entry.figures.items() if isinstance(value, (int, float))}
-                figures["each_bytes"] = figures["footprint_bytes"] / figures["patterns"]
-                for us in entry.laps_us:
-                    stage.run.add("sizes", figures | {"us": us}, engine=entry.engine, form=entry.form, size=entry.size)
-                stage.tell(f"sizes: {entry.engine}, {entry.form}, {entry.size:,}: {median(entry.laps_us):.2f} us")
+        cells = {
+            (name, form): stack.enter_context(closing(Cell(folder, plan.memory_bound_bytes)))
+            for name, form, folder in group
+        }
+        answers: dict[tuple[str, str], list[dict[str, Any]]] = {kind: [] for kind in cells}
+        for do, limit_s, request in steps:
+            for name, form in [*answers]:
+                own = {"engine": name, **request} if do == "build" else request
+                try:
+                    answers[name, form].append(cells[name, form].ask(do, limit_s, **own))
+                except EXPECTED as reason:
+                    del answers[name, form]
+                    _leave_out(stage, name, form, size, str(reason))
+    for (name, form), found in answers.items():
+        figures = {key: value for one in found for key, value in one.items() if isinstance(value, (int, float))}
+        figures["each_bytes"] = figures["footprint_bytes"] / figures["patterns"]
+        laps_us = [one["us"] for one in found if "us" in one]
+        for us in laps_us:
+            stage.run.add("sizes", figures | {"us": us}, engine=name, form=form, size=size)
+        stage.tell(f"sizes: {name}, {form}, {size:,}: {median(laps_us):.2f} us")
 
 
 def hostility(stage: Stage) -> None:

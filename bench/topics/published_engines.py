@@ -18,14 +18,15 @@ from broker.routing.pattern import AMQP, HASH, STAR, Pattern, TopicDialect, word
 
 T = TypeVar("T")
 
-NONE: Final[set[int]] = set()  # never added to
+Words = tuple[str, ...]
+NONE: Final[set[Words]] = set()  # never added to
 CACHE_ENTRIES: Final = 1 << 20
 """How many words and patterns under words are cached at most: some 60 MB. Full, the cache starts over."""
 BITS_MOST: Final = 8 * 16 * 1024 * 1024
 
 
-class Linear(Generic[T]):
-    """Maps patterns to targets in a hash map, each of which is tested against the message.
+class SplitOnce(Generic[T]):
+    """Tests the message against each pattern: a pattern is split into words when it is added, a key once per match.
 
     Cost: a match costs all patterns, whatever the key; add and remove cost one look-up. `visited` counts patterns.
     """
@@ -35,22 +36,21 @@ class Linear(Generic[T]):
         self._dialect = dialect
         self._patterns: dict[Any, T] = {}
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
+        """The number of patterns."""
         return len(self._patterns)
 
     def counts(self) -> Mapping[str, int]:
-        """Return the number of patterns."""
         return {"patterns": len(self._patterns)}
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Store the target of one pattern, or return the one that it has already."""
         known = self.find(pattern)
         if known is None:
             self._patterns[self._key(pattern)] = target
         return known
 
     def find(self, pattern: Pattern) -> T | None:
-        """Return the target of one pattern, or None if it is not there."""
         return self._patterns.get(self._key(pattern))
 
     def remove(self, pattern: Pattern) -> T:
@@ -60,13 +60,18 @@ class Linear(Generic[T]):
             self._patterns.clear()  # a dict keeps its size when keys are deleted
         return target
 
-    @abstractmethod
+    def match(self, key: str) -> list[T]:
+        self.visited += len(self._patterns)
+        words = self._dialect.words(key)
+        return [target for pattern, target in self._patterns.items() if words_match(pattern, words)]
+
     def _key(self, pattern: Pattern) -> Hashable:
         """Return what stands for a pattern in the map."""
+        return pattern.words
 
 
-class Conventional(Linear[T]):
-    """Tests a message against each binding key; both are split into words again for each of these tests."""
+class Conventional(SplitOnce[T]):
+    """Splits both the message's key and the binding key again for each test: three times as slow as `SplitOnce`."""
 
     def match(self, key: str) -> list[T]:
         """Return the targets of the patterns that match. Cost: all patterns."""
@@ -82,31 +87,15 @@ class Conventional(Linear[T]):
         return pattern.text
 
 
-class SplitOnce(Linear[T]):
-    """Splits a pattern when it is added, and a key once per match: three times the speed of `Conventional`."""
-
-    def match(self, key: str) -> list[T]:
-        """Return the targets of the patterns that match. Cost: all patterns."""
-        return self.match_words(self._dialect.words(key))
-
-    def match_words(self, words: Sequence[str]) -> list[T]:
-        """Return the targets of the patterns that match a routing key of these words. Cost: all patterns."""
-        self.visited += len(self._patterns)
-        return [target for pattern, target in self._patterns.items() if words_match(pattern, words)]
-
-    def _key(self, pattern: Pattern) -> Hashable:
-        return pattern.words
-
-
 class Length:
-    """The patterns of one number of words by number, and per level a row for each word: numbers of patterns."""
+    """The patterns of one number of words, and per level a row for each word: patterns."""
 
     def __init__(self, levels: int) -> None:
-        self.patterns: dict[int, tuple[str, ...]] = {}
-        self.rows: list[dict[str, set[int]]] = [{} for _ in range(levels)]
+        self.patterns: set[Words] = set()
+        self.rows: list[dict[str, set[Words]]] = [{} for _ in range(levels)]
 
 
-class WordEngine(Generic[T]):
+class WordEngine(SplitOnce[T]):
     """Maps patterns to targets by sets of the patterns that fit at each level.
 
     There is no level for a `#`, which moves all levels after it: patterns with one stay in a linear residue, and so
@@ -114,84 +103,65 @@ class WordEngine(Generic[T]):
     """
 
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
-        self.visited = 0
-        self._dialect = dialect
-        self._next = 0
-        self._numbers: dict[tuple[str, ...], int] = {}
-        self._targets: dict[int, T] = {}
+        super().__init__(dialect)
         self._lengths: dict[int, Length] = {}
-        self._residue: SplitOnce[T] = SplitOnce(dialect)
-
-    def __len__(self) -> int:
-        return len(self._numbers) + len(self._residue)
+        self._residue: set[Words] = set()
 
     def counts(self) -> Mapping[str, int]:
         """Return the numbers of patterns in the rows and outside, and of words that have a row."""
         words = sum(len(row) for length in self._lengths.values() for row in length.rows)
-        return {"patterns": len(self._numbers), "residue": len(self._residue), "words": words}
+        residue = len(self._residue)
+        return {"patterns": len(self._patterns) - residue, "residue": residue, "words": words}
 
     def add(self, pattern: Pattern, target: T) -> T | None:
         """Store the target of one pattern, or return the one that it has already. Cost: the words of the pattern."""
-        words = pattern.words
+        known, words = super().add(pattern, target), pattern.words
+        if known is not None:
+            return known
         if not words or HASH in words:
-            return self._residue.add(pattern, target)
-        number = self._numbers.get(words)
-        if number is not None:
-            return self._targets[number]
-        number = self._next
-        self._next += 1
-        self._numbers[words] = number
-        self._targets[number] = target
+            self._residue.add(words)
+            return None
         length = self._lengths.get(len(words))
         if length is None:
             self._lengths[len(words)] = length = Length(len(words))
-        length.patterns[number] = words
-        self._mark(length, number, words)
+        length.patterns.add(words)
+        self._mark(length, words)
         return None
-
-    def find(self, pattern: Pattern) -> T | None:
-        """Return the target of one pattern, or None if it is not there."""
-        number = self._numbers.get(pattern.words)
-        return self._residue.find(pattern) if number is None else self._targets[number]
 
     def remove(self, pattern: Pattern) -> T:
         """Forget one pattern and return its target. Raises: KeyError if it is not there. Cost: the pattern's words."""
-        words = pattern.words
-        number = self._numbers.get(words)
-        if number is None:
-            return self._residue.remove(pattern)
-        length = self._lengths[len(words)]
-        self._unmark(length, number, words)
-        del length.patterns[number]
-        if not length.patterns:
-            self._forget(self._lengths.pop(len(words)))
-        del self._numbers[words]
-        target = self._targets.pop(number)
-        if not self._numbers:
-            self._numbers.clear()  # a dict keeps its size when keys are deleted
-            self._targets.clear()
+        target, words = super().remove(pattern), pattern.words
+        if words in self._residue:
+            self._residue.remove(words)
+        else:
+            length = self._lengths[len(words)]
+            length.patterns.remove(words)
+            self._unmark(length, words)
+            if not length.patterns:
+                self._forget(self._lengths.pop(len(words)))
+        if not self._patterns:
+            self._residue.clear()  # it keeps its size, as a dict does
             self._lengths.clear()
         return target
 
     def match(self, key: str) -> list[T]:
-        """Return the targets of the patterns that match."""
-        words = self._dialect.words(key)
-        found = self._residue.match_words(words)
+        words, patterns = self._dialect.words(key), self._patterns
         self.visited += len(self._residue)
+        found = [patterns[pattern] for pattern in self._residue if words_match(pattern, words)]
         length = self._lengths.get(len(words))
-        return found if length is None else found + [self._targets[number] for number in self._common(length, words)]
+        return found if length is None else found + [patterns[one] for one in self._common(length, words)]
 
     @abstractmethod
-    def _mark(self, length: Length, number: int, words: tuple[str, ...]) -> None:
-        """Put the number of a pattern into rows."""
+    def _mark(self, length: Length, words: Words) -> None:
+        """Put a pattern into rows."""
 
     @abstractmethod
-    def _unmark(self, length: Length, number: int, words: tuple[str, ...]) -> None:
-        """Remove the number of a pattern from its rows."""
+    def _unmark(self, length: Length, words: Words) -> None:
+        """Remove a pattern from its rows."""
 
     @abstractmethod
-    def _common(self, length: Length, words: Sequence[str]) -> set[int]:
-        """Return the numbers of the patterns that fit at all levels."""
+    def _common(self, length: Length, words: Sequence[str]) -> set[Words]:
+        """Return the patterns that fit at all levels."""
 
     def _forget(self, length: Length) -> None:
         """Note that the last pattern of a length is gone."""
@@ -215,23 +185,23 @@ class TopicWords(WordEngine[T]):
         counts = super().counts()
         return {**counts, "fits": self._cached - counts["words"]}
 
-    def _mark(self, length: Length, number: int, words: tuple[str, ...]) -> None:
+    def _mark(self, length: Length, words: Words) -> None:
         for row in self._rows(length, words):
-            row.add(number)
+            row.add(words)
             self._cached += 1
         if self._cached > self._cache_entries:
             self._forget_words()
 
-    def _unmark(self, length: Length, number: int, words: tuple[str, ...]) -> None:
+    def _unmark(self, length: Length, words: Words) -> None:
         for row in self._rows(length, words):
-            row.remove(number)
+            row.remove(words)
             self._cached -= 1
 
     def _forget(self, length: Length) -> None:
         self._cached -= sum(len(row) for row in length.rows)
 
-    def _common(self, length: Length, words: Sequence[str]) -> set[int]:
-        rows: list[set[int]] = []
+    def _common(self, length: Length, words: Sequence[str]) -> set[Words]:
+        rows: list[set[Words]] = []
         for level, word in enumerate(words):
             row = length.rows[level].get(word)
             if row is None:
@@ -246,19 +216,16 @@ class TopicWords(WordEngine[T]):
             common = common & row
         return common
 
-    def _rows(self, length: Length, words: tuple[str, ...]) -> list[set[int]]:
+    def _rows(self, length: Length, words: Words) -> list[set[Words]]:
         """Return the cached rows that a pattern belongs to."""
-        rows: list[set[int]] = []
-        for level, word in enumerate(words):
-            if word == STAR:
-                rows += length.rows[level].values()
-            elif word in length.rows[level]:
-                rows.append(length.rows[level][word])
+        rows: list[set[Words]] = []
+        for row, word in zip(length.rows, words, strict=True):
+            rows += row.values() if word == STAR else [row[word]] if word in row else []
         return rows
 
-    def _cache(self, length: Length, level: int, word: str) -> set[int]:
+    def _cache(self, length: Length, level: int, word: str) -> set[Words]:
         """Return the row of a word that is not cached, and cache it if the cache can hold it at all."""
-        row = {number for number, words in length.patterns.items() if words[level] == word or words[level] == STAR}
+        row = {words for words in length.patterns if words[level] == word or words[level] == STAR}
         self.visited += len(length.patterns)
         size = 1 + len(row)
         if self._cached + size > self._cache_entries:
@@ -276,42 +243,34 @@ class TopicWords(WordEngine[T]):
 
 
 class PatternWords(WordEngine[T]):
-    """Keeps the numbers of the patterns under each of their words; a star has a row of its own.
+    """Keeps the patterns under each of their words; a star has a row of its own.
 
     Cost: a match costs the residue and, for each word, the patterns that fit the message's rarest word; with many stars
     that grows with all patterns. Add and remove cost the pattern's words.
     """
 
-    def _mark(self, length: Length, number: int, words: tuple[str, ...]) -> None:
+    def _mark(self, length: Length, words: Words) -> None:
         for row, word in zip(length.rows, words, strict=True):
-            row.setdefault(word, set()).add(number)
+            row.setdefault(word, set()).add(words)
 
-    def _unmark(self, length: Length, number: int, words: tuple[str, ...]) -> None:
+    def _unmark(self, length: Length, words: Words) -> None:
         for row, word in zip(length.rows, words, strict=True):
-            numbers = row[word]
-            numbers.remove(number)
-            if not numbers:
+            row[word].remove(words)
+            if not row[word]:
                 del row[word]
 
-    def _common(self, length: Length, words: Sequence[str]) -> set[int]:
-        levels: list[tuple[int, int, set[int], set[int]]] = []
-        for level, word in enumerate(words):
-            rows = length.rows[level]
-            fits, stars = rows.get(word, NONE), rows.get(STAR, NONE)
-            size = len(fits) + len(stars)
-            if size == 0:
-                return NONE
-            levels.append((size, level, fits, stars))
-        levels.sort()  # by size; no two have the same level, so sets are not compared
-        _, _, fits, stars = levels[0]
+    def _common(self, length: Length, words: Sequence[str]) -> set[Words]:
+        levels = [(row.get(word, NONE), row.get(STAR, NONE)) for row, word in zip(length.rows, words, strict=True)]
+        levels.sort(key=lambda sets: len(sets[0]) + len(sets[1]))
+        (fits, stars), *others = levels
         common = fits | stars
-        for _, _, fits, stars in levels[1:]:
+        for fits, stars in others if common else ():
             self.visited += len(common)
             common = (common & fits) | (common & stars)
         return common
 
 
-class PlainBitmap(Linear[T]):
+class PlainBitmap(SplitOnce[T]):
     """The plain inverted bitmap: a row for each routing key seen, a bit for each pattern.
 
     Indexing tests a new key against all patterns and a new pattern against all keys that have rows. Matching takes the
@@ -319,6 +278,7 @@ class PlainBitmap(Linear[T]):
     when their bits exceed `bits_most`, all are dropped. The bit of a removed pattern is 0 in every row, and the next
     pattern takes its position.
 
+    Shapes: a row has the words of its key; a column at a deleted position is None.
     Cost: a match of a key that has a row a bit a pattern; of another one every pattern is tested, and each test costs
         the words of one times those of the other. An add tests every row, a remove clears a bit in each.
     Invariant: `visited` counts tests of one key against one pattern, and rows looked up.
@@ -327,10 +287,9 @@ class PlainBitmap(Linear[T]):
     def __init__(self, dialect: TopicDialect = AMQP, *, bits_most: int = BITS_MOST) -> None:
         super().__init__(dialect)
         self._bits_most = bits_most
-        self._rows: dict[str, bitarray] = {}
-        self._keys: dict[str, list[str]] = {}
-        self._positions: dict[str, int] = {}
-        self._columns: list[tuple[tuple[str, ...], T] | None] = []
+        self._rows: dict[str, tuple[list[str], bitarray]] = {}
+        self._positions: dict[Words, int] = {}
+        self._columns: list[tuple[Words, T] | None] = []
         self._deleted: list[int] = []
 
     def counts(self) -> Mapping[str, int]:
@@ -339,66 +298,57 @@ class PlainBitmap(Linear[T]):
 
     def table(self) -> Mapping[str, str]:
         """Return every row, a digit for each position, by its key."""
-        return {key: row.to01() for key, row in self._rows.items()}
+        return {key: row.to01() for key, (_, row) in self._rows.items()}
 
     def add(self, pattern: Pattern, target: T) -> T | None:
         """Store the target of one pattern, or return the one that it has already. Cost: a test for every row."""
         known = super().add(pattern, target)
         if known is not None:
             return known
-        words = pattern.words
-        if self._deleted:
-            position = self._deleted.pop()
-            self._columns[position] = (words, target)
-        else:
-            position = len(self._columns)
-            self._columns.append((words, target))
+        if not self._deleted:
+            self._deleted.append(len(self._columns))
+            self._columns.append(None)
             self._make_room()
-            for row in self._rows.values():
+            for _, row in self._rows.values():
                 row.append(0)
-        for key, row in self._rows.items():
-            row[position] = words_match(words, self._keys[key])
-        self._positions[pattern.text] = position
+        position = self._positions[pattern.words] = self._deleted.pop()
+        self._columns[position] = pattern.words, target
+        for words, row in self._rows.values():
+            row[position] = words_match(pattern.words, words)
         self.visited += len(self._rows)
         return None
 
     def remove(self, pattern: Pattern) -> T:
         """Forget one pattern and return its target. Cost: a bit in every row. Raises: KeyError if it is not there."""
         target = super().remove(pattern)
-        position = self._positions.pop(pattern.text)
+        position = self._positions.pop(pattern.words)
         self._columns[position] = None
         self._deleted.append(position)
-        for row in self._rows.values():
+        for _, row in self._rows.values():
             row[position] = 0
         if not self._positions:
-            for kept in (self._rows, self._keys, self._positions, self._columns, self._deleted):
+            for kept in (self._rows, self._positions, self._columns, self._deleted):
                 kept.clear()
         return target
 
     def match(self, key: str) -> list[T]:
-        """Return the targets of the patterns that match, each once."""
         columns = self._columns
         if not columns:
             return []
-        row = self._rows.get(key)
-        if row is None:
+        if key in self._rows:
+            row = self._rows[key][1]
+            self.visited += 1
+        else:
             words = self._dialect.words(key)
             row = bitarray([column is not None and words_match(column[0], words) for column in columns])
             self.visited += len(columns)
-            self._rows[key] = row
-            self._keys[key] = words
+            self._rows[key] = words, row
             self._make_room()
-        else:
-            self.visited += 1
         return [column[1] for position in row.search(1) if (column := columns[position]) is not None]
-
-    def _key(self, pattern: Pattern) -> Hashable:
-        return pattern.text
 
     def _make_room(self) -> None:
         if len(self._rows) * len(self._columns) > self._bits_most:
             self._rows.clear()
-            self._keys.clear()
 
 
 PUBLISHED: Final[dict[str, type[Any]]] = {
@@ -413,9 +363,6 @@ ENGINES: Final[dict[str, type[Any]]] = {**PUBLISHED, **index.ENGINES}
 
 
 def make_engine(name: str, dialect: TopicDialect = AMQP) -> TopicEngine[Any]:
-    """Return a new, empty engine of that name. Raises: UnknownEngine."""
-    kind = PUBLISHED.get(name)
-    if kind is None:
-        return index.make_engine(name, dialect)
-    engine: TopicEngine[Any] = kind(dialect)
+    """Return a new, empty engine of that name."""
+    engine: TopicEngine[Any] = ENGINES[name](dialect)
     return engine

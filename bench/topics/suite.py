@@ -8,9 +8,11 @@ from typing import Any, Final
 
 from bench.picture import bars, headroom, line, logarithmic
 from bench.run import Row, Run
+from bench.stage import extent
 from bench.suites import Suite
-from bench.tables import Column, Goal, crossed, goals_table, known, number, rate, table
+from bench.tables import Column, Goal, crossed, goals_table, known, table
 from bench.topics import engines
+from broker.figures.numerals import count_text
 from broker.routing.index import DEFAULT
 
 MATCH_US: Final = {1000: 2.0, 10_000: 4.0, 100_000: 8.0, 1_000_000: 15.0}
@@ -40,35 +42,20 @@ class Plan:
     all engines run at once, above one at a time.
     """
 
-    rounds: int = 5
-    slice_s: float = 0.05
-    sizes: tuple[int, ...] = tuple(MATCH_US)
-    size_keys: int = 100_000
+    rounds: int = extent(5, 3)
+    slice_s: float = extent(0.05, 0.01)
+    sizes: tuple[int, ...] = extent(tuple(MATCH_US), (1000, 10_000))
+    size_keys: int = extent(100_000, 20_000)
     together: int = 100_000
-    changes: int = 5000
+    changes: int = extent(5000, 1000)
     build_bound_s: float = 225.0
     memory_bound_bytes: int = 6 << 30
-    hostile_patterns: int = 10_000
-    hostile_matches: int = 1000
-    hostile_bound_s: float = 1.0
-    cache_patterns: int = 10_000
-    cache_keys: int = 10_000
-    thrash_keys: int = 1_000_000
-
-
-QUICK: Final = Plan(
-    rounds=3,
-    slice_s=0.01,
-    sizes=(1000, 10_000),
-    size_keys=20_000,
-    changes=1000,
-    hostile_patterns=1000,
-    hostile_matches=100,
-    hostile_bound_s=0.3,
-    cache_patterns=1000,
-    cache_keys=1000,
-    thrash_keys=50_000,
-)
+    hostile_patterns: int = extent(10_000, 1000)
+    hostile_matches: int = extent(1000, 100)
+    hostile_bound_s: float = extent(1.0, 0.3)
+    cache_patterns: int = extent(10_000, 1000)
+    cache_keys: int = extent(10_000, 1000)
+    thrash_keys: int = extent(1_000_000, 50_000)
 
 
 def goals(run: Run) -> Iterator[Goal]:
@@ -91,7 +78,7 @@ def _sizes(run: Run, patterns: int) -> list[Row]:
 
 def _goal(what: str, rows: list[Row], figure: str, wanted: float) -> list[Goal]:
     found = [row[figure] for row in rows if figure in row]
-    return Goal.at_most(what, min(found, default=None), wanted, number)
+    return Goal.at_most(what, min(found, default=None), wanted)
 
 
 _ENGINE: Final = (Column("engine", "engine", str), Column("form", "form", str))
@@ -107,7 +94,8 @@ def _hostile(run: Run) -> str:
     kinds: dict[str, None] = {}
     for row in run.rows("hostile"):
         kinds[f"{row['engine']}, {row['form']}"] = None
-        lines.setdefault(row["family"], []).append(known(row, "p99_us") + " / " + known(row, "visited_most", rate))
+        cell = f"{known(row, 'p99_us')} / {known(row, 'visited_most', count_text)}"
+        lines.setdefault(row["family"], []).append(cell)
     return table(["family", *kinds], [[f"`{family}`", *cells] for family, cells in lines.items()])
 
 
@@ -190,8 +178,7 @@ SUITE: Final = Suite(
         "hostile": engines.hostility,
         "cache": engines.caching,
     },
-    full=Plan(),
-    quick=QUICK,
+    plan=Plan(),
     limit_s=600.0,
     tables={
         "match": lambda run: crossed(run.rows("sizes"), _ENGINE, "size", lambda row: known(row, "us")),

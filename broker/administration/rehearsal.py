@@ -17,7 +17,7 @@ from broker.core.queue.level import Level
 from broker.core.queue.level_owner import QueueWorker
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
-from broker.core.topology.changes import LocalJournal
+from broker.core.topology.changes import Journal
 from broker.core.vhost import Vhost
 from broker.delivery.engine_parts import new_vhost
 from broker.routing.exchange import Exchange
@@ -116,8 +116,7 @@ class Rehearsal:
             moments=_ignore,
             fetch=_ignore,
             measure=_ignore,
-            clock=self._clock,
-            deadlines=Deadlines(),
+            deadlines=Deadlines(self._clock),
             kind_of=kind_of,
             level_of=Level,
         )
@@ -127,7 +126,7 @@ class Rehearsal:
             ports,
             idle,
             share=_ignore,
-            journal_of=lambda _: LocalJournal(_ignore),
+            journal_of=lambda _: Journal(),
             record=_ignore,
             store_of=lambda _: LocalStore(store.recorder),
             generate=self._generate,

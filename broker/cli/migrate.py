@@ -152,19 +152,19 @@ def _run(
 
 
 def _report(migration: Migration, problem: str, imported: Any, arguments: argparse.Namespace) -> int:
-    outcomes = sorted(migration.outcomes.items(), key=lambda item: item[0])
+    outcomes = sorted(migration.tallies.items(), key=lambda item: item[0])
     if arguments.json:
         rows: list[dict[str, Any]] = [
             {"vhost": place.vhost, "queue": place.queue}
-            | {name: outcome.total(name) for name in COUNTS}
+            | {name: getattr(outcome, name) for name in COUNTS}
             | {"in_flight": outcome.in_flight, "problem": outcome.fault or None}
             for place, outcome in outcomes
         ]
         print_json({"imported": imported, "queues": rows, "problem": problem or None, "stopped": migration.stopping})
     for place, outcome in outcomes:
         name = f"queue '{cell(place.queue)}' in {cell(place.vhost)}"
-        if outcome.total("moved") and not arguments.json:
-            print(f"{name}: {counted(outcome.total('moved'), 'messages')} moved")
+        if outcome.moved and not arguments.json:
+            print(f"{name}: {counted(outcome.moved, 'messages')} moved")
         for remark in _remarks(outcome):
             warn(f"{name}: {remark}")
     if not arguments.json:
@@ -183,9 +183,9 @@ def _remarks(outcome: Any) -> list[str]:
         remarks.append(outcome.fault)
     if outcome.in_flight:
         remarks.append(f"{counted(outcome.in_flight, 'messages')} may be in both brokers: run it again")
-    if doubtful := outcome.total("doubtful"):
+    if outcome.doubtful:
         remarks.append(
-            f"{counted(doubtful, 'messages')} may be there twice, because the source lost acknowledgements: "
+            f"{counted(outcome.doubtful, 'messages')} may be there twice, because the source lost acknowledgements: "
             "they have the header x-possibly-duplicate"
         )
     return remarks

@@ -21,8 +21,7 @@ from broker.cluster.database_rows import LeasedRow
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, JOINED, LOOK, Hint
 from broker.cluster.shared_slot import SharedSlot
-from broker.core.message.message import Envelope, Message
-from broker.core.publishing.posting import charge_bytes
+from broker.core.message.message import Envelope, new_message
 from broker.core.publishing.reply_to import REPLY_PREFIX, ReplyConsumers, ReplyTarget
 from broker.event_log import get_logger
 from broker.tasks import Tasks, WakeUp
@@ -132,7 +131,7 @@ class Mailbox:
     def post(self, epoch: int, envelope: Envelope, header: bytes, body: bytes) -> None:
         """Put an answer into the mailbox of a node; its call commits it asynchronously."""
         levels = self._data.levels
-        message = Message(envelope, header, body, charge_bytes(header, body, 1), facts_of(header), self._now_ms())
+        message = new_message(envelope, header, body, facts_of(header), self._now_ms())
         first = levels.batch.add([message], 0, 1, 0, None)
         levels.batch.share(-epoch, -epoch).add(first, 1, 0, len(body))
         levels.schedule()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from bitarray import bitarray
 
@@ -18,7 +18,7 @@ from broker.cluster.shared_slot import NEVER, Returned, SharedSlot, SlotPlace, U
 from broker.core.message.message import Message
 from broker.core.queue.level import Level
 from broker.core.queue.level_owner import NO_QUEUE, LevelOwner
-from broker.core.queue.ports import LevelPorts
+from broker.core.queue.ports import QueuePorts
 from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot, single
 from broker.slots.states import Tenure
@@ -130,7 +130,7 @@ class SharedLevel(Level):
     )
 
     def __init__(
-        self, queue: LevelOwner, level: int, number: int, ports: LevelPorts[Level], levels: SharedLevels
+        self, queue: LevelOwner, level: int, number: int, ports: QueuePorts[Level, Any], levels: SharedLevels
     ) -> None:
         super().__init__(queue, level, number, ports)
         self.lasting = self.durable
@@ -281,10 +281,10 @@ class SharedLevel(Level):
     def settle_one(self, slot: Slot, index: int) -> None:
         self.settle(slot, single(index))
 
-    def dead_letter(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
+    def dead_letter(self, slot: Slot, indexes: Sequence[int], reason: str, *, at_once: bool = True) -> None:
         """Settle delivered messages, and dead-letter them in the same call."""
         if slot.tenure is not Tenure.DELETED:
-            super().dead_letter(slot, indexes, reason)
+            super().dead_letter(slot, indexes, reason, at_once=at_once)
 
     def dead_letter_unleased(self, message: Message, reason: str) -> None:
         """Dead-letter a message that is not leased to the level: refused by a full queue, or dropped by the keeper."""

@@ -244,7 +244,6 @@ class SharedQueue(Queue):
         for level in self.levels:
             if isinstance(level, SharedLevel):
                 level.disown()
-        self._head.end(self.level)
         self._noted = None
 
     def abandoned(self) -> None:

@@ -13,11 +13,10 @@ from broker.amqp.content_header import facts_of
 from broker.cluster.database import Database
 from broker.cluster.errors import StatementRefused
 from broker.cluster.link import patiently
-from broker.core.message.message import Envelope, Message
+from broker.core.message.message import Envelope, Message, new_message
 from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.retained import RetainedMessages
 from broker.core.postponed import Awaited
-from broker.core.publishing.posting import charge_bytes
 from broker.core.session.client import SessionClient
 from broker.core.vhost import Vhost
 from broker.mqtt.errors import PacketError
@@ -84,7 +83,6 @@ class SharedRetained(RetainedMessages):
 
     def load(self, done: Callable[[], None]) -> None:
         """Do nothing, because the first look-up builds the index."""
-        self.loaded = True
         done()
 
     # -- what is kept -------------------------------------------------------------------------------------------------
@@ -233,6 +231,5 @@ class SharedRetained(RetainedMessages):
             header, body, written_ms = row["header"], row["body"], row["written_ms"]
             facts = facts_of(header)
             if facts.expiration_ms is None or written_ms + facts.expiration_ms > now_ms:
-                charge = charge_bytes(header, body, 1)
-                take(Message(Envelope(self.exchange, key), header, body, charge, facts, written_ms))
+                take(new_message(Envelope(self.exchange, key), header, body, facts, written_ms))
         done()

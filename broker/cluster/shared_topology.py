@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from broker.cluster.database import Database
 from broker.cluster.database_rows import as_text
+from broker.cluster.errors import Unreachable
 from broker.cluster.shared_queue import refuse_arguments
 from broker.cluster.topology_changes import (
     ExchangeDeclared,
@@ -24,10 +25,11 @@ from broker.cluster.topology_changes import (
     change_of,
 )
 from broker.cluster.topology_log import Extra, TopologyLog
+from broker.core.arguments import read_typed
 from broker.core.postponed import Postponed
 from broker.core.queue.kinds import holding_name
 from broker.core.queue.rules import QueueRules
-from broker.core.topology.changes import Change, arguments_from_json
+from broker.core.topology.changes import Change, Journal
 from broker.core.vhost import Vhost
 from broker.core.vhost_limits import VhostLimits
 from broker.event_log import get_logger
@@ -37,6 +39,7 @@ _log = get_logger()
 DELAYED: Final = "x-delayed-message"
 LEVEL_NUMBERS: Final = 1024  # in one range, as sql/topology.sql has it
 CALLS_S: Final = 0.005  # between checks for the end of earlier calls
+QUEUES_AT_ONCE: Final = 100  # whose limits are found in one step of the loop
 Limits = dict[str, Any]  # the arguments of set_level by name
 
 
@@ -47,11 +50,7 @@ class SharedTopology:
     """
 
     def __init__(
-        self,
-        database: Database,
-        *,
-        flushed: Callable[[], Awaitable[None]],
-        fail: Callable[[BaseException], None],
+        self, database: Database, *, flushed: Callable[[], Awaitable[None]], fail: Callable[[BaseException], None]
     ) -> None:
         """Take the arguments of the TopologyLog."""
         self._database = database
@@ -120,7 +119,7 @@ class SharedTopology:
                 case QueueDeclared():
                     change.take_number(await self._take_numbers(change.levels))
                     if vhost is not None:
-                        found = vhost.policies.rules_for(change.name, arguments_from_json(change.arguments))
+                        found = vhost.policies.rules_for(change.name, read_typed(change.arguments))
                         limits += _limits(vhost.name, change.level_numbers, found[0])
                 case ExchangeDeclared() if change.type == DELAYED:
                     change.take_number(await self._take_numbers(1))
@@ -138,10 +137,14 @@ class SharedTopology:
         Raises: Unreachable; Fenced.
         """
         vhost = self._vhosts.get(name)
-        queues = () if vhost is None else vhost.queues.values()
+        if vhost is None:
+            raise Unreachable(f"vhost '{name}' is not open here: another node replaces its limits")
         limits: list[Limits] = []
-        for queue in queues:
+        for number, queue in enumerate(list(vhost.queues.values()), 1):
+            if number % QUEUES_AT_ONCE == 0:
+                await asyncio.sleep(0)
             if not queue.kept:
+                vhost.sweep.update(queue)  # no sweep runs during a start
                 limits += _limits(name, queue.numbers, queue.rules)
         await replace_limits(self._database, name, limits)
 
@@ -306,10 +309,11 @@ class Proposed(Postponed):
         return True
 
 
-class SharedJournal:
+class SharedJournal(Journal):
     """Propose the changes of one vhost, except those being applied."""
 
     def __init__(self, topology: SharedTopology, vhost: str) -> None:
+        super().__init__()
         self._topology = topology
         self._vhost = vhost
 
@@ -320,7 +324,7 @@ class SharedJournal:
                 self._topology.note_dropped(self._vhost, change["name"])
         elif not change["change"].startswith("producer_"):
             if change["change"] == QueueDeclared.kind:
-                refuse_arguments(self._vhost, change["name"], arguments_from_json(change["arguments"]))
+                refuse_arguments(self._vhost, change["name"], read_typed(change["arguments"]))
             raise Proposed(self._topology, self._topology.named(self._vhost, change, durable=durable, owner=owner))
 
     def retire(self, change: Change, *, durable: bool) -> bool:

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Final, NamedTuple
 
-from broker.core.arguments import queue_type
+from broker.core.arguments import read_typed
 from broker.core.names import is_predeclared
 from broker.core.queue.kinds import holding_name
 from broker.core.queue.queue import Queue, numbers_of
 from broker.core.queue.queue_arguments import QueueDeclaration
-from broker.core.queue.rules import QUORUM, queue_rules
+from broker.core.queue.rules import QUORUM, queue_rules, queue_type
 from broker.core.topology import changes
-from broker.core.topology.changes import arguments_from_json
 from broker.core.vhost import Vhost
 from broker.core.vhost_limits import VhostLimits
 from broker.routing.exchange import Exchange
@@ -111,7 +110,7 @@ class ExchangeDeclared(TopologyChange):
             durable=self.durable,
             auto_delete=self.auto_delete,
             internal=self.internal,
-            arguments=arguments_from_json(self.arguments),
+            arguments=read_typed(self.arguments),
         )
         if exchange.delayed:
             vhost.delays.open(exchange)
@@ -156,12 +155,12 @@ class QueueDeclared(TopologyChange):
     @property
     def levels(self) -> int:
         """The number of consecutive numbers that its levels take."""
-        return queue_rules(arguments_from_json(self.arguments)).max_priority + 1
+        return queue_rules(read_typed(self.arguments)).max_priority + 1
 
     @property
     def level_numbers(self) -> Sequence[int]:
         """The numbers of its levels, including those that it may get later."""
-        if queue_type(arguments_from_json(self.arguments)) == QUORUM:
+        if queue_type(read_typed(self.arguments)) == QUORUM:
             return numbers_of(self.number)
         return range(self.number, self.number + self.levels)
 
@@ -176,7 +175,7 @@ class QueueDeclared(TopologyChange):
                 durable=self.durable,
                 exclusive_owner=None if self.owner is None else find_owner(self.owner),
                 auto_delete=self.auto_delete,
-                arguments=arguments_from_json(self.arguments),
+                arguments=read_typed(self.arguments),
             )
         )
         return True
@@ -195,7 +194,7 @@ class QueueChanged(TopologyChange):
         queue = vhost.queues.get(self.name)
         if queue is None or queue.number != self.number:
             return False
-        vhost.queues.redeclare(queue, replace(queue.declaration, arguments=arguments_from_json(self.arguments)))
+        vhost.queues.redeclare(queue, replace(queue.declaration, arguments=read_typed(self.arguments)))
         return True
 
 
@@ -234,7 +233,7 @@ class Bound(TopologyChange):
         if source is None or destination is None or not self.has_room(live.count):
             return False
         try:
-            return live.add(source, destination, self.key, arguments_from_json(self.arguments))
+            return live.add(source, destination, self.key, read_typed(self.arguments))
         except ValueError:  # by now an exchange of another type, which does not accept this key
             return False
 
@@ -259,7 +258,7 @@ class Unbound(Bound):
         source, destination = self.ends(vhost)
         if source is None or destination is None:
             return False
-        if vhost.bindings.live.remove(source, destination, self.key, arguments_from_json(self.arguments)) is None:
+        if vhost.bindings.live.remove(source, destination, self.key, read_typed(self.arguments)) is None:
             return False
         vhost.exchanges.drop_unbound((source,))
         return True
@@ -323,7 +322,7 @@ def all_changes(vhost: Vhost, owners: Mapping[Any, ForeignOwner]) -> Iterator[To
             yield change_of(change, vhost=vhost.name, durable=exchange.durable, holding=number)
         for queue in queues:
             owner = None if queue.exclusive_owner is None else owners[queue.exclusive_owner]
-            change = changes.queue_declared(queue)
+            change = changes.new_queue(queue.declaration)
             yield change_of(change, vhost=vhost.name, durable=queue.durable, owner=owner)
         for bundle in bundles:
             for key, arguments in bundle.items():

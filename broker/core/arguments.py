@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
-from decimal import Decimal
-from typing import Any
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
 
-from broker.amqp.errors import ChannelError
+from broker.amqp.errors import ChannelError, ProtocolError
+from broker.amqp.table_writer import encode_table
+from broker.amqp.wire import INT_64_MAX
 from broker.core.names import Resource
 
 X_MATCH_VALUES = ("all", "any", "all-with-x", "any-with-x")
 INT_32 = range(-(2**31), 2**31)
-
-
-def queue_type(arguments: Mapping[str, Any]) -> str:
-    """Return the declared type of a queue; the same implementation serves every type."""
-    return str(arguments.get("x-queue-type", "classic"))
 
 
 def named_exchange(resource: Resource, arguments: Mapping[str, Any], name: str) -> str | None:
@@ -88,46 +86,93 @@ _TYPE_NAMES: tuple[tuple[type | tuple[type, ...], str], ...] = (
 )
 
 
-def to_json(value: Any) -> Any:
-    """Return a decoded field as JSON from which `from_json` makes the same value of the same type.
+def typed_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an argument table as JSON from which `read_typed` makes the same one.
 
-    Shapes: strings, booleans, integers, null and arrays are themselves; any other type is an object with one key, the
-        type's name.
+    Shapes: a value without a JSON type is an object with one key, `$` and AMQP's type octet.
+
+        {"$D": "1.50"}          decimal
+        {"$T": 1700000000}       timestamp in seconds; as a text where it is beyond 64 bits with a sign
+        {"$x": "AAEC"}           byte array, in Base64
+        {"$S": "//4A"}           long string that is not UTF-8, in Base64
+        {"$d": "inf"}            double that is not a number or has no end
+        {"$F": {...}}            table with one such key itself
+
+    RabbitMQ loses these types in its own export, and reads such an object as a table.
     """
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, list):
-        return [to_json(item) for item in value]  # depth: checked when it was decoded
-    if isinstance(value, dict):
-        return {"table": {key: to_json(item) for key, item in value.items()}}  # depth: as above
-    if isinstance(value, float):
-        return {"double": repr(value)}  # JSON has no word for infinity
-    if isinstance(value, Decimal):
-        return {"decimal": str(value)}
-    if isinstance(value, datetime):
-        return {"timestamp": value.isoformat()}
+    return {name: _typed(value) for name, value in arguments.items()}
+
+
+def read_typed(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the argument table of such JSON, whose depth was checked. An object that only looks like a typed value is
+    a table.
+    """
+    return {name: _read(value) for name, value in arguments.items()}
+
+
+def _typed(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        table = typed_table(value)
+        return {"$F": table} if _octet_of(table) else table
+    if isinstance(value, (list, tuple)):
+        return [_typed(item) for item in value]  # depth: checked when it was decoded
     if isinstance(value, bytearray):
-        return {"binary": value.hex()}
+        return {"$x": b64encode(value).decode()}
     if isinstance(value, bytes):
-        return {"longstr": value.hex()}  # a long string that is not UTF-8
+        return {"$S": b64encode(value).decode()}
+    if isinstance(value, datetime):
+        return {"$T": int(value.timestamp())}
+    if isinstance(value, Decimal):
+        return {"$D": str(value)}
+    if isinstance(value, float) and value - value != 0:
+        return {"$d": str(value)}
+    if isinstance(value, int) and value > INT_64_MAX:  # only a timestamp beyond the calendar is read as such
+        return {"$T": str(value)}
+    if value is None or isinstance(value, (int, float, str)):
+        return value
     raise TypeError(f"an AMQP field table holds no {type(value).__name__}")
 
 
-def from_json(value: Any) -> Any:
-    """Return the field that `to_json` encoded."""
+def _read(value: Any) -> Any:
     if isinstance(value, list):
-        return [from_json(item) for item in value]  # depth: that of `to_json`
+        return [_read(item) for item in value]
     if not isinstance(value, dict):
         return value
-    ((name, inner),) = value.items()
-    return _FROM_JSON[name](inner)
+    if octet := _octet_of(value):
+        try:
+            return _READERS[octet](value[octet])
+        except (TypeError, ValueError, AttributeError, InvalidOperation, OverflowError, ProtocolError):
+            pass
+    return read_typed(value)
 
 
-_FROM_JSON: dict[str, Any] = {
-    "table": lambda inner: {key: from_json(item) for key, item in inner.items()},
-    "double": float,
-    "decimal": Decimal,
-    "timestamp": datetime.fromisoformat,
-    "binary": bytearray.fromhex,
-    "longstr": bytes.fromhex,
+def _octet_of(table: Mapping[str, Any]) -> str:
+    """Return the only key of a table if it is that of a typed value, else an empty text."""
+    if len(table) != 1:
+        return ""
+    (key,) = table
+    return key if key in _READERS else ""
+
+
+def _decimal(text: Any) -> Decimal:
+    value = Decimal(text)
+    encode_table({"": value})  # raises for what AMQP has no room for
+    return value
+
+
+def _moment(seconds: Any) -> datetime | int:
+    number = int(seconds)
+    try:
+        return datetime.fromtimestamp(number, UTC)
+    except (ValueError, OverflowError, OSError):
+        return number
+
+
+_READERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "$D": _decimal,
+    "$T": _moment,
+    "$x": lambda text: bytearray(b64decode(text, validate=True)),
+    "$S": lambda text: b64decode(text, validate=True),
+    "$d": float,
+    "$F": lambda table: read_typed(dict(table.items())),
 }

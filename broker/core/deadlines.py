@@ -37,16 +37,14 @@ class Deadlines:
         entries are replaced ones.
     """
 
-    def __init__(self, armed: Callable[[], None] = _nothing) -> None:
+    def __init__(self, clock: Clock, armed: Callable[[], None] = _nothing) -> None:
+        self.clock = clock
         self._heap: list[tuple[int, int, Hashable]] = []
         self._actions: dict[Hashable, tuple[int, int, Callable[[], object]]] = {}
         self._serial = 0
         self.armed = armed
         self.earliest_ms = NEVER
         self.left = TURN_SHARE
-
-    def __len__(self) -> int:
-        return len(self._actions)
 
     @property
     def next_ms(self) -> int | None:
@@ -75,6 +73,10 @@ class Deadlines:
         if first_ms is None or at_ms < first_ms:
             self.earliest_ms = at_ms
             self.armed()
+
+    def next_turn(self, key: Hashable, action: Callable[[], object]) -> None:
+        """Call `action` in the next turn."""
+        self.set(key, self.clock.now_ms, action)
 
     def cancel(self, key: Hashable) -> None:
         """Cancel the action of a key, if one is set."""

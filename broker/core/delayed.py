@@ -15,10 +15,10 @@ from broker.amqp.content_header import HeaderFields, facts_of
 from broker.amqp.header_edit import edit_header
 from broker.amqp.header_facts import MISSING
 from broker.core.message.delay import RECEIVED, delay_of
-from broker.core.message.message import Message
-from broker.core.publishing.posting import Poster, charge_bytes
+from broker.core.message.message import Message, new_message
+from broker.core.publishing.posting import Poster
 from broker.core.queue.holding import Holding
-from broker.core.queue.kinds import HOLDING_PREFIX, is_holding_name
+from broker.core.queue.kinds import HOLDING_PREFIX, holding_name, is_holding_name
 from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
@@ -59,9 +59,8 @@ class Delay(Holding):
         if RECEIVED_OCTETS in held.header and RECEIVED in HeaderFields(held.header).headers:
             queues = tuple([queue for queue in queues if not queue.is_overlay])
         if queues:
-            charge = charge_bytes(header, held.body, len(queues))
-            now_ms = self._ports.clock.now_ms
-            self._poster.post(Message(held.envelope, header, held.body, charge, facts_of(header), now_ms), queues)
+            facts, now_ms = facts_of(header), self._ports.clock.now_ms
+            self._poster.post(new_message(held.envelope, header, held.body, facts, now_ms, len(queues)), queues)
 
 
 class QueueDelay(Holding):
@@ -111,10 +110,6 @@ class Delays:
             return self._by_name.get(queue.name.removeprefix(HOLDING_PREFIX))
         return queue.holding
 
-    def of_queue(self, queue: Queue, level: Level) -> QueueDelay:
-        """Return the delay that holds the messages of a queue in a level."""
-        return QueueDelay(self._ports, queue, level)
-
     def hold(self, exchange: Exchange, message: Message, delay_ms: int, number: bytes = b"") -> None:
         """Hold a message of an exchange until it is due; drop it if the exchange was deleted meanwhile."""
         delay = self._by_name.get(exchange.name)
@@ -123,7 +118,7 @@ class Delays:
 
     def open(self, exchange: Exchange) -> None:
         """Create the holding queue of an exchange, durable if the exchange is."""
-        queue = self._queues.add_holding(exchange.name, durable=exchange.durable)
+        queue = self._queues.own(holding_name(exchange.name), durable=exchange.durable)
         router = self._exchanges.router
         self._by_name[exchange.name] = self._kind(self._ports, router, self._poster, exchange, queue)
 

@@ -6,10 +6,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from broker.core.arguments import read_typed
 from broker.core.names import is_predeclared
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import QueueDeclaration
-from broker.core.topology.changes import Change, arguments_from_json, bound, exchange_declared, queue_declared
+from broker.core.topology.changes import Change, bound, exchange_declared, new_queue
 from broker.core.vhost import Vhost
 from broker.routing.bundle import Bundle
 from broker.routing.exchange import Exchange
@@ -150,7 +151,7 @@ class TopologySnapshot:
                 yield exchange_declared(exchange)
         for queue in self.queues:
             if queue.durable:
-                yield queue_declared(queue)
+                yield new_queue(queue.declaration)
         for bundle in self._led_to:
             for key, arguments in bundle.items():
                 yield bound(bundle.destination, bundle.source, key, arguments)
@@ -168,7 +169,7 @@ def restore(vhost: Vhost, changes: Iterable[Change]) -> None:
             durable=True,
             auto_delete=change["auto_delete"],
             internal=change["internal"],
-            arguments=arguments_from_json(change["arguments"]),
+            arguments=read_typed(change["arguments"]),
         )
     for change in fold.queues.values():
         vhost.queues.add(
@@ -176,7 +177,7 @@ def restore(vhost: Vhost, changes: Iterable[Change]) -> None:
                 change["name"],
                 change["number"],
                 auto_delete=change["auto_delete"],
-                arguments=arguments_from_json(change["arguments"]),
+                arguments=read_typed(change["arguments"]),
                 recovered=change.get("recovered", False),
             )
         )
@@ -184,6 +185,6 @@ def restore(vhost: Vhost, changes: Iterable[Change]) -> None:
         exchange = vhost.exchanges[change["exchange"]]
         to_exchange = "destination" in change
         destination = vhost.exchanges[change["destination"]] if to_exchange else vhost.queues[change["queue"]]
-        vhost.bindings.live.add(exchange, destination, change["key"], arguments_from_json(change["arguments"]))
+        vhost.bindings.live.add(exchange, destination, change["key"], read_typed(change["arguments"]))
     vhost.queues.reserve_numbers(fold.last_number + 1)
     vhost.producers.restore(fold.of_producers)

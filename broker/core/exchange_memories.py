@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 from broker.amqp.content_header import HeaderFields
-from broker.core.message.message import Message
-from broker.core.postponed import Postponed
-from broker.core.publishing.posting import Poster, charge_bytes
+from broker.core.message.message import Message, new_message
+from broker.core.postponed import Awaited
+from broker.core.publishing.posting import Poster
+from broker.core.queue.kinds import HistoryQueue, SeenQueue
 from broker.core.queue.level import Level
-from broker.core.queue.memory_queue import HistoryQueue, SeenQueue
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.topology.exchanges import Exchanges
@@ -17,20 +17,6 @@ from broker.core.topology.queues import Queues
 from broker.routing.exchange import Exchange
 from broker.routing.fanout_exchange import MemoryExchange
 from broker.slots.slot import Slot
-
-
-class HistoryOnDisk(Postponed):
-    """A bind that waits until a slot of the history is in memory."""
-
-    def __init__(self, read: Callable[[Level, Slot, Callable[[], None]], None], level: Level, slot: Slot) -> None:
-        super().__init__()
-        self._read = read
-        self._level = level
-        self._slot = slot
-
-    def begin(self, then: Callable[[], None]) -> None:
-        """Read the slot."""
-        self._read(self._level, self._slot, then)
 
 
 class ExchangeMemories:
@@ -45,7 +31,7 @@ class ExchangeMemories:
     def open(self, exchange: MemoryExchange) -> None:
         """Set the memory of an exchange, creating it if it does not exist."""
         name, durable = exchange.memory_prefix + exchange.name, exchange.durable and exchange.lasts
-        queue = self._queues.add_memory(name, dict(exchange.memory_arguments), durable=durable)
+        queue = self._queues.own(name, durable=durable, arguments=dict(exchange.memory_arguments))
         exchange.remember_in(queue, queue.stops if isinstance(queue, SeenQueue) else None)
 
     def close(self, exchange: MemoryExchange) -> None:
@@ -69,7 +55,10 @@ class ExchangeMemories:
         if isinstance(queue, HistoryQueue):
             for slot in queue.level.manager.slots.values():
                 if slot.contents is None:
-                    raise HistoryOnDisk(self._ports.read, queue.level, slot)
+                    raise Awaited(partial(self._read, queue.level, slot))
+
+    def _read(self, level: Level, slot: Slot, bind: Awaited) -> None:
+        self._ports.read(level, slot, bind.answered)
 
     def replay(self, source: Exchange, destination: Queue | Exchange) -> None:
         """Deliver the history of an exchange to a new binding's destination."""
@@ -95,5 +84,4 @@ class ExchangeMemories:
 
 def _copy(message: Message, queues: int, now_ms: int) -> Message:
     """Return a copy of a message, as published now to this number of queues."""
-    header, body = message.header, message.body
-    return Message(message.envelope, header, body, charge_bytes(header, body, queues), message.facts, now_ms)
+    return new_message(message.envelope, message.header, message.body, message.facts, now_ms, queues)

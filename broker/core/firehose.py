@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from broker.amqp.content_header import FLAG_OF, HeaderFields
 from broker.amqp.header_edit import cut_properties
@@ -17,11 +17,11 @@ from broker.amqp.header_facts import NO_PRIORITY, HeaderFacts, plain_facts
 from broker.amqp.table_writer import counted, encode_entry, encode_short_text
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.auth.users import User
-from broker.core.deadlines import Clock, Deadlines
+from broker.core.deadlines import Deadlines
 from broker.core.message.fields import further_keys
-from broker.core.message.message import Envelope, Message
+from broker.core.message.message import Envelope, Message, new_message
 from broker.core.names import TRACE
-from broker.core.publishing.posting import Poster, charge_bytes
+from broker.core.publishing.posting import Poster
 from broker.core.queue.consumer import Consumer
 from broker.core.queue.queue import Queue
 from broker.core.topology.exchanges import Exchanges
@@ -42,32 +42,23 @@ class TracedClient(Protocol):
     user: User | None
 
 
-class Passage:
+class Passage(NamedTuple):
     """One message that was published or delivered.
 
     Shapes: `name` is the name of the exchange of a publish, or of the queue of a delivery. `queues` names the queues
         that a publish was routed to. `redelivered` is None for a publish.
     """
 
-    __slots__ = (
-        "body", "channel", "connection", "exchange", "header", "keys", "name", "queues", "redelivered", "user",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        origin: Origin,
-        name: str,
-        message: tuple[str, Sequence[str], bytes, bytes],
-        *,
-        queues: Sequence[str] = (),
-        redelivered: bool | None = None,
-    ) -> None:
-        """Take exchange, routing keys, content header and body of a message."""
-        self.connection, self.user, self.channel = origin
-        self.name = name
-        self.exchange, self.keys, self.header, self.body = message
-        self.queues = queues
-        self.redelivered = redelivered
+    connection: str
+    user: str
+    channel: int
+    name: str
+    exchange: str
+    keys: Sequence[str]
+    header: bytes
+    body: bytes
+    queues: Sequence[str] = ()
+    redelivered: bool | None = None
 
     @property
     def kind(self) -> str:
@@ -99,7 +90,6 @@ class Firehose:
         vhost_name: str,
         exchanges: Exchanges,
         poster: Poster,
-        clock: Clock,
         deadlines: Deadlines,
         *,
         resolve_again: Callable[[], None],
@@ -108,7 +98,6 @@ class Firehose:
         self._vhost_name = vhost_name
         self._exchanges = exchanges
         self._poster = poster
-        self._clock = clock
         self._deadlines = deadlines
         self._resolve_again = resolve_again
         self._watchers: list[Watcher] = []
@@ -148,7 +137,7 @@ class Firehose:
         facts, header, body = content
         keys = tuple(dict.fromkeys((envelope.key, *further_keys(facts))))
         names = [queue.name for queue in queues if not (queue.is_tap or queue.is_overlay)]
-        self._tell(Passage(origin, envelope.exchange, (envelope.exchange, keys, header, body), queues=names))
+        self._tell(Passage(*origin, envelope.exchange, envelope.exchange, keys, header, body, names))
 
     def delivered_to(self, consumer: Consumer, passing: Sequence[tuple[Message, bool]]) -> None:
         """Copy the messages that were sent to a consumer; each comes with whether it is redelivered."""
@@ -164,8 +153,8 @@ class Firehose:
         if envelope.exchange == TRACE:
             return
         keys = tuple(dict.fromkeys((envelope.key, *further_keys(message.facts))))
-        content = (envelope.exchange, keys, message.header, message.body)
-        self._tell(Passage(origin_of(client, channel), queue.name, content, redelivered=redelivered))
+        origin = origin_of(client, channel)
+        self._tell(Passage(*origin, queue.name, envelope.exchange, keys, message.header, message.body, (), redelivered))
 
     def _tell(self, passage: Passage) -> None:
         for watcher in self._watchers:
@@ -174,7 +163,7 @@ class Firehose:
             # A queue that is being served must not get a message in between: the copies follow in the same turn.
             self._due.append(passage)
             self._deadlines.spend(1)
-            self._deadlines.set(self, self._clock.now_ms, self._publish)
+            self._deadlines.next_turn(self, self._publish)
 
     def _publish(self) -> None:
         due, self._due = self._due, []
@@ -187,10 +176,9 @@ class Firehose:
         header = self._header(passage)
         queues = self._exchanges.router.match(exchange, key, HeaderFields(header))
         if queues:
-            charge = charge_bytes(header, passage.body, len(queues))
             facts = plain_facts(persistent=False, priority=NO_PRIORITY, expiration_ms=None)
-            now_ms = self._clock.now_ms
-            message = Message(Envelope(TRACE, key), header, passage.body, charge, facts, now_ms)
+            now_ms = self._deadlines.clock.now_ms
+            message = new_message(Envelope(TRACE, key), header, passage.body, facts, now_ms, len(queues))
             self._poster.post(message, queues)
 
     def _header(self, passage: Passage) -> bytes:

@@ -4,11 +4,13 @@ turn, and other clients are served between the slices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
-from broker.core.deadlines import Clock, Deadlines
+from broker.core.deadlines import Deadlines
+
+T = TypeVar("T")
 
 MESSAGES_PER_UNIT: Final = 32  # messages settled and released from memory in ten microseconds
 
@@ -19,8 +21,7 @@ class SlicedWork:
     the last one.
     """
 
-    def __init__(self, clock: Clock, deadlines: Deadlines) -> None:
-        self._clock = clock
+    def __init__(self, deadlines: Deadlines) -> None:
         self._deadlines = deadlines
         self._running: dict[int, tuple[Iterator[int], Callable[[], None] | None]] = {}
         self._last = 0
@@ -46,7 +47,7 @@ class SlicedWork:
         for units in self._running[number][0]:
             deadlines.spend(units)
             if deadlines.left <= 0:
-                deadlines.set((self, number), self._clock.now_ms, partial(self._continue, number))
+                deadlines.next_turn((self, number), partial(self._continue, number))
                 return
         self._end(number)
 
@@ -54,3 +55,13 @@ class SlicedWork:
         _, then = self._running.pop(number)
         if then is not None:
             then()
+
+
+def result_of(steps: Generator[None, None, T]) -> T:
+    """Run all steps of some work at once, and return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result

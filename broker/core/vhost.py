@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker.core.answers import Answers
-from broker.core.delayed import Delay, Delays
+from broker.core.delayed import Delay, Delays, QueueDelay
 from broker.core.exchange_memories import ExchangeMemories
 from broker.core.firehose import Firehose
 from broker.core.message.message import Envelope
@@ -30,7 +30,7 @@ from broker.core.queue.queue import Queue
 from broker.core.statistics.vhost_tally import VhostTally
 from broker.core.topology.bindings import Bindings
 from broker.core.topology.changes import Change, Journal, subject_of
-from broker.core.topology.exchanges import ExchangeHooks, Exchanges
+from broker.core.topology.exchanges import Exchanges
 from broker.core.topology.live_bindings import LiveBindings
 from broker.core.topology.queues import Queues
 from broker.core.vhost_limits import VhostLimits
@@ -148,7 +148,7 @@ class Vhost:
 
         Shapes: `generate` returns 22 fresh random characters, for a name that the client left out.
         """
-        clock, deadlines = ports.clock, ports.deadlines
+        deadlines = ports.deadlines
         self.name = name
         self.ports = ports
         self.share = share
@@ -165,15 +165,14 @@ class Vhost:
         self.policies = Policies(lambda: self.sweep.begin(self.queues, self.exchanges))
         self.sweep = PolicySweep(
             self.policies,
-            clock,
             deadlines,
             resolve_again=resolve_again,
             rerouted=self._rerouted,
         )
-        live = LiveBindings(clock, deadlines)
+        live = LiveBindings(deadlines)
         self.answers = Answers(committer, live.deferred)
         journal = journal_of(partial(_record, record, self.answers))
-        self.producers = producers(name, clock, deadlines, journal.decide, producer_limits or ProducerLimits())
+        self.producers = producers(name, deadlines, journal.decide, producer_limits or ProducerLimits())
         self.exchanges = Exchanges(
             name,
             live,
@@ -181,14 +180,15 @@ class Vhost:
             self.sweep,
             journal,
             limits,
-            ExchangeHooks(self._exchange_declared, self._exchange_deleted),
+            self._exchange_declared,
+            self._exchange_deleted,
             cache_limits=cache_limits,
             topic_index=topic_index,
         )
         self.router = self.exchanges.router
         self.queues = Queues(name, ports, self.exchanges, live, self.policies, self.sweep, journal, limits, self.tally)
         self.store = store = store_of(self.producers.name_of)
-        self.wide = WidePublishes(store, clock, deadlines)
+        self.wide = WidePublishes(store, deadlines)
         self.poster = Poster(self.sweep, self.store, self.wide)
         self.memories = memories = ExchangeMemories(self.exchanges, self.queues, self.poster, ports)
         self.bindings = Bindings(
@@ -207,17 +207,17 @@ class Vhost:
         self.accept_link: LinkAcceptor | None = None
         self.retainer: Retainer | None = None  # while MQTT is on
         self.dead_letters = DeadLetters(
-            name, self.exchanges, self.replies, self.poster, clock, deadlines, hold=self.delays.hold, tally=self.tally
+            name, self.exchanges, self.replies, self.poster, deadlines, hold=self.delays.hold, tally=self.tally
         )
         ports.connect(
             store.accept_one,
             store.transaction,
-            self.delays.of_queue,
+            partial(QueueDelay, ports),
             self.dead_letters.dead_letter,
             self.queues.with_poisoned,
             self.queues.unused,
         )
-        self.firehose = Firehose(name, self.exchanges, self.poster, clock, deadlines, resolve_again=resolve_again)
+        self.firehose = Firehose(name, self.exchanges, self.poster, deadlines, resolve_again=resolve_again)
         self.exchanges.predeclare(self.queues.reachable)
 
     def set_default_queue_type(self, default: str | None) -> None:

@@ -34,13 +34,7 @@ class ManageListener:
     Invariant: there are at most `connections_max` strangers, and as many others.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        settings: Settings,
-        host: str,
-        tls: TlsContext | None,
-    ) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, host: str, tls: TlsContext | None) -> None:
         """`host` is the address of the sockets as in the settings; `tls` is None without TLS."""
         self._app = app
         self._host = host

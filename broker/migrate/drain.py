@@ -37,10 +37,11 @@ TIMESTAMP_MS: Final = "timestamp_in_ms"  # what RabbitMQ's plugin message_timest
 
 
 class DrainTally:
-    """Count the messages of a queue.
+    """Count the messages of a queue, in all its drains.
 
     Shapes: `returned` were in flight when an earlier run stopped, and kept their numbers; `doubtful` were published
-        with the header x-possibly-duplicate; `in_flight` may be in both brokers now.
+        with the header x-possibly-duplicate; `in_flight` may be in both brokers now; `fault` says why the queue could
+        not be drained, empty if it was.
     """
 
     def __init__(self) -> None:
@@ -48,10 +49,16 @@ class DrainTally:
         self.returned = 0
         self.doubtful = 0
         self.in_flight = 0
+        self.fault = ""
+
+    def fail(self, reason: Exception) -> None:
+        """Record why the queue could not be drained."""
+        self.fault = str(reason)
 
     def resume(self, in_flight: int) -> None:
         """Set the messages that were in flight when an earlier run stopped."""
-        self.in_flight = self.returned = in_flight
+        self.in_flight = in_flight
+        self.returned += in_flight
 
     def miss(self, count: int) -> None:
         """Record messages of an earlier run that are no longer in the queue."""
@@ -81,6 +88,7 @@ class Drain:
         source: AmqpAddress,
         target: AmqpAddress,
         queue: str,
+        tally: DrainTally | None = None,
         *,
         beside_consumers: bool = False,
         batch_messages: int = BATCH_MESSAGES,
@@ -89,7 +97,7 @@ class Drain:
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.queue = queue
-        self.tally = DrainTally()
+        self.tally = tally or DrainTally()
         self._addresses = source, target
         self._own = own_name(queue)
         self._beside_consumers = beside_consumers

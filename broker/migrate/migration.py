@@ -89,27 +89,6 @@ class QueuePlace:
     queue: str
 
 
-class MigrationOutcome:
-    """The outcome of one queue: `fault` says why it could not be drained, empty if it was."""
-
-    def __init__(self) -> None:
-        self.tallies: list[DrainTally] = []
-        self.fault = ""
-
-    def fail(self, reason: Exception) -> None:
-        """Record the reason why the queue could not be drained."""
-        self.fault = str(reason)
-
-    def total(self, name: str) -> int:
-        """Return a count of the tallies, such as `moved`."""
-        return sum(getattr(tally, name) for tally in self.tallies)
-
-    @property
-    def in_flight(self) -> int:
-        """The number of messages that may be in both brokers now."""
-        return self.tallies[-1].in_flight if self.tallies else 0
-
-
 class Migration:
     """Drain the queues of a source into a target. Shapes: `waiting` is the number of messages in the queues when last
     counted.
@@ -126,7 +105,7 @@ class Migration:
         beside_consumers: bool,
         told: Callable[[Migration], None],
     ) -> None:
-        self.outcomes: dict[QueuePlace, MigrationOutcome] = {place: MigrationOutcome() for place in places}
+        self.tallies: dict[QueuePlace, DrainTally] = {place: DrainTally() for place in places}
         self.waiting = 0
         self.stopping = False
         self._source = source
@@ -138,7 +117,7 @@ class Migration:
     @property
     def moved(self) -> int:
         """The number of messages moved so far."""
-        return sum(outcome.total("moved") for outcome in self.outcomes.values())
+        return sum(tally.moved for tally in self.tallies.values())
 
     def stop(self) -> None:
         """Stop cleanly: each queue after its batch."""
@@ -165,16 +144,16 @@ class Migration:
     async def _count(self) -> Mapping[QueuePlace, int]:
         """Return the messages of each queue that has some, or has the marker of an earlier run."""
         full: dict[QueuePlace, int] = {}
-        for vhost in sorted({place.vhost for place in self.outcomes}):
+        for vhost in sorted({place.vhost for place in self.tallies}):
             link = await MigrationLink.open(replace(self._source, vhost=vhost), "source")
             try:
-                for place, outcome in self.outcomes.items():
-                    if place.vhost != vhost or outcome.fault or outcome.in_flight:
+                for place, tally in self.tallies.items():
+                    if place.vhost != vhost or tally.fault or tally.in_flight:
                         continue
                     try:
                         ready = (await link.call(DeclareAny(queue=place.queue, passive=True))).message_count
                     except MethodRefused as refused:
-                        outcome.fail(refused)
+                        tally.fail(refused)
                         await link.reopen()
                         continue
                     if ready or await self._has_marker(link, place.queue):
@@ -197,17 +176,17 @@ class Migration:
         async with self._jobs:
             if self.stopping:
                 return
-            outcome = self.outcomes[place]
+            tally = self.tallies[place]
             drain = Drain(
                 replace(self._source, vhost=place.vhost),
                 replace(self._target, vhost=place.vhost),
                 place.queue,
+                tally,
                 beside_consumers=self._beside_consumers,
                 passed=lambda _step: self._told(self),
                 stop=lambda: self.stopping,
             )
-            outcome.tallies.append(drain.tally)
             try:
                 await drain.run()
             except MigrationFault as fault:
-                outcome.fail(fault)
+                tally.fail(fault)

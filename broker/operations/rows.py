@@ -12,11 +12,11 @@ from typing import Any, Final, cast
 
 from broker.amqp.content_header import decode_properties
 from broker.amqp.control import ConnectionState
-from broker.core.arguments import queue_type
 from broker.core.auth.users import User, Users
 from broker.core.definitions.export import json_table, user_fields
 from broker.core.queue.consumer import Consumer
 from broker.core.queue.queue import Queue
+from broker.core.queue.rules import queue_type
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.connection import SessionOfConnection
 from broker.core.vhost import Vhost
@@ -259,14 +259,14 @@ def channel_row(node: str, channel: ChannelOf, stats: Mapping[str, Any]) -> Row:
     basic, confirms, transactions = inner.basic, inner.publisher.confirms, inner.transactions
     peer, user = session.peer, user_name(session)
     return {
-        "acks_uncommitted": 0 if transactions is None else transactions.kept_acknowledgements,
+        "acks_uncommitted": 0 if transactions is None else len(transactions.acknowledgements),
         "confirm": confirms.confirming,
         "connection_details": {"name": session.name, "peer_host": peer.address, "peer_port": peer.port},
         "consumer_count": len(basic.consumers),
         "global_prefetch_count": basic.prefetch_channel,
         "message_stats": stats,
-        "messages_unacknowledged": len(basic.unacked) + basic.unacked.aside_count,
-        "messages_uncommitted": 0 if transactions is None else transactions.kept_publishes,
+        "messages_unacknowledged": basic.unacked.count + basic.unacked.aside_count,
+        "messages_uncommitted": 0 if transactions is None else len(transactions.publications),
         "messages_unconfirmed": confirms.published - confirms.confirmed,
         "name": channel_name(channel),
         "node": node,

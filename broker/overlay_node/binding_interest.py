@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from broker.core.arguments import typed_table
 from broker.core.queue.queue import Queue
-from broker.core.topology.changes import arguments_to_json
 from broker.overlay.aggregation import conjunction
 from broker.overlay.packets import Conjunction, Space
 from broker.routing.bundle import Bundle
@@ -43,7 +43,7 @@ def binding_id(vhost: str, source: Exchange, destination: Any, key: str, argumen
     """Return the id of a binding: the same after a restart, another one for a queue that is declared again."""
     is_queue = isinstance(destination, Queue)
     place = f"q{destination.number}" if is_queue else f"x{destination.name}"
-    table = json.dumps(arguments_to_json(arguments), sort_keys=True) if arguments else ""
+    table = json.dumps(typed_table(arguments), sort_keys=True) if arguments else ""
     return f"{vhost}\0{source.name}\0{source.kind_of_patterns}\0{place}\0{key}\0{table}"
 
 

@@ -15,8 +15,7 @@ from broker.amqp.errors import ChannelError
 from broker.amqp.header_edit import edit_header
 from broker.amqp.header_facts import MISSING
 from broker.core.message.delay import RECEIVED, delay_of
-from broker.core.message.message import Envelope, EnvelopeCache, Message
-from broker.core.publishing.posting import charge_bytes
+from broker.core.message.message import Envelope, EnvelopeCache, Message, new_message
 from broker.core.publishing.retainer import check_retained
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
@@ -109,10 +108,10 @@ class Ingress:
             self._retain(envelope, facts.retain, header, body)
         if delay_ms is not None:
             header = edit_header(header, set_headers={RECEIVED: True})
-            message = Message(envelope, header, body, charge_bytes(header, body, 1), facts_of(header), now_ms)
+            message = new_message(envelope, header, body, facts_of(header), now_ms)
             vhost.delays.hold(exchange, message, delay_ms, number)
         else:
-            message = Message(envelope, header, body, charge_bytes(header, body, len(queues)), facts, now_ms)
+            message = new_message(envelope, header, body, facts, now_ms, len(queues))
             ends = [(one, one.manager.next_id) for one in _streams(queues, message)] if doubtful else ()
             self.refused += not vhost.poster.post(message, queues, number=number)
             for one, end in ends:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp.content_header import FLAG_OF, HeaderFields
 from broker.amqp.header_facts import NO_PRIORITY, plain_facts
 from broker.amqp.table_writer import encode_table
-from broker.core.message.message import EnvelopeCache, Message
+from broker.core.message.message import EnvelopeCache, new_message
 from broker.core.names import INTEREST
-from broker.core.publishing.posting import charge_bytes
 from broker.core.queue.queue import Queue
 from broker.overlay_node.binding_interest import BATCH_BINDINGS, BindingInterest, Wanted
 from broker.overlay_node.exchange_log import ExchangeLog
@@ -115,9 +114,8 @@ class InterestFeed:
             queues = self._vhost.router.match(source, exchange, HeaderFields(header))
         if queues:
             envelope = self._envelopes.of(INTEREST, exchange)
-            charge = charge_bytes(header, body, len(queues))
             now_ms = self._vhost.ports.clock.now_ms
-            self._vhost.poster.post(Message(envelope, header, body, charge, FACTS, now_ms), queues)
+            self._vhost.poster.post(new_message(envelope, header, body, FACTS, now_ms, len(queues)), queues)
 
 
 class VhostOverlay:

@@ -12,21 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from broker.perf.crew import (
-    CONNECTED,
-    DONE,
-    DRAIN,
-    END_LIMIT_S,
-    LEAVE,
-    LEFT,
-    STOP,
-    TICK,
-    Crew,
-    Interruption,
-    run_crowd,
-    uninterrupted,
-)
-from broker.perf.faults import BadOptions, Refusal, RunFailed
+from broker.perf.crew import CONNECTED, DONE, DRAIN, END_LIMIT_S, STOP, Crew, Interruption, run_crowd, uninterrupted
+from broker.perf.faults import Refusal, RunFailed
 from broker.perf.machine import ProcessTree, TreeUsage
 from broker.perf.outcome import RunOutcome
 from broker.perf.parts import Load
@@ -40,7 +27,6 @@ from broker.perf.wire import PUBLISH_CHANNEL
 STALL_S: Final = 10.0  # the run ends after this time without a message while messages are due
 
 _CONNECT_LIMIT_S: Final = 120.0
-_END_LIMIT_S: Final = 20.0
 _STEP_S: Final = 0.02
 _AFTERGLOW_S: Final = 0.1  # a broker may defer work until it is idle; that work belongs to the run
 _UNKNOWN_QUIET_S: Final = 1.0  # for an unknown number of deliveries
@@ -99,9 +85,6 @@ class Conductor:
             if self._processes and self._processes.pids():
                 time.sleep(_AFTERGLOW_S)
                 self._outcome.after = self._processes.usage()
-            crew.tell(LEAVE)
-            with suppress(RunFailed):  # an ended process has no more to report
-                crew.gather(LEFT, _END_LIMIT_S)
         return self._outcome
 
     def _follow(self, crew: Crew) -> None:
@@ -114,14 +97,13 @@ class Conductor:
                 outcome.failures.append(str(error))
                 break
             for role, word, figures in reports:
-                if word in (TICK, DONE):
-                    outcome.take(role, figures, done=word == DONE)
+                outcome.take(role, figures, done=word == DONE)
             at_s = time.monotonic() - outcome.begin_s
             outcome.show_intervals(at_s, self._publishers | self._consumers)
             if self._interruption.asked:
                 outcome.interrupted = True
             if stop_s:
-                if at_s > stop_s + _END_LIMIT_S:
+                if at_s > stop_s + END_LIMIT_S:
                     outcome.failures.append("a process of the generator did not end")
                     break
             elif self._over(crew, at_s):
@@ -222,7 +204,7 @@ class Stage:
         Raises: Refusal, RunFailed, OSError before the first message; KeyboardInterrupt at the second Ctrl-C.
         """
         if getattr(self.options, "ceiling", False) and self.ceiling_per_s is None:
-            self.progress.say("measuring the generator against a bare relay ...")
+            self.progress.show("measuring the generator against a bare relay ...")
             self.ceiling_per_s = _ceiling_per_s(load, self.interruption)
         queued = partial(self.control.queue_counts, self.topology.queues) if count_queued else None
         load = replace(load, ready=load.ready or self.ready)
@@ -237,12 +219,11 @@ class Stage:
 def stage(options: Namespace, topology: RunTopology, progress: RunProgress) -> Iterator[Stage]:
     """Create the topology of a run, and always remove it at the end.
 
-    Raises: BadOptions for a --pid that does not exist, Refusal, OSError; KeyboardInterrupt at the second Ctrl-C.
+    Raises: Refusal, OSError; KeyboardInterrupt at the second Ctrl-C.
     """
-    processes = process_tree(options)
     with Interruption() as interruption:
         control = PeerConnection(options.uri, PUBLISH_CHANNEL)
-        made = Stage(options, topology, progress, interruption, processes, control)
+        made = Stage(options, topology, progress, interruption, options.pid, control)
         in_step = False  # a channel that the broker closed, or that still waits for answers, cannot remove the topology
         try:
             made.ready = topology.make(control, progress)
@@ -256,14 +237,6 @@ def stage(options: Namespace, topology: RunTopology, progress: RunProgress) -> I
                     topology.remove(remover)
             if not in_step:
                 control.close()
-
-
-def process_tree(options: Namespace) -> ProcessTree | None:
-    """Return the broker's processes, None without --pid. Raises: BadOptions for one that does not exist."""
-    processes = ProcessTree(options.pid) if options.pid is not None else None
-    if processes and not processes.usage().rss_bytes:
-        raise BadOptions(f"--pid {options.pid}: no such process on this machine (this needs Linux)")
-    return processes
 
 
 def _ceiling_per_s(load: Load, interruption: Interruption) -> float:
@@ -300,13 +273,10 @@ def relay() -> Iterator[tuple[Address, int]]:
         )
     with process:
         try:
-            assert process.stdin is not None
             assert process.stdout is not None
             line = process.stdout.readline()
             if not line:
                 raise RunFailed("the relay did not start")
             yield Address("127.0.0.1", int(line)), process.pid
-            process.stdin.close()
-            process.wait(END_LIMIT_S)
         finally:
-            process.kill()
+            process.kill()  # it keeps nothing

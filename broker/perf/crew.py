@@ -26,7 +26,7 @@ from broker.perf.outcome import RunTally
 from broker.perf.receiver import Receiver
 from broker.perf.sender import NEVER_NS, Sender
 
-END_LIMIT_S = 5.0
+END_LIMIT_S = 20.0
 _spawn = multiprocessing.get_context("spawn")  # a forked child would inherit the sockets of the bench
 
 Task = Callable[..., None]
@@ -34,11 +34,9 @@ T = TypeVar("T")
 
 STOP: Final = "stop"  # words that the run sends
 DRAIN: Final = "drain"
-LEAVE: Final = "leave"
 CONNECTED: Final = "connected"  # words that a process sends
 TICK: Final = "tick"
 DONE: Final = "done"
-LEFT: Final = "left"
 _DRAIN_EVERY_NS: Final = 20_000_000
 _LONGEST_WAIT_S: Final = 0.5
 _EARLY_NS: Final = 80_000  # a sleeping process wakes late: it is woken early and polls until the timer is due
@@ -51,23 +49,19 @@ class CrewPipe:
     """A generator process's end of its pipe to the bench."""
 
     def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
+        self.pipe = pipe
 
     def tell(self, word: str, figures: Mapping[str, Any] | None = None) -> None:
         """Report that this process reached a stage."""
-        self._pipe.send((word, dict(figures or {})))
+        self.pipe.send((word, dict(figures or {})))
 
     def fileno(self) -> int:
         """Return the file descriptor for a selector."""
-        return self._pipe.fileno()
-
-    def hear(self) -> Any:
-        """Return the next message from the bench."""
-        return self._pipe.recv()
+        return self.pipe.fileno()
 
     def await_word(self, word: str) -> None:
         """Wait until the bench sends `word`."""
-        while self._pipe.recv() != word:
+        while self.pipe.recv() != word:
             continue
 
 
@@ -87,9 +81,10 @@ class Crew(AbstractContextManager["Crew"]):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for pipe in self._pipes.values():
-            pipe.close()  # a process that still waits for a word ends at end of file
+            pipe.close()  # a process that waits for a word ends at end of file
+        deadline = time.monotonic() + (END_LIMIT_S if kind is None else 0.2)
         for process in self._processes:
-            process.join(END_LIMIT_S if kind is None else 0.2)
+            process.join(max(0.0, deadline - time.monotonic()))
             if process.is_alive():
                 process.kill()
                 process.join()
@@ -146,14 +141,12 @@ def _received(role: str, pipe: Connection) -> tuple[str, dict[str, Any]]:
 def _guarded(task: Task, pipe: Connection, *arguments: object) -> None:
     """Run a task in its process and report its exceptions instead of printing them."""
     line = CrewPipe(pipe)
-    try:
+    with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):  # the bench has ended or is ending
         try:
             task(line, *arguments)
         except (Fault, OSError) as error:
             kind = f"{type(error).__name__}: " if isinstance(error, OSError) else ""
             line.tell("failed", {"error": f"{kind}{error}"})
-    except (EOFError, BrokenPipeError, KeyboardInterrupt):
-        return  # the bench has ended or is ending
 
 
 class Interruption:
@@ -228,13 +221,14 @@ def run_crowd(crowd_of: Callable[[T], Crowd], share: T, line: CrewPipe, interval
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run decides when to stop
     driver = Driver(line, crowd)
     line.tell(CONNECTED)
-    begin_ns, stop_ns = line.hear()
+    begin_ns, stop_ns = line.pipe.recv()
     figures = driver.run(begin_ns, interval_ns, stop_ns or NEVER_NS)
     line.tell(DONE, figures | crowd.settle(figures["fault"]))
-    line.await_word(LEAVE)  # the connections close only after the run has taken its last figure of the broker
+    with suppress(EOFError):
+        while True:  # the connections close only after the run has taken its last figure of the broker
+            line.pipe.recv()
     for member in crowd.members:
         member.peer.close()
-    line.tell(LEFT)
 
 
 class Driver:
@@ -333,7 +327,7 @@ class Driver:
         self._arm_all()
 
     def _hear(self) -> None:
-        word = self._line.hear()
+        word = self._line.pipe.recv()
         if word == STOP:
             self._stop()
         elif word == DRAIN:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from broker.perf.faults import BadOptions
-from broker.perf.machine import cores
+from broker.perf.machine import ProcessTree, cores
 from broker.perf.parts import Load
 from broker.perf.peer import AMQP_PORTS, LOGIN, Address
 from broker.perf.receiver import ReceiverPace
@@ -122,8 +122,8 @@ def add_scenario(
 ) -> argparse.ArgumentParser:
     """Return a scenario's parser, with the options that every scenario has.
 
-    Shapes: the options have `scenario` (its name), `uri` (an Address), `pid`, `interval` (seconds), `json` (None, "-"
-    or a file's name), `plot`, `quiet`; `ports` are those of the URL's schemes.
+    Shapes: the options have `scenario` (its name), `uri` (an Address), `pid` (a ProcessTree or None), `interval`
+    (seconds), `json` (None, "-" or a file's name), `plot`, `quiet`; `ports` are those of the URL's schemes.
     """
     made: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, description=summary, allow_abbrev=False, add_help=False
@@ -133,7 +133,7 @@ def add_scenario(
     plain, secure = ports
     uri = f"{plain}://, or {secure}:// with ?cacertfile=FILE or ?verify=verify_none"
     add(broker, "-h --uri", "URL", partial(_address, ports=ports), uri, default_uri)
-    add(broker, "--pid", "PID", count, "the broker's process on this machine, for CPU time and memory")
+    add(broker, "--pid", "PID", _processes, "the broker's process on this machine, for CPU time and memory")
     output = made.add_argument_group("output")
     add(output, "-i --interval", "T", _interval, "interval of progress lines", "1s")
     document = "write the result as JSON to FILE, or print it instead of the table"
@@ -275,3 +275,10 @@ def _address(text: str, ports: Mapping[str, int]) -> Address:
         return Address.parse(text, ports)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _processes(text: str) -> ProcessTree:
+    found = ProcessTree(count(text))
+    if not found.usage().rss_bytes:
+        raise ArgumentTypeError(f"{text}: no such process on this machine (this needs Linux)")
+    return found

@@ -6,6 +6,7 @@ import os
 import platform
 import resource
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -132,11 +133,9 @@ class ProcessTree:
 
     def reset_peak(self) -> None:
         """Reset the peak of resident memory, if the kernel permits it."""
-        for pid in self.pids():
-            try:
+        with suppress(OSError):  # another user's process: the peak then covers its whole life and is never too low
+            for pid in self.pids():
                 Path(f"/proc/{pid}/clear_refs").write_text(_RESET_PEAK)
-            except OSError:
-                return  # another user's process: the peak then covers its whole life and is never too low
 
 
 def _stat(pid: int) -> list[str]:

@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from math import inf
 from typing import Any, Final, NamedTuple, Self
 
 from broker.perf.histogram import Histogram
@@ -78,6 +79,8 @@ class RunOutcome:
     after: TreeUsage | None = None
     queued_at_end: int = 0  # messages in the queues when the publishers had finished
     left_behind: int = 0  # messages not delivered when the time was over
+    cpu_s: float = 0.0  # of the generator
+    busy_share: float = 0.0  # of its busiest process
     failures: list[str] = field(default_factory=list)
     interrupted: bool = False
     _within: Histogram = field(default_factory=Histogram)  # due times of the interval
@@ -116,6 +119,8 @@ class RunOutcome:
     def conclude(self, publishers: frozenset[str], consumers: frozenset[str]) -> None:
         """Enter the times of these roles, the remaining counts and the failures."""
         now_s, last = time.monotonic() - self.begin_s, self.done.values()
+        self.cpu_s = sum(figures["cpu_s"] for figures in last)
+        self.busy_share = max((figures["busy_share"] for figures in last), default=0.0)
         self.publish_s, self.deliver_s = self._ended_s(publishers, now_s), self._ended_s(consumers, now_s)
         self.seconds = max(self.publish_s, self.deliver_s) or now_s
         self.failures += dict.fromkeys(figures["fault"] for figures in last if figures["fault"])
@@ -159,68 +164,47 @@ class RunOutcome:
         tally = self.tally
         return RunTotals(
             *tally[:6],
-            publish_per_s=_per(tally.published, self.publish_s),
-            confirm_per_s=_per(tally.confirmed, self.publish_s),
-            deliver_per_s=_per(tally.delivered, self.deliver_s),
+            publish_per_s=tally.published / (self.publish_s or inf),
+            confirm_per_s=tally.confirmed / (self.publish_s or inf),
+            deliver_per_s=tally.delivered / (self.deliver_s or inf),
             publish_bytes=tally.published * body_bytes,
             deliver_bytes=tally.deliver_bytes,
         )
 
     def process(self) -> ProcessUse | None:
         """Return the usage of the broker's process, None if it was not measured."""
-        return used(self.before, self.after, max(self.tally.published, self.tally.delivered))
+        if self.before is None or self.after is None:
+            return None
+        cpu_s, messages = self.after.cpu_s - self.before.cpu_s, max(self.tally.published, self.tally.delivered)
+        each_us = cpu_s / messages * 1e6 if messages else None
+        return ProcessUse(cpu_s, each_us, self.after.rss_bytes, self.after.peak_rss_bytes)
 
     def result(
         self, options: Namespace, product: str, figures: Mapping[str, Figure], ceiling_per_s: float | None
     ) -> Result:
-        """Return the result document of a run that moved messages."""
+        """Return the result document of a run that ends now.
+
+        Its options are JSON values, without output targets and credentials.
+        """
         undelivered = {"queued_at_end": self.queued_at_end, "left_behind": self.left_behind}
-        last = self.done.values()
-        cpu_s, busy_share = (sum(one["cpu_s"] for one in last), max((one["busy_share"] for one in last), default=0.0))
-        return document(
-            options,
-            product,
-            self.seconds,
-            generator=generator(cpu_s, busy_share, ceiling_per_s),
-            process=self.process(),
-            figures={**figures, **{name: Figure(count, "messages") for name, count in undelivered.items() if count}},
-            failures=tuple(self.failures),
+        started = datetime.fromtimestamp(time.time() - self.seconds, UTC)
+        return Result(
+            scenario=options.scenario,
+            arguments=tuple(getattr(options, "words", ())),
+            started=started.isoformat(timespec="seconds")[:19] + "Z",
+            broker=BrokerFacts(product, options.uri.host, options.uri.port),
+            options={name: value for name, value in vars(options).items() if name not in _NOT_OPTIONS},
+            seconds=self.seconds,
             intervals=tuple(self.intervals),
-            totals=self.totals(options.size),
+            totals=self.totals(getattr(options, "size", 0)),
             latency_us=Latency.of(self.due_times),
             confirm_latency_us=Latency.of(self.confirm_times),
+            generator=Generator(self.cpu_s, self.busy_share, ceiling_per_s, self.busy_share > _BUSY_SHARE),
+            process=self.process(),
+            machine=MachineFacts.here(),
+            figures={**figures, **{name: Figure(count, "messages") for name, count in undelivered.items() if count}},
+            failures=tuple(self.failures),
         )
-
-
-def document(options: Namespace, product: str, seconds: float, **measured: Any) -> Result:
-    """Return the result document of a run that took `seconds` and ends now; `measured` are its further fields.
-
-    The options are JSON values, without output targets and credentials.
-    """
-    started = datetime.fromtimestamp(datetime.now(UTC).timestamp() - seconds, UTC)
-    return Result(
-        scenario=options.scenario,
-        arguments=tuple(getattr(options, "words", ())),
-        started=started.isoformat(timespec="seconds")[:19] + "Z",
-        broker=BrokerFacts(product, options.uri.host, options.uri.port),
-        options={name: value for name, value in vars(options).items() if name not in _NOT_OPTIONS},
-        seconds=seconds,
-        machine=MachineFacts.here(),
-        **measured,
-    )
-
-
-def generator(cpu_s: float, busy_share: float, ceiling_per_s: float | None = None) -> Generator:
-    """Return the figures of the generator itself."""
-    return Generator(cpu_s, busy_share, ceiling_per_s, busy_share > _BUSY_SHARE)
-
-
-def used(before: TreeUsage | None, after: TreeUsage | None, messages: int) -> ProcessUse | None:
-    """Return the difference between two readings of a process's usage."""
-    if before is None or after is None:
-        return None
-    cpu_s = after.cpu_s - before.cpu_s
-    return ProcessUse(cpu_s, cpu_s / messages * 1e6 if messages else None, after.rss_bytes, after.peak_rss_bytes)
 
 
 def cost_figures(
@@ -238,7 +222,3 @@ def time_figures(name: str, times: Histogram) -> dict[str, Figure]:
     """Return the median and the 99th percentile as figures; none if nothing was counted."""
     pair = LatencyPair.of(times)
     return {f"{name}_p50": Figure(pair.p50, "us"), f"{name}_p99": Figure(pair.p99, "us")} if pair else {}
-
-
-def _per(count: int, seconds: float) -> float:
-    return count / seconds if seconds > 0 else 0.0

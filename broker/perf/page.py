@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -12,7 +12,7 @@ from broker.figures.chart import Line, line_chart
 from broker.figures.markup import Amount, document, escaped, table, tiles
 from broker.figures.numerals import count_text, digits, duration_text, rate_text, short_text, size_text
 from broker.perf.result import Generator, Interval, Latency, Result
-from broker.perf.table import Measure, bottleneck_text, labels, latency_rows, option_rows, rows
+from broker.perf.table import Measure, bottleneck_text, labels, latency_rows, option_texts, rows
 
 Point = Callable[[str, Interval, float], tuple[float, str] | None]  # of a series in an interval: value, text
 
@@ -101,10 +101,8 @@ def _distribution(results: Sequence[Result], names: Sequence[str]) -> list[str]:
 
 
 def _spread(latency: Latency) -> list[tuple[float, float, str]]:
-    fields = ((50.0, "p50"), (75.0, "p75"), (95.0, "p95"), (99.0, "p99"), (99.9, "p99_9"), (100.0, "max"))
-    pairs = latency.distribution or [(percent, getattr(latency, name)) for percent, name in fields]
     last = rarest_percent(latency.count)
-    return [(min(percent, last), us, f"{percent:.6g} % within {duration_text(us)}") for percent, us in pairs]
+    return [(min(at, last), us, f"{at:.6g} % within {duration_text(us)}") for at, us in latency.distribution]
 
 
 def page(results: Sequence[Result]) -> str:
@@ -115,6 +113,8 @@ def page(results: Sequence[Result]) -> str:
     alone = len(results) == 1
     title = f"{' and '.join(dict.fromkeys(result.scenario for result in results))}: {' / '.join(names)}"
     measures, first = rows(results), results[0]
+    counted = [name for name in _COUNTS if any(getattr(result.totals, name) for result in results)]
+    counts = [{name: count_text(getattr(result.totals, name)) for name in counted} for result in results]
     subtitle = f"{first.started}, {duration_text(first.seconds * 1e6)}" if alone else "Ratios are to the first column."
     charts = "".join(pictures(results, names)) + (_latencies(first) if alone else "")
     parts = [
@@ -124,10 +124,10 @@ def page(results: Sequence[Result]) -> str:
         *(_generator(result, name, alone=alone) for result, name in zip(results, names, strict=True)),
         f'<section class="charts">\n{charts}</section>\n' if charts else "",
         '<section class="sheets">' if alone else "",
-        _facts("Figures", [(row.name, (row.text(0),)) for row in measures if row.own], names[:1]) if alone else "",
-        _facts("Counts", _count_rows(results), names),
-        _facts("Options", option_rows(results), names),
-        _facts("Broker, generator and machine", list(_place_rows(results)), names),
+        _facts("Figures", [{row.name: row.text(0) for row in measures if row.own}], names[:1]) if alone else "",
+        _facts("Counts", counts, names),
+        _facts("Options", [option_texts(result) for result in results], names),
+        _facts("Broker, generator and machine", [_place(result) for result in results], names),
         "</section>\n" if alone else "",
         _commands(results),
     ]
@@ -185,42 +185,37 @@ def _latencies(result: Result) -> str:
     return f"<figure><figcaption>Latency</figcaption>{made}</figure>\n"
 
 
-def _facts(title: str, facts: Sequence[tuple[str, tuple[str, ...]]], names: Sequence[str]) -> str:
+def _facts(title: str, columns: Sequence[Mapping[str, str]], names: Sequence[str]) -> str:
     """Return a table of facts with a column for each result, which marks the differences."""
-    shown = [(name, values) for name, values in facts if any(values)]
-    if not shown:
+    shown = {name: [column.get(name, "") for column in columns] for column in columns for name in column}
+    if not any(any(values) for values in shown.values()):
         return ""
-    several, differing = len(names) > 1, title == "Options"
     heads = "".join(f"<th>{escaped(name)}</th>" for name in names)
-    head = f"<thead><tr><th></th>{heads}</tr></thead>" if several else ""
+    head = f"<thead><tr><th></th>{heads}</tr></thead>" if len(names) > 1 else ""
     body = "".join(
-        f"<tr{' class=differs' if differing and len(set(values)) > 1 else ''}><th>{escaped(name)}</th>"
+        f"<tr{' class=differs' if title == 'Options' and len(set(values)) > 1 else ''}><th>{escaped(name)}</th>"
         f"{''.join(f'<td>{escaped(value)}</td>' for value in values)}</tr>\n"
-        for name, values in shown
+        for name, values in shown.items()
+        if any(values)
     )
     made = f'<table class="facts">{head}<tbody>\n{body}</tbody></table>'
     return f'<div class="wide"><h2>{escaped(title)}</h2>{made}</div>\n'
 
 
-def _count_rows(results: Sequence[Result]) -> list[tuple[str, tuple[str, ...]]]:
-    counts = [(name, [getattr(result.totals, name) for result in results]) for name in _COUNTS]
-    return [(name, tuple(count_text(value) for value in values)) for name, values in counts if any(values)]
-
-
-def _place_rows(results: Sequence[Result]) -> Iterable[tuple[str, tuple[str, ...]]]:
-    yield "broker", tuple(result.broker.product for result in results)
-    yield "address", tuple(f"{result.broker.host}, port {result.broker.port}" for result in results)
-    yield "started", tuple(result.started for result in results)
-    yield "took", tuple(duration_text(result.seconds * 1e6) for result in results)
-    generators = [result.generator for result in results]
-    used = [result.process for result in results]
-    yield "broker's CPU", tuple(duration_text(one.cpu_s * 1e6) if one else "" for one in used)
-    yield "broker's memory at the end", tuple(size_text(one.rss_bytes) if one else "" for one in used)
-    yield "generator's CPU", tuple(duration_text(one.cpu_s * 1e6) if one.cpu_s else "" for one in generators)
-    machines = [result.machine for result in results]
-    yield "processor", tuple(f"{one.cpu}, {one.cores} cores" if one else "" for one in machines)
-    yield "memory", tuple(size_text(one.memory_bytes) if one else "" for one in machines)
-    yield "system", tuple(f"{one.system}, {one.python}" if one else "" for one in machines)
+def _place(result: Result) -> dict[str, str]:
+    broker, used, cpu_s, machine = result.broker, result.process, result.generator.cpu_s, result.machine
+    return {
+        "broker": broker.product,
+        "address": f"{broker.host}, port {broker.port}",
+        "started": result.started,
+        "took": duration_text(result.seconds * 1e6),
+        "broker's CPU": duration_text(used.cpu_s * 1e6) if used else "",
+        "broker's memory at the end": size_text(used.rss_bytes) if used else "",
+        "generator's CPU": duration_text(cpu_s * 1e6) if cpu_s else "",
+        "processor": f"{machine.cpu}, {machine.cores} cores" if machine else "",
+        "memory": size_text(machine.memory_bytes) if machine else "",
+        "system": f"{machine.system}, {machine.python}" if machine else "",
+    }
 
 
 def _commands(results: Sequence[Result]) -> str:

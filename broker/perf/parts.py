@@ -116,15 +116,12 @@ class Consumers(Crowd):
     def __init__(self, share: Share) -> None:
         """Connect all consumers and start them. Raises: Refusal, OSError."""
         self._watch = Watch(share.load.demand.body_bytes)
-        self.times = self._watch.histograms()
-        self._quota = DeliveryQuota(self._limit(share))
+        self.times = self._watch.times
+        self._quota = DeliveryQuota(share.load.deliveries)
         make_room(len(share.numbers))
         self.members: Sequence[Receiver] = [
             member for number in share.numbers for member in self._connect(share.load, number)
         ]
-
-    def _limit(self, share: Share) -> int | None:
-        return share.load.deliveries
 
     def _connect(self, load: Load, consumer: int) -> Iterator[Receiver]:
         if load.material.relayed:

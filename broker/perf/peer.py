@@ -7,6 +7,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from struct import Struct
@@ -324,17 +325,13 @@ class PeerConnection(PeerSocket):
 
         Deliveries in flight are read and discarded.
         """
-        try:
+        with suppress(OSError, Refusal), self.socket:  # it may be closed already
             stop_at = time.monotonic() + _CLOSE_LIMIT_S
             self.socket.settimeout(_CLOSE_LIMIT_S)
             self.socket.sendall(wire.close(0, wire.CONNECTION_CLOSE))
             while wire.METHOD_HEAD.unpack_from(self._method_payload()) != wire.CONNECTION_CLOSE_OK:
                 if time.monotonic() > stop_at:
                     break
-        except (OSError, Refusal):
-            pass  # the connection is already closed
-        finally:
-            super().close()
 
 
 def _message_count(declared: bytes) -> int:
@@ -345,9 +342,6 @@ def _message_count(declared: bytes) -> int:
 
 def _product(start: bytes) -> str:
     """Return "product version" from connection.start, by searching for the two names that carry them."""
-    found = []
-    for name in (b"product", b"version"):
-        match = re.search(bytes((len(name),)) + name + rb"S\x00\x00\x00(.)", start, re.DOTALL)
-        if match:
-            found.append(start[match.end() : match.end() + match[1][0]].decode(errors="replace"))
-    return " ".join(found)
+    names = rb"\x07product", rb"\x07version"
+    found = filter(None, (re.search(name + rb"S\x00\x00\x00(.)", start, re.DOTALL) for name in names))
+    return " ".join(start[one.end() : one.end() + one[1][0]].decode(errors="replace") for one in found)

@@ -21,7 +21,7 @@ _ERASE: Final = "\r\x1b[K"
 class RunProgress(AbstractContextManager["RunProgress"]):
     """The progress display of a run; it shows nothing when quiet.
 
-    Invariant: on a terminal each line except those of `say` is overwritten by the next, and erased by `close`.
+    Invariant: on a terminal each line is overwritten by the next, and the last one is erased at exit.
     """
 
     def __init__(
@@ -32,18 +32,19 @@ class RunProgress(AbstractContextManager["RunProgress"]):
         self._live = self._stream.isatty()
         self._clock = clock
         self._stage = ""
-        self._shared_at: float | None = None
+        self._shared_at = 0.0
         self._left_open = False
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """Erase the line so that the terminal is free for the next output."""
+        if self._left_open:
+            self._write(_ERASE)
 
     def share(self, stage: str, done: int, total: int) -> None:
         """Show the progress of a stage at a readable rate; always show its start and end."""
         now = self._clock()
         every_s = TERMINAL_EVERY_S if self._live else ELSEWHERE_EVERY_S
-        fresh = stage != self._stage
-        if not fresh and done < total and self._shared_at is not None and now - self._shared_at < every_s:
+        if stage == self._stage and done < total and now - self._shared_at < every_s:
             return
         self._stage, self._shared_at = stage, now
         part = f", {share_text(done / total)}" if total else ""
@@ -59,19 +60,6 @@ class RunProgress(AbstractContextManager["RunProgress"]):
         room = shutil.get_terminal_size().columns - 1  # a wrapped line cannot be overwritten
         self._write(f"{_ERASE}{line[:room]}")
         self._left_open = True
-
-    def say(self, line: str) -> None:
-        """Write a permanent line."""
-        if self._quiet:
-            return
-        self._write(f"{_ERASE if self._left_open else ''}{line}\n")
-        self._left_open = False
-
-    def close(self) -> None:
-        """Erase the line so that the terminal is free for the next output."""
-        if self._left_open:
-            self._write(_ERASE)
-            self._left_open = False
 
     def _write(self, text: str) -> None:
         self._stream.write(text)

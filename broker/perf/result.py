@@ -136,7 +136,7 @@ class Latency:
     p99: float
     p99_9: float
     max: float
-    distribution: tuple[tuple[float, float], ...] = ()
+    distribution: tuple[tuple[float, float], ...]
 
     @classmethod
     def of(cls, histogram: Histogram) -> Self | None:

@@ -141,16 +141,10 @@ class Scanner:
             self._refused(buffer, at, size)
 
     def _refused(self, buffer: bytearray, at: int, size: int) -> None:
-        """Count a message that the broker nacked or returned.
-
-        Raises: Refusal unless lenient, BrokenStream for any other method.
-        """
+        """Count a message that the broker nacked or returned. Raises: BrokenStream for any other, unless lenient."""
         name = wire.METHOD_HEAD.unpack_from(buffer, at + 7)
-        if name not in (wire.BASIC_NACK, wire.BASIC_RETURN):
+        if not self._lenient or name not in (wire.BASIC_NACK, wire.BASIC_RETURN):
             raise BrokenStream(f"method {name} was not expected while messages flow")
-        if not self._lenient:
-            which = "basic.nack" if name == wire.BASIC_NACK else "basic.return"
-            raise Refusal(f"{which}: {reason(bytes(buffer[at + 7 : at + 7 + size]))}")
         if name == wire.BASIC_RETURN:
             self._returning = True
             self._sizes = [size]
@@ -201,11 +195,9 @@ def equal_run(buffer: bytearray, at: int, stride: int, count: int, offsets: list
 
 
 def reason(payload: bytes) -> str:
-    """Return the reason in a close, cancel, return, nack or blocked method payload, for a message to the user."""
+    """Return the reason in a close, cancel or blocked method payload, for a message to the user."""
     name = wire.METHOD_HEAD.unpack_from(payload)
-    if name in (wire.CONNECTION_CLOSE, wire.CHANNEL_CLOSE, wire.BASIC_RETURN):
+    if name in (wire.CONNECTION_CLOSE, wire.CHANNEL_CLOSE):
         code = int.from_bytes(payload[4:6], "big")
         return f"{code} {payload[7 : 7 + payload[6]].decode(errors='replace')}"
-    if name == wire.BASIC_NACK:
-        return f"tag {int.from_bytes(payload[4:12], 'big')}"
     return payload[5 : 5 + payload[4]].decode(errors="replace")

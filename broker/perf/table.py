@@ -99,28 +99,21 @@ def labels(results: Sequence[Result]) -> list[str]:
     if len({result.scenario for result in results}) > 1:
         names = [f"{name} {result.scenario}" for name, result in zip(names, results, strict=True)]
     if len(set(names)) < len(names):
-        telling = [key for key in _keys(results) if len({_option(result, key) for result in results}) > 1]
-        parts = [", ".join(f"{key} {_option(result, key)}" for key in telling[:3]) for result in results]
+        options = [option_texts(result) for result in results]
+        keys = dict.fromkeys(key for texts in options for key in texts)
+        telling = [key for key in keys if len({texts.get(key, "") for texts in options}) > 1]
+        parts = [", ".join(f"{key} {texts.get(key, '')}" for key in telling[:3]) for texts in options]
         names = [f"{name}, {part}" if part else name for name, part in zip(names, parts, strict=True)]
     return [f"{name} (run {at})" if names.count(name) > 1 else name for at, name in enumerate(names, 1)]
 
 
-def option_rows(results: Sequence[Result]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return every option with its value in each result."""
-    return [(key, tuple(_option(result, key) for result in results)) for key in _keys(results)]
-
-
-def _keys(results: Sequence[Result]) -> list[str]:
-    return list(dict.fromkeys(key for result in results for key in result.options))
-
-
-def _option(result: Result, key: str) -> str:
-    value = result.options.get(key)
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        return ", ".join(item if isinstance(item, str) else json.dumps(item) for item in value)
-    return value if isinstance(value, str) else json.dumps(value)
+def option_texts(result: Result) -> dict[str, str]:
+    """Return the options of a run as text; "" for one without a value."""
+    texts = {}
+    for key, value in result.options.items():
+        items = value if isinstance(value, list) else [] if value is None else [value]
+        texts[key] = ", ".join(item if isinstance(item, str) else json.dumps(item) for item in items)
+    return texts
 
 
 def _measured(result: Result, part: str, field: str) -> float | None:

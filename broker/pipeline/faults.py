@@ -111,13 +111,13 @@ def restated(kinds: Kinds, into: Callable[[str], Exception], before: str = "") -
         raise into(f"{before}{error}") from None
 
 
-def fault_in(error: BaseException) -> PipelineFault | None:
-    """Return the fault that an exception is, or that an exception of Spark's reports; None if there is none."""
+def fault_in(error: BaseException) -> JobFailed | None:
+    """Return the fault that an exception is, or the failure that one of Spark's reports; None if there is none."""
     if isinstance(error, PipelineFault):
         return error
     for name, line in _SAID.findall(str(error)):
         kind = globals().get(name)
-        if isinstance(kind, type) and issubclass(kind, PipelineFault):
+        if isinstance(kind, type) and issubclass(kind, JobFailed):
             return kind(line)
     return None
 

@@ -10,7 +10,6 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -30,9 +29,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from broker.pipeline.faults import SinkRefused, SourceRefused, said_plainly
-from broker.pipeline.sink.amqp_publisher import AmqpPublisher
-from broker.pipeline.sink.publishing import BadRecordLog, publish_batches
-from broker.pipeline.sink.rows import SinkOptions, SinkRows, check_message_columns
+from broker.pipeline.sink.publishing import BadRecordLog, Tally, publish_batches
+from broker.pipeline.sink.rows import SinkOptions, check_message_columns
 from broker.pipeline.source.catalog import Catalog, open_catalog
 from broker.pipeline.source.message_run import SlotRun, read_run
 from broker.pipeline.source.options import SourceOptions, check_columns
@@ -113,13 +111,13 @@ class MessageFormat(SlotFormat):
         """Return the publisher of a frame's rows. Raises: SinkRefused."""
         with said_plainly():
             self._check_speculation()
-            return BatchSink(self.options, schema, overwrite)
+            return Sink(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the publisher of a stream's rows. Raises: SinkRefused."""
         with said_plainly():
             self._check_speculation()
-            return StreamSink(self.options, schema, overwrite)
+            return Sink(self.options, schema, overwrite)
 
     def _check_speculation(self) -> None:
         if self.speculates:
@@ -182,17 +180,8 @@ def slot_row(catalog: Catalog, slot: SlotHandle) -> dict[str, Any]:
     return {**found, **times, "slot": slot.first, "path": catalog.location(slot)}
 
 
-@dataclass(frozen=True)
-class TaskPublished(WriterCommitMessage):
-    """The report of one task: messages sent, rows finally refused, and the file that holds them."""
-
-    messages: int
-    refused: int
-    file: str
-
-
-class _Sink:
-    """Publishes in tasks; on the driver it logs which files of bad rows count.
+class Sink(DataSourceArrowWriter, DataSourceStreamArrowWriter):
+    """Publishes the rows of a frame or a stream in tasks; on the driver it logs which files of bad rows count.
 
     Invariant: every row that a task reports is confirmed, or in its file.
     """
@@ -206,47 +195,20 @@ class _Sink:
         check_message_columns(columns, self._options)
         self._run = uuid.uuid4().hex
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskPublished:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Tally:
         """Publish the rows of one task. Raises: PublishFailed."""
-        options, rows = self._options, SinkRows(self._options)
+        return publish_batches(self._options, iterator)
 
-        def publish(publisher: AmqpPublisher, batch: pa.RecordBatch) -> None:
-            publisher.publish(rows.messages(batch, publisher.refused))
-
-        with said_plainly():
-            done = publish_batches(options.address, options.publisher, options.bad_records, iterator, publish)
-        return TaskPublished(done.published, done.refused, done.file)
-
-    def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: int, run: str) -> None:
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
+        """Log the files of bad rows, for a stream those of a batch."""
         if self._options.bad_records is not None:
-            BadRecordLog(self._options.bad_records).commit(run, batch, _files(messages))
+            run = self._run if batchId is None else self._query_id() or self._run
+            BadRecordLog(self._options.bad_records).commit(run, batchId or 0, _files(messages))
 
-    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
+        """Drop the bad rows of the successful tasks; published messages stay published."""
         if self._options.bad_records is not None:
             BadRecordLog(self._options.bad_records).remove(_files(messages))
-
-
-class BatchSink(_Sink, DataSourceArrowWriter):
-    """Publishes the rows of a frame."""
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log the files of bad rows."""
-        self._commit(messages, 0, self._run)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop the bad rows of the successful tasks; published messages stay published."""
-        self._abort(messages)
-
-
-class StreamSink(_Sink, DataSourceStreamArrowWriter):
-    """Publishes the rows of a stream."""
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Log the files of bad rows of a batch."""
-        self._commit(messages, batchId, self._query_id() or self._run)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._abort(messages)
 
     def _query_id(self) -> str:
         """Return the stream's id, which survives a restart, from its checkpoint; empty if the checkpoint has none."""
@@ -260,4 +222,4 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
 
 
 def _files(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
-    return [message.file for message in messages if isinstance(message, TaskPublished) and message.file]
+    return [message.file for message in messages if isinstance(message, Tally) and message.file]

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar, cast
 
 from broker.cli.broker_folder import BadFile
 from broker.cli.control_client import Unanswered
-from broker.cli.parser import BadUsage, add_switch, add_value
+from broker.cli.parser import BadUsage, add_list, add_switch, add_value, name_and_text
 from broker.cli.table import cell, print_json
 from broker.figures.numerals import many, size_text, span_text
 from broker.pipeline.faults import OK, JobFailed, JobRefused, LakeRefused, ServerRefused, SourceRefused, restated
@@ -172,16 +172,11 @@ def _said(value: Any) -> str:
     return cell(value) or "-"
 
 
-def add_repeated(parser: argparse._ActionsContainer, name: str, metavar: str, meaning: str, **more: Any) -> None:
-    """Add an option that may be given several times; `more` is for argparse."""
-    parser.add_argument(name, metavar=metavar, help=meaning, action="append", default=[], **more)
-
-
 def add_spark(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that every Spark job takes."""
     group = parser.add_argument_group("Spark")
     add_value(group, "--master", "M", "Spark master; default the server, else local[*], all cores of this machine")
-    add_repeated(group, "--conf", "K=V", "a setting of Spark", type=setting)
+    add_list(group, "--conf", "K=V", "a setting of Spark", type=name_and_text)
     add_value(group, "--driver-memory", "SIZE", "memory of the JVM, such as 2g")
     where = group.add_mutually_exclusive_group()
     add_switch(where, "--warm", "use the Spark server, and start it if none runs")
@@ -260,7 +255,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 def _storage_option(text: str) -> tuple[str, str]:
     """Store an object store option as an environment variable, which the JVM and the workers inherit."""
-    name, value = setting(text)
+    name, value = name_and_text(text)
     if not name.upper().startswith(OPTIONS):
         raise argparse.ArgumentTypeError(f"{name!r} is not an option of an object store, such as aws_region")
     os.environ[name.upper()] = value
@@ -271,14 +266,6 @@ def path_argument(text: str) -> Path:
     """Return the path that an argument names, as argparse's `type`. Raises: ArgumentTypeError for a URL."""
     with restated(LakeRefused, argparse.ArgumentTypeError):
         return local_path(text)
-
-
-def setting(text: str) -> tuple[str, str]:
-    """Return the name and the value of K=V, as argparse's `type`. Raises: ArgumentTypeError."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not K=V")
-    return name, value
 
 
 def spark_of(arguments: argparse.Namespace) -> SparkSession:

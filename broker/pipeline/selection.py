@@ -13,9 +13,9 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 
-from broker.cli.parser import BadUsage, add_value
+from broker.cli.parser import BadUsage, add_list, add_value
 from broker.pipeline.faults import USAGE, JobFailed, JobRefused, LakeRefused, restated
-from broker.pipeline.job import add_lake, add_repeated, open_lake, options_of
+from broker.pipeline.job import add_lake, open_lake, options_of
 from broker.pipeline.options import instant_ms, now_ms
 from broker.pipeline.spark.log import reason
 from broker.routing.pattern import HASH, STAR, parse_pattern
@@ -63,7 +63,7 @@ class Selection:
             try:
                 frame = frame.where(self.where)
             except (AnalysisException, ParseException) as error:
-                raise JobFailed(f"--where {self.where!r}: {reason(str(error))[0]}", USAGE) from None
+                raise JobFailed(f"--where {self.where!r}: {reason(str(error))}", USAGE) from None
         return frame
 
     def to_json(self) -> dict[str, object]:
@@ -81,7 +81,7 @@ def add_selection(parser: argparse.ArgumentParser, *, required: bool = True) -> 
     group.add_argument("--from", "--since", dest="since", metavar="T", help=f"from this time on, {moment}")
     add_value(group, "--until", "T", "before this time")
     add_value(group, "--pattern", "P", "only routing keys that match this topic pattern")
-    add_repeated(group, "--queue", "Q", "only of this queue or tap; can be repeated", dest="queues")
+    add_list(group, "--queue", "Q", "only of this queue or tap; can be repeated", dest="queues")
     add_value(group, "--vhost", "V", "only of this vhost")
     add_value(group, "--where", "SQL", "only messages for which this condition over their columns holds")
 

@@ -79,17 +79,8 @@ class SlotView:
                 damaged.append(number)
         return damaged
 
-    def row(self, number: int) -> SlotRow:
-        """Return the row of that number, from 0 on, damaged or not. Raises: IndexError."""
-        if not 0 <= number < self.rows:
-            raise IndexError(number)
-        return self._row(INDEX_ROW.unpack_from(self.buffer, self.index_at + number * INDEX_ROW.size))
-
     def __iter__(self) -> Iterator[SlotRow]:
         return map(self._row, INDEX_ROW.iter_unpack(self.index))
-
-    def __len__(self) -> int:
-        return self.rows
 
     def _row(self, entry: tuple[int, ...]) -> SlotRow:
         message_id, timestamp_ms, at, header_len, body_len, _, exchange_len, key_len, flags, _ = entry

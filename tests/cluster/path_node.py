@@ -17,7 +17,7 @@ from broker.cluster.shared_store import SharedStore
 from broker.core.deadlines import Clock, Deadlines
 from broker.core.message.message import Envelope, Message
 from broker.core.publishing.message_store import Targets
-from broker.core.queue.consumer_ring import ConsumerRing, RingMember
+from broker.core.queue.consumer_ring import RingMember
 from broker.core.queue.level_owner import LevelOwner
 from broker.core.queue.rules import QueueRules, queue_rules
 from broker.core.sliced_work import SlicedWork
@@ -73,13 +73,8 @@ class PathQueue(LevelOwner):
     """A queue as its level sees it, and its worker."""
 
     def __init__(self, node: PathNode, number: int, rules: QueueRules | None = None) -> None:
-        super().__init__()
-        self.name = "q"
-        self.durable = True
+        super().__init__("q", rules or queue_rules({}), durable=True)
         self.node = node
-        self.rules = rules or queue_rules({})
-        self.consumers = ConsumerRing()
-        self.awake = self.lags = self.prioritized = self.strict = False
         self.level: SharedLevel = SharedLevel(cast("Any", self), 0, number, node.ports, node.path.levels)
         self.levels = (self.level,)
 
@@ -97,13 +92,6 @@ class PathQueue(LevelOwner):
     def returned(self) -> None:
         """Deliver again."""
         self.wake()
-
-    def serve_first(self) -> int:
-        """Deliver nothing before a method."""
-        return 0
-
-    def enforce(self) -> None:
-        """Drop nothing: the keeper does."""
 
     def add(self, prefetch: int) -> TestConsumer:
         """Add a consumer."""
@@ -179,7 +167,7 @@ class PathNode:
                 window_bytes=1 << 20,
                 kept=lambda _level, _slot: None,
                 dead_letter=lambda _queue, message, reason: self.buried.append((message.body, reason)),
-                sliced=SlicedWork(Clock(), Deadlines()),
+                sliced=SlicedWork(Deadlines(Clock())),
             ),
         )
         self.store = SharedStore(self.path.levels, lambda mark: f"producer-{mark & 0xFF}")

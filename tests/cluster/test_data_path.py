@@ -91,7 +91,7 @@ async def test_a_purge_is_answered_after_the_call_that_settles_what_this_node_ha
     pair.queue_a.remove(consumer)
     pair.a.pass_through = lambda name: gate if name == "commit" else None
     assert sum(pair.queue_a.level.purge()) == 3
-    answers = Answers(SharedCommitter(pair.node_a.path.caller), DeferredUnbinding(Clock(), Deadlines()))
+    answers = Answers(SharedCommitter(pair.node_a.path.caller), DeferredUnbinding(Deadlines(Clock())))
     answers.changed(("queue", "q"))
     await until(lambda: pair.a.counted["commit"] == 2)
     assert answers.confirmed == 0

@@ -15,7 +15,7 @@ from bench.brokers import Certificate
 from bench.growth import pauses
 from bench.growth.turn_sampler import prefix
 from bench.light import companion
-from bench.messages.limits import QUICK
+from bench.messages.limits import Limits
 from bench.messages.lone import KINDS, LoneCall
 from bench.messages.perf_load import (
     CONNECTIONS,
@@ -31,15 +31,15 @@ from bench.messages.perf_load import (
     routing,
 )
 from bench.messages.rows import Backlog
-from bench.stage import NotOffered
+from bench.stage import NotOffered, quick
 from broker.perf.faults import Refusal, RunFailed
 from broker.perf.peer import PeerConnection
 
 pytestmark = pytest.mark.slow
 
 LIMITS = replace(
-    QUICK, seconds=0.3, keys=100, warm_up_seconds=0.2, fanout_seconds=0.3, full_seconds=0.2, latency_seconds=0.5,
-    connections=5, stock=3_000, lone_calls=20, lone_seconds=0.05,
+    quick(Limits()), seconds=0.3, keys=100, warm_up_seconds=0.2, fanout_seconds=0.3, full_seconds=0.2,
+    latency_seconds=0.5, connections=5, stock=3_000, lone_calls=20, lone_seconds=0.05,
 )  # fmt: skip
 
 

@@ -330,10 +330,11 @@ async def test_refusal_at_any_step_in_earnest_is_undone(tmp_path: Path, monkeypa
         assert len(broker.vhosts["/"].queues) == len(EXPORTED["queues"])
 
 
-class SlowJournal:
+class SlowJournal(Journal):
     """A journal whose changes of queues are made a step of the loop later, as in a cluster."""
 
     def __init__(self, queues: Queues, record: Journal) -> None:
+        super().__init__()
         self.queues = queues
         self.record = record
         self.applying = False

@@ -9,14 +9,14 @@ import pytest
 
 from bench.brokers import PROJECT
 from bench.overlay import cost, crashes, hops, leaves, load
-from bench.overlay.plan import QUICK
+from bench.overlay.plan import Plan
 from bench.run import Run
-from bench.stage import Stage
+from bench.stage import Stage, quick
 
 pytestmark = pytest.mark.slow
 
 PLAN = replace(
-    QUICK, seconds=0.3, settle_s=0.1, hops=(1,), starts=2, leaves=(1, 2), cost_seconds=0.2,
+    quick(Plan()), seconds=0.3, settle_s=0.1, hops=(1,), starts=2, leaves=(1, 2), cost_seconds=0.2,
     timeline_s=(1.0, 2.0, 3.0, 4.0, 5.0, 6.0),
 )  # fmt: skip
 

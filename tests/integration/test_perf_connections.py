@@ -149,41 +149,6 @@ async def test_churn_that_is_refused_says_why_and_undoes_the_rest(tmp_path: Path
         assert not broker.engines["/"].vhost.queues
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "line"),
-    [
-        ("connections -n 0", 2, "argument -n/--connections: '0' is not a number such as 1000 or 10k, at least 1"),
-        ("connections --heartbeat 1.5", 2, "argument --heartbeat: '1.5' is not whole seconds up to 65535"),
-        ("connections -X 65536", 2, "argument -X/--channels: '65536' is more than 65535"),
-        ("churn", 2, "the following arguments are required: KIND"),
-        ("churn exchanges", 2, "argument KIND: invalid choice: 'exchanges'"),
-        ("connections --uri amqp://guest:secret@127.0.0.1:1", 1, "cannot reach 127.0.0.1 port 1: Connection refused"),
-    ],
-)
-def test_what_cannot_be_is_one_line(words: str, code: int, line: str) -> None:
-    """Wrong flags end with exit code 2, a missing broker with 1; neither shows a traceback or a password."""
-    run = PerfRun(*words.split())
-    assert run.code == code
-    assert line in run.line
-    assert "secret" not in run.line
-
-
-@pytest.mark.parametrize("scenario", ["connections", "churn channels"])
-def test_a_wrong_password_is_one_line(running: BrokerProcess, scenario: str) -> None:
-    """A wrong password prints the broker's text, without the password."""
-    address = running.address
-    run = PerfRun(*scenario.split(), "--uri", f"amqp://{address.user}:wrong@{address.host}:{address.port}")
-    assert run.code == 1
-    assert "ACCESS_REFUSED" in run.line
-    assert "wrong" not in run.line
-
-
-def test_a_process_that_is_not_there_is_one_line(running: BrokerProcess) -> None:
-    """--pid must name a running process, or nothing is measured."""
-    run = PerfRun(*"connections -n 1 --pid 4194305 --uri".split(), running.address.url)
-    assert (run.code, run.line) == (1, "slotmq: no process 4194305 on this machine")
-
-
 async def in_thread(*words: str) -> PerfRun:
     """Run a call in a thread, because the test's loop runs the broker."""
     return await asyncio.to_thread(PerfRun, *words)

@@ -13,17 +13,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from broker.pipeline.job import Progress
 from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
 from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.slot_copy import Copied, LakeTarget, Slots
-from broker.pipeline.source.catalog import open_catalog, open_handle
 from broker.pipeline.source.seal_stream import StreamOffset
-from broker.pipeline.source.slot_handle import SlotHandle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,26 +29,12 @@ if TYPE_CHECKING:
 POINTS = ("task", "files", "entry")
 
 
-def kill_all(pids: tuple[int, ...]) -> None:
+def kill_all(pids: tuple[int, ...]) -> NoReturn:
     """Kill the driver's JVM and then this process."""
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-@dataclass
-class Opening:
-    """Opens slots, and dies after enough of them."""
-
-    store: str
-    pids: tuple[int, ...]
-    left: int
-
-    def __call__(self, handle: SlotHandle) -> Any:
-        if self.left == 0:
-            kill_all(self.pids)
-        self.left -= 1
-        return open_handle(open_catalog(path=self.store), handle)
+    raise AssertionError
 
 
 class DyingTarget(LakeTarget):
@@ -69,7 +53,7 @@ class DyingTarget(LakeTarget):
     def copy(self, slots: Slots) -> Copied:
         if self.seal in {slot.seal for slot in slots}:
             target = LakeTarget(**{each.name: getattr(self, each.name) for each in fields(LakeTarget)})
-            return replace(target, open_slot=Opening(self.slots, self.pids, 0)).copy(slots)
+            return replace(target, open_slot=lambda _: kill_all(self.pids)).copy(slots)
         return super().copy(slots)
 
 
@@ -77,8 +61,8 @@ def die_at(point: str, batch: int, pids: tuple[int, ...]) -> None:
     """Let archives of this process die at a point of a batch, each of which is one slot."""
     make_target, commit = ArchiveRun.target, ArchiveRun.commit
 
-    def dying_target(run: ArchiveRun, slots: str) -> LakeTarget:
-        return DyingTarget.of(make_target(run, slots), batch + 1, pids)
+    def dying_target(run: ArchiveRun, url: str | None) -> LakeTarget:
+        return DyingTarget.of(make_target(run, url), batch + 1, pids)
 
     def dying_commit(run: ArchiveRun, copied: Copied, end: StreamOffset) -> None:
         if point == "files" and end.seal == batch + 1:

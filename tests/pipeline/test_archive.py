@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -43,19 +42,9 @@ def ids(frame: DataFrame) -> list[int]:
     return sorted(row["offset"] for row in frame.select("offset").collect())
 
 
-def open_lake(path: Path) -> Lake:
-    """Return the lake."""
-    return Lake(path)
-
-
-def ids_in_files(path: Path) -> list[int]:
-    """Return the message ids in a lake's files, sorted, without Spark and without the package."""
-    return messages_of(path)
-
-
 def has_rows(path: Path, count: int) -> bool:
     """Return whether a lake has this many messages."""
-    return len(ids_in_files(path)) == count
+    return len(messages_of(path)) == count
 
 
 def orphans(path: Path) -> set[str]:
@@ -128,7 +117,7 @@ def test_a_tap_is_archived_once_then_followed_and_released(
     feeder.join()
     assert (followed.code, followed.values["rows"], fed) == (OK, 60, ["all", "all"])
 
-    found = open_lake(lake).messages(spark).orderBy("offset").collect()
+    found = Lake(lake).messages(spark).orderBy("offset").collect()
     rows = [(row.offset, row.routing_key, bytes(row.body), row.delivery_mode, row.headers) for row in found]
     assert rows == sent
     assert {(row.vhost, row.queue, row.exchange, row.redelivered) for row in found} == {("/", "flights", "news", False)}
@@ -144,7 +133,7 @@ def damage(folder: SlotFolder, seal: int) -> None:
 
 
 def test_what_cannot_be_read_or_had_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    """A bad row goes to its table; gaps, wrong stores, bad options are refused; a lost note doubles nothing."""
+    """A bad row goes to its table, too many of them and a gap are refused, and a gap may be allowed."""
     folder = make_slots(tmp_path / "store", [list(numbered(ROWS, start=ROWS * at)) for at in range(SLOTS)])
     damage(folder, 2)
     lake, path = tmp_path / "lake", str(folder.path)
@@ -152,42 +141,29 @@ def test_what_cannot_be_read_or_had_is_told(spark: SparkSession, tmp_path: Path)
         JobFailed, match=r"^1 of 200 messages cannot be read, more than 0: none of the batch was taken$"
     ):
         archive(spark, tmp_path / "strict", path=path, max_bad="0")
-    assert not ids_in_files(tmp_path / "strict") and not orphans(tmp_path / "strict")
+    assert not messages_of(tmp_path / "strict") and not orphans(tmp_path / "strict")
 
     first = archive(spark, lake, path=path, taps=("audit",))
     assert (first.code, first.values["rows"], first.values["bad"]) == (BAD_RECORDS, SLOTS * ROWS - 1, 1)
-    [bad] = open_lake(lake).bad(spark).collect()
+    [bad] = Lake(lake).bad(spark).collect()
     assert (bad.queue, bad.seal, bad.reason) == ("audit", 2, "its checksum is wrong")
     assert ROWS < bad.offset <= 2 * ROWS and b"...." in bytes(bad.raw)
     whole = [n for n in range(1, SLOTS * ROWS + 1) if n != bad.offset]
-    assert ids(open_lake(lake).messages(spark)) == whole
-
-    with pytest.raises(JobFailed, match="another choice of taps needs another --cursor"):
-        archive(spark, lake, path=path)
-    strange = SlotFolder(tmp_path / "strange", store="f" * 32)
-    strange.add_slot("audit", numbered(3))
-    with pytest.raises(JobFailed, match=f"of store {folder.store}, and .* is store {'f' * 32}"):
-        archive(spark, lake, path=str(strange.path), taps=("audit",))
-
-    shutil.rmtree(lake / "_archives")
-    folder.add_slot("audit", numbered(ROWS))
-    renewed = archive(spark, lake, path=path, taps=("audit",))
-    assert (renewed.values["rows"], renewed.values["seal"]) == (ROWS, SLOTS + 1)
-    whole += range(SLOTS * ROWS + 1, (SLOTS + 1) * ROWS + 1)
+    assert ids(Lake(lake).messages(spark)) == whole
 
     lost = folder.add_slot("audit", numbered(ROWS))
     folder.add_gap(lost)
     last = folder.add_slot("audit", numbered(ROWS))
     with pytest.raises(
-        JobFailed, match=r"^1 slot with 50 messages had gone .*: slot 6 of tap .audit. \(50 messages\);"
+        JobFailed, match=r"^1 slot with 50 messages had gone .*: slot 5 of tap .audit. \(50 messages\);"
     ) as gap:
         archive(spark, lake, path=path, taps=("audit",))
     assert gap.value.code == GAP
     allowed = archive(spark, lake, path=path, taps=("audit",), allow_gap=True)
     assert (allowed.code, allowed.values["rows"], allowed.values["gaps"]) == (OK, ROWS, 1)
-    assert ids(open_lake(lake).messages(spark)) == [*whole, *range(last.first, last.end)]
+    assert ids(Lake(lake).messages(spark)) == [*whole, *range(last.first, last.end)]
 
-    since = open_lake(lake).messages(spark, since="2023-11-14T22:13:21Z", until="2023-11-14T22:13:21.500Z")
+    since = Lake(lake).messages(spark, since="2023-11-14T22:13:21Z", until="2023-11-14T22:13:21.500Z")
     assert ids(since) == [n for n in whole if 1000 <= n * 10 < 1500]
     assert START_MS == 1_700_000_000_000  # 22:13:20
 
@@ -197,15 +173,3 @@ def killed(point: str, batch: int, store: Path, lake: Path) -> None:
     command = [sys.executable, "-m", "tests.pipeline.archive_driver", str(store), str(lake), point, str(batch)]
     ended = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DRIVER_DEADLINE_S, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
-
-
-@pytest.mark.torture
-def test_a_driver_killed_after_a_commit_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """The entry is in the log, its slots are not released: the archive continues after it."""
-    folder = make_slots(tmp_path / "store", [list(numbered(ROWS, start=ROWS * at)) for at in range(3)])
-    killed("entry", 1, folder.path, tmp_path / "lake")
-    assert ids_in_files(tmp_path / "lake") == list(range(1, 2 * ROWS + 1))
-    rest = archive(spark, tmp_path / "lake", path=str(folder.path), batch_bytes=1)
-    assert (rest.code, rest.values["batches"]) == (OK, 1)
-    assert ids(open_lake(tmp_path / "lake").messages(spark)) == list(range(1, 3 * ROWS + 1))
-    assert not orphans(tmp_path / "lake")

@@ -20,20 +20,11 @@ from pyspark.sql import SparkSession
 
 from broker.cli.control_client import ask
 from broker.pipeline.faults import BAD_RECORDS, OK
+from broker.pipeline.lake.lake import Lake
 from tests.broker_process import PROJECT, BrokerProcess
 from tests.deadline import wait_until
 from tests.delta_log import messages_of
-from tests.pipeline.test_archive import (
-    ROWS,
-    archive,
-    damage,
-    has_rows,
-    ids_in_files,
-    killed,
-    open_lake,
-    orphans,
-    slot_files,
-)
+from tests.pipeline.test_archive import ROWS, archive, damage, has_rows, killed, orphans, slot_files
 from tests.slot_folders import make_slots, numbered
 
 pytestmark = [pytest.mark.torture, pytest.mark.timeout(900)]
@@ -55,12 +46,12 @@ def test_a_driver_killed_at_a_point_goes_on_with_each_message_once(
     lake = tmp_path / "lake"
     killed(point, batch, folder.path, lake)
     done = batch + (point == "entry")
-    assert len(ids_in_files(lake)) == done * ROWS - (done > batch)
+    assert len(messages_of(lake)) == done * ROWS - (done > batch)
     rest = archive(spark, lake, path=str(folder.path), batch_bytes=1)
     assert rest.code == (OK if point == "entry" else BAD_RECORDS)
     assert rest.values["batches"] == SLOTS - batch - (point == "entry")
-    [bad] = open_lake(lake).bad(spark).collect()
-    assert ids_in_files(lake) == [n for n in range(1, SLOTS * ROWS + 1) if n != bad.offset]
+    [bad] = Lake(lake).bad(spark).collect()
+    assert messages_of(lake) == [n for n in range(1, SLOTS * ROWS + 1) if n != bad.offset]
     assert not orphans(lake)
 
 
@@ -156,7 +147,7 @@ def test_broker_and_driver_killed_in_turn_lose_and_double_nothing(
                 broker.restart()
             if turn % 3 != 0:
                 follower = Follower(broker.folder, lake)
-            seen = len(ids_in_files(lake)) if lake.exists() else 0
+            seen = len(messages_of(lake)) if lake.exists() else 0
             wait_until(partial(grown, lake, seen), "the archive goes on", START_DEADLINE_S)
         assert follower.end() == 0
     finally:
@@ -173,4 +164,4 @@ def test_broker_and_driver_killed_in_turn_lose_and_double_nothing(
 
 def grown(lake: Path, seen: int) -> bool:
     """Return whether a lake has more messages than before."""
-    return (lake / "messages" / "_delta_log").exists() and len(ids_in_files(lake)) > seen
+    return (lake / "messages" / "_delta_log").exists() and len(messages_of(lake)) > seen

@@ -51,11 +51,6 @@ def add_older(lake: Lake) -> None:
     write_deltalake(lake.message_table.uri, pa.table(columns), mode="append", schema_mode="merge")
 
 
-def open_lake(path: Path, **options: Any) -> Lake:
-    """Open the lake again and return it."""
-    return Lake(path, **options)
-
-
 def ids(lake: Lake, spark: SparkSession, **bounds: Any) -> list[tuple[str, int]]:
     """Return queue and message id of the rows, sorted."""
     frame = lake.messages(spark, columns=["queue", "offset"], **bounds)
@@ -88,18 +83,18 @@ def test_a_lake_is_read_compacted_and_asked(
     before = lake.messages(spark)
     done = run_compact(CompactOptions(lake.place.root), Progress("compact", quiet=True))
     assert (done.code, done.values["days"], done.values["files_before"], done.values["files_after"]) == (OK, 1, 5, 2)
-    late = [("audit", n) for n in add_slot(open_lake(lake.place.root), folder, 4)]
-    assert ids(open_lake(lake.place.root), spark) == sorted(whole + late)
+    late = [("audit", n) for n in add_slot(Lake(lake.place.root), folder, 4)]
+    assert ids(Lake(lake.place.root), spark) == sorted(whole + late)
     assert before.count() == len(whole)  # a reader of replaced files keeps reading
-    assert ids(open_lake(lake.place.root, version=2), spark) == sorted(wanted[: 2 * ROWS])
-    [made] = [file for file in open_lake(lake.place.root).files() if file.rows == 4 * ROWS]
+    assert ids(Lake(lake.place.root, version=2), spark) == sorted(wanted[: 2 * ROWS])
+    [made] = [file for file in Lake(lake.place.root).files() if file.rows == 4 * ROWS]
     assert made.date == DAY and made.first_ts_ms == START_MS + STEP_MS
     removed = run_compact(CompactOptions(lake.place.root, keep_days=0), Progress("c", quiet=True))
     assert (removed.values["removed"], removed.values["days"]) == (6, 1)
-    assert ids(open_lake(lake.place.root), spark) == sorted(whole + late)
+    assert ids(Lake(lake.place.root), spark) == sorted(whole + late)
     frame = slotmq.lake(spark, lake.place.root, columns=["queue", "offset"])
     assert sorted((row.queue, row.offset) for row in frame.collect()) == sorted(whole + late)
-    assert open_lake(lake.place.root).message_table.load().count() == len(whole + late)
+    assert Lake(lake.place.root).message_table.load().count() == len(whole + late)
 
     sql = "SELECT queue, count(*) AS n, min(body) AS least FROM messages GROUP BY queue ORDER BY n DESC, queue"
     answer = ask(spark, sql, lake=lake.place.root, limit=2)

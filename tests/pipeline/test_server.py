@@ -15,7 +15,8 @@ import pytest
 
 from tests.broker_process import PACKAGE, PROJECT
 from tests.deadline import wait_until
-from tests.pipeline.test_archive import ids_in_files, orphans
+from tests.delta_log import messages_of
+from tests.pipeline.test_archive import orphans
 from tests.slot_folders import make_slots, numbered
 
 pytest.importorskip("pyspark")
@@ -119,10 +120,10 @@ def test_a_warm_archive_that_is_killed_goes_on_with_each_message_once(shell: She
     dying = shell.begin(str(folder.path), str(lake), point, "1", "warm", module="tests.pipeline.archive_driver")
     _, told = dying.communicate(timeout=DEADLINE_S)
     assert dying.returncode == -signal.SIGKILL, told
-    assert len(ids_in_files(lake)) == ROWS * (1 if point == "files" else 2)
+    assert len(messages_of(lake)) == ROWS * (1 if point == "files" else 2)
     code, _, told = shell.run("archive", "--path", str(folder.path), "--lake", str(lake), "--no-seal")
     assert code == 0, told
-    assert ids_in_files(lake) == list(range(1, SLOTS * ROWS + 1))
+    assert messages_of(lake) == list(range(1, SLOTS * ROWS + 1))
     assert not orphans(lake)
 
 

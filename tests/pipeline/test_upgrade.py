@@ -8,8 +8,10 @@ import pika
 import pytest
 from pyspark.sql import SparkSession
 
+from broker.pipeline.lake.lake import Lake
 from tests.broker_process import BrokerProcess
-from tests.pipeline.test_archive import archive, ids, ids_in_files, open_lake
+from tests.delta_log import messages_of
+from tests.pipeline.test_archive import archive, ids
 from tests.upgrade.contents import SMALL
 from tests.upgrade.recordings import CLEAN, FORMATS, unpack
 
@@ -20,7 +22,7 @@ ARCHIVED = 6  # the id of the one message that no reader had passed
 def test_an_archive_goes_on(recorded: str, spark: SparkSession, tmp_path: Path) -> None:
     """The older version's rows are there once, and so are those that the upgraded broker seals afterwards."""
     lake = unpack(recorded, "lake", tmp_path / "lake")
-    assert ids_in_files(lake) == [ARCHIVED]
+    assert messages_of(lake) == [ARCHIVED]
     broker = BrokerProcess(unpack(recorded, CLEAN, tmp_path / "data"), environment=SMALL).start()
     try:
         with pika.BlockingConnection(pika.URLParameters(broker.address.url)) as connection:
@@ -30,7 +32,7 @@ def test_an_archive_goes_on(recorded: str, spark: SparkSession, tmp_path: Path) 
         assert archive(spark, lake, path=str(broker.folder)).values["rows"] == 1
     finally:
         broker.kill()
-    messages = open_lake(lake).messages(spark)
+    messages = Lake(lake).messages(spark)
     assert ids(messages) == [ARCHIVED, ARCHIVED + 1]
     bodies = [bytes(row.body).decode() for row in messages.orderBy("offset").collect()]
     assert bodies == ["behind the cursor", "by the new version"]

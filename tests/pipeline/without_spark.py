@@ -39,7 +39,7 @@ def archive(lake: Path, place: str, cursor: str = "archive", *, stop_at: str = "
         plan = SealStream(where)
         ending.callback(plan.stop)
         with suppress(Killed):
-            target = replace(run.target(place), open_slot=partial(open_handle, catalog))
+            target = replace(run.target(), open_slot=partial(open_handle, catalog))
             while run.take(plan, target, _tasks):
                 run.step()
         run.step()

@@ -30,7 +30,7 @@ class Bench:
 
     def __init__(self, rules: QueueRules) -> None:
         self.clock = Clock(1000)
-        self.deadlines = Deadlines()
+        self.deadlines = Deadlines(self.clock)
         self.buried: list[tuple[int, str]] = []
         self.on_disk: list[tuple[Level, Slot, Callable[[], None]]] = []
         self.ids: dict[int, Message] = {}
@@ -45,7 +45,6 @@ class Bench:
             moments=lambda _stream, _slot, _then: None,
             fetch=lambda _stream, _wanted, _then: None,
             measure=lambda _stream, _slot: None,
-            clock=self.clock,
             deadlines=self.deadlines,
             dead_letter=lambda _queue, message, reason: self.buried.append((int(message.body), reason)),
             unused=lambda _queue: None,

@@ -24,7 +24,7 @@ from broker.cluster.topology_changes import (
     change_of,
 )
 from broker.core.postponed import Postponed
-from broker.core.topology.changes import Change
+from broker.core.topology.changes import Change, Journal
 from broker.core.vhost import Vhost
 from tests.property.test_topology_restore import ACTIONS
 from tests.unit.core.room import Room
@@ -57,10 +57,11 @@ def changes_of(vhost: Vhost) -> Iterator[TopologyChange]:
     return all_changes(vhost, {owner: named(owner) for owner in vhost.queues.owners})
 
 
-class Node:
+class Node(Journal):
     """A vhost whose changes are decided elsewhere; `proposed` has the last change that a method asked for."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.room = Room(journal=self)
         self.is_applying = False
         self.proposed: TopologyChange | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
@@ -38,7 +39,7 @@ class Attempts:
         if wait_s > WAIT_MAX_S:
             return None
         if len(self._until) >= COUNTED_MAX:
-            kept = sorted(self._until.items(), key=_when)[COUNTED_MAX // 2 :]
+            kept = sorted(self._until.items(), key=itemgetter(1))[COUNTED_MAX // 2 :]
             self._until = dict(kept)
         self._until[key_of(network, name)] = self._now_s() + self._level(network, name) + 1
         return wait_s
@@ -59,10 +60,6 @@ class Attempts:
 def key_of(network: str, name: str) -> tuple[str, str]:
     """Return the key by which logins are counted; a name is cut to the longest possible user name."""
     return network, name[: SHORT_STRING_MAX_BYTES + 1]
-
-
-def _when(counted: tuple[tuple[str, str], float]) -> float:
-    return counted[1]
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from broker.core.definitions.typed_json import typed_table
+from broker.core.arguments import typed_table
 
 Row = dict[str, Any]
 """An entry as RabbitMQ's documents have it; an operator policy is a parameter there."""

@@ -8,10 +8,10 @@ from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.core.arguments import queue_type
-from broker.core.definitions.typed_json import typed_table
+from broker.core.arguments import typed_table
 from broker.core.names import is_predeclared
 from broker.core.queue.queue import Queue
+from broker.core.queue.rules import queue_type
 from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:

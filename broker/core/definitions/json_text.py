@@ -26,10 +26,7 @@ def read_json(octets: bytes) -> Any:
         found = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if text.count("[") + text.count("{") > LEVELS_MAX:
-        _check_levels(found, LEVELS_MAX)
-    if HALF_PAIR in text.lower():
-        json.dumps(found, ensure_ascii=False).encode()
+    _check(text, found, LEVELS_MAX)
     return found
 
 

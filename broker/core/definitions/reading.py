@@ -8,10 +8,11 @@ from typing import Any, Final, TypeVar
 
 from broker.amqp.errors import BrokerError
 from broker.amqp.wire import INT_64_MAX, SHORT_STRING_MAX_BYTES
+from broker.core.arguments import read_typed
 from broker.core.auth.password import ARGON2, SHA256
 from broker.core.definitions.document import BindingEntry, Document, ExchangeEntry, QueueEntry, Row
-from broker.core.definitions.typed_json import read_typed
 from broker.core.policy.policy import OPERATOR_POLICY, Policy, operator_row
+from broker.core.sliced_work import result_of
 
 Entry = TypeVar("Entry")
 
@@ -27,6 +28,10 @@ INT_64_MIN: Final = -(1 << 63)
 
 class BadDefinitions(BrokerError):
     """A refused document; the text is one line that names the entry and the reason."""
+
+
+class NotStored(ValueError):
+    """Shared definitions could not be read or stored now, or it is not known whether they were; a retry may succeed."""
 
 
 class Fields:
@@ -118,13 +123,7 @@ def read_document(raw: Any, vhost: str | None = None) -> Document:
 
     Raises: BadDefinitions for the first invalid entry.
     """
-    reading = reading_document(raw, vhost)
-    while True:
-        try:
-            next(reading)
-        except StopIteration as end:
-            document: Document = end.value
-            return document
+    return result_of(reading_document(raw, vhost))
 
 
 def reading_document(raw: Any, vhost: str | None = None) -> Generator[None, None, Document]:

@@ -85,6 +85,14 @@ class Message(Recorded):
         return len(self.body)
 
 
+def new_message(
+    envelope: Envelope, header: bytes, body: bytes, facts: HeaderFacts, now_ms: int, queues: int = 1
+) -> Message:
+    """Return a message that is accepted now for a number of queues, which share the charge for its memory."""
+    charge = OVERHEAD_BYTES + (len(header) + len(body)) // max(queues, 1)
+    return Message(envelope, header, body, charge, facts, now_ms)
+
+
 def charge_of(messages: list[Message]) -> int:
     """Return the sum of the charges of messages, in bytes."""
     total = 0

@@ -12,9 +12,9 @@ from broker.amqp.errors import ChannelError
 from broker.amqp.header_facts import HeaderFacts
 from broker.core.message.delay import delay_of
 from broker.core.message.fields import further_keys
-from broker.core.message.message import Envelope, EnvelopeCache, Message
+from broker.core.message.message import Envelope, EnvelopeCache, Message, new_message
 from broker.core.names import is_short_text
-from broker.core.publishing.posting import all_admit, charge_bytes
+from broker.core.publishing.posting import all_admit
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.routing.exchange import Exchange
@@ -128,12 +128,7 @@ def _passes(check: CheckPublish, exchange: Exchange, keys: Sequence[str]) -> boo
     return True
 
 
-def _nothing_to_take() -> bool:
-    """Return True: a message that was in no queue need not be removed from one."""
-    return True
-
-
-def land(vhost: Vhost, landing: Landing, body: bytes, *, take: Callable[[], bool] = _nothing_to_take) -> Outcome | None:
+def land(vhost: Vhost, landing: Landing, body: bytes, *, take: Callable[[], bool] = lambda: True) -> Outcome | None:
     """Add a message to all of its new queues or to none, and return the outcome. `take` first removes it from its old
     queue and returns whether it was still there; if it was not, do nothing and return None.
     """
@@ -142,9 +137,8 @@ def land(vhost: Vhost, landing: Landing, body: bytes, *, take: Callable[[], bool
     queues = [queue for queue in landing.queues if not queue.deleted]
     if landing.delay_ms is None and all(queue.is_tap for queue in queues):
         return Outcome.UNROUTABLE
-    charge = charge_bytes(landing.header, body, len(queues))
     now_ms = vhost.ports.clock.now_ms
-    message = Message(landing.envelope, landing.header, body, charge, landing.facts, now_ms)
+    message = new_message(landing.envelope, landing.header, body, landing.facts, now_ms, len(queues))
     if vhost.sweep.pending:
         vhost.sweep.update_rules(queues)
     if not all_admit(message, queues):

@@ -12,56 +12,45 @@ from broker.slots.slot import Slot
 from broker.slots.states import Tenure
 
 
-class _Stretch:
-    """The part of one level that is still to be visited.
-
-    Shapes: `slots` has the next slot at its end; ids go up to, not including, `end`.
-    """
-
-    def __init__(self, level: Level) -> None:
-        self.level = level
-        self.slots = list(reversed(level.manager.slots.values()))
-        self.next_id = 0
-        self.end = level.manager.next_id
-
-    def pass_by(self, message_id: int) -> None:
-        """Continue after a message."""
-        self.next_id = message_id + 1
-
-
 class Walk:
     """Visit the messages that a queue holds when the walk begins, in the order of their delivery. The walk holds
     nothing: between two calls consumers, limits and expiry continue, and the walk skips what they removed. Messages
     that are published or requeued after the walk are not visited, so a walk ends even if its messages are put back.
+    Shapes: ``_levels`` are still to be visited, the next one at the end, each with the id at which its part ends, and
+    its slots, the next one at the end; ``_next_id`` is the next message.
     Cost: O(slots), and a scan of one slot's ready messages per call.
     """
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
-        self._stretches = [_Stretch(level) for level in queue.levels]
+        self._next_id = 0
+        self._levels = [
+            (level, level.manager.next_id, list(reversed(level.manager.slots.values()))) for level in queue.levels
+        ]
 
     def find(self) -> tuple[Level, Slot, Sequence[int]] | None:
         """Return the next slot that holds ready messages, with their indexes; None at the end of the walk.
 
         The slot may be on disk. The same messages are found again until `pass_by` names them.
         """
-        while self._stretches and not self.queue.deleted:
-            stretch = self._stretches[-1]
-            while stretch.slots:
-                slot = stretch.slots[-1]
+        while self._levels and not self.queue.deleted:
+            level, end, slots = self._levels[-1]
+            while slots:
+                slot = slots[-1]
                 if slot.tenure is not Tenure.DELETED and slot.ready:
                     ready = slot.ready_indexes()
-                    low = bisect_left(ready, stretch.next_id - slot.first)
-                    indexes = ready[low : bisect_left(ready, stretch.end - slot.first)]
+                    low = bisect_left(ready, self._next_id - slot.first)
+                    indexes = ready[low : bisect_left(ready, end - slot.first)]
                     if indexes:
-                        return stretch.level, slot, indexes
-                stretch.slots.pop()
-            self._stretches.pop()
+                        return level, slot, indexes
+                slots.pop()
+            self._levels.pop()
+            self._next_id = 0
         return None
 
     def pass_by(self, slot: Slot, index: int) -> None:
         """Continue after a message of the slot that was found last."""
-        self._stretches[-1].pass_by(slot.first + index)
+        self._next_id = slot.first + index + 1
 
     def expired(self, message: Message, now_ms: int) -> bool:
         """Return whether a message that was found has expired and will be dropped once it is at the head."""

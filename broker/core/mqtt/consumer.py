@@ -13,7 +13,7 @@ from broker.core.mqtt.mapping import SYSTEM_EXCHANGE, MessageMapping
 from broker.core.mqtt.packet_ids import PacketIds
 from broker.core.mqtt.subscriptions import Match, Subscriptions
 from broker.core.queue.consumer import LAST_OCTETS_AGAIN, ChannelConsumers, Consumer
-from broker.core.queue.memory_queue import RETAINED_NAME
+from broker.core.queue.kinds import RETAINED_NAME
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.mqtt.packets import V5
@@ -211,7 +211,7 @@ class MqttConsumer(Consumer):
                 return 0
         else:
             if not self.no_ack:
-                self._form.packet_ids.pass_over(tag)
+                self._form.packet_ids.unanswered.append(tag)
             if self._passed_over:
                 return 0
             if self._expires:

@@ -12,7 +12,7 @@ from broker import __version__
 from broker.amqp.content_header import facts_of
 from broker.amqp.header_edit import encode_header
 from broker.core.auth.peer import Peer
-from broker.core.message.message import Envelope, Message
+from broker.core.message.message import Envelope, new_message
 from broker.core.mqtt.clients import MqttClients
 from broker.core.mqtt.faults import PacketFault
 from broker.core.mqtt.handshakes import Handshakes
@@ -20,8 +20,7 @@ from broker.core.mqtt.mapping import SYSTEM_EXCHANGE, MessageMapping
 from broker.core.mqtt.retained import RetainedMessages
 from broker.core.mqtt.session import MqttSession
 from broker.core.mqtt.wills import Wills
-from broker.core.publishing.posting import charge_bytes
-from broker.core.queue.memory_queue import WILLS_NAME
+from broker.core.queue.kinds import WILLS_NAME
 from broker.core.vhost import Vhost
 from broker.mqtt.reason_codes import SERVER_UNAVAILABLE
 from broker.routing.pattern import AMQP, words_match
@@ -171,9 +170,8 @@ class SystemTopics:
                     body = str(value).encode()
                     header = encode_header({"delivery_mode": 1}, len(body))
                     envelope = Envelope(SYSTEM_EXCHANGE, topic)
-                    charge = charge_bytes(header, body, 1)
                     now_ms = self._vhost.ports.clock.now_ms
-                    self._vhost.poster.post(Message(envelope, header, body, charge, facts_of(header), now_ms), (queue,))
+                    self._vhost.poster.post(new_message(envelope, header, body, facts_of(header), now_ms), (queue,))
         return bool(filters)
 
     def _values(self) -> dict[str, str | int]:

@@ -4,16 +4,15 @@ the queue at the start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, KeysView, Sequence
 from functools import partial
 from typing import Final
 
 from broker.amqp.content_header import facts_of
 from broker.amqp.header_edit import encode_header
-from broker.core.message.message import Envelope, Message
+from broker.core.message.message import Envelope, Message, new_message
 from broker.core.mqtt.places import Place, read_all
-from broker.core.publishing.posting import charge_bytes
-from broker.core.queue.memory_queue import HANDSHAKES_NAME
+from broker.core.queue.kinds import HANDSHAKES_NAME
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.slots.slot import Slot
@@ -21,6 +20,7 @@ from broker.slots.slot import Slot
 RECEIVED: Final = 0  # from a client: its publish was accepted, its PUBREL has not arrived
 RELEASED: Final = 1  # to a client: its PUBREC has arrived, its PUBCOMP has not
 FRONT_BYTES: Final = 3
+NO_PLACES: Final[dict[int, Place | None]] = {}
 
 
 class Handshakes:
@@ -75,7 +75,7 @@ class Handshakes:
     def drop(self, client_id: str) -> None:
         """Drop the handshakes of a session that ends."""
         for direction in (RECEIVED, RELEASED):
-            self.remove(direction, client_id, self.ids(direction, client_id))
+            self.remove(direction, client_id, tuple(self.packet_ids(direction, client_id)))
 
     def _expire(self, client_id: str, left_ms: int) -> None:
         ports = self.vhost.ports
@@ -83,17 +83,9 @@ class Handshakes:
 
     # -- packet ids ---------------------------------------------------------------------------------------------------
 
-    def ids(self, direction: int, client_id: str) -> Sequence[int]:
+    def packet_ids(self, direction: int, client_id: str) -> KeysView[int]:
         """Return the packet ids of a client in a direction, the oldest first."""
-        return tuple(self._places.get((direction, client_id), ()))
-
-    def count(self, direction: int, client_id: str) -> int:
-        """Return the number of a client's unfinished handshakes in a direction."""
-        return len(self._places.get((direction, client_id), ()))
-
-    def has(self, direction: int, client_id: str, packet_id: int) -> bool:
-        """Return whether a handshake is unfinished."""
-        return packet_id in self._places.get((direction, client_id), ())
+        return self._places.get((direction, client_id), NO_PLACES).keys()
 
     def add(self, direction: int, client_id: str, packet_ids: Sequence[int], expiry_s: int) -> None:
         """Add handshakes of a client. Units: `expiry_s` is 0 for a session that ends with its connection."""
@@ -105,13 +97,13 @@ class Handshakes:
     def _record(self, body: bytes, expiry_s: int) -> Place:
         queue, ports = self._queue, self.vhost.ports
         if queue is None or queue.deleted:
-            queue = self._queue = self.vhost.queues.add_memory(HANDSHAKES_NAME, {}, durable=True)
+            queue = self._queue = self.vhost.queues.own(HANDSHAKES_NAME)
         if expiry_s != self._expiry_s or len(body) != int.from_bytes(self._header[4:12], "big"):
             self._expiry_s = expiry_s
             self._header = encode_header({"delivery_mode": 2, "expiration": str(expiry_s * 1000)}, len(body))
         header = self._header
         envelope = Envelope("", HANDSHAKES_NAME)
-        message = Message(envelope, header, body, charge_bytes(header, body, 1), facts_of(header), ports.clock.now_ms)
+        message = new_message(envelope, header, body, facts_of(header), ports.clock.now_ms)
         slot, index = ports.accept(message, queue.level, 0, b"")
         return Place(slot, slot.first + index)
 

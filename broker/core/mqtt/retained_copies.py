@@ -9,7 +9,7 @@ from typing import Final
 
 from broker.core.message.message import Envelope, Message
 from broker.core.mqtt.retained import RetainedMessages
-from broker.core.queue.memory_queue import RETAINED_NAME
+from broker.core.queue.kinds import RETAINED_NAME
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 

@@ -9,13 +9,12 @@ from typing import Final
 from broker.amqp.content_header import HeaderFields, facts_of
 from broker.amqp.header_edit import edit_header, read_headers
 from broker.core.message.delay import HeldMessage
-from broker.core.message.message import Envelope, Message
+from broker.core.message.message import Envelope, Message, new_message
 from broker.core.mqtt.mapping import RETAIN_HEADER
 from broker.core.mqtt.places import Place, read_all
 from broker.core.mqtt.retained import RetainedMessages
-from broker.core.publishing.posting import charge_bytes
 from broker.core.queue.holding import Holding
-from broker.core.queue.memory_queue import WILLS_NAME
+from broker.core.queue.kinds import WILLS_NAME
 from broker.event_log import get_logger
 from broker.mqtt.errors import PacketError
 from broker.slots.redeliveries import ReturnRun
@@ -34,7 +33,7 @@ class Wills(Holding):
 
     def __init__(self, retained: RetainedMessages) -> None:
         self._vhost = vhost = retained.vhost
-        queue = vhost.queues.add_memory(WILLS_NAME, {}, durable=True)
+        queue = vhost.queues.own(WILLS_NAME)
         super().__init__(vhost.ports, queue.level)
         self._retained = retained
         self._places: dict[str, Place] = {}
@@ -56,8 +55,7 @@ class Wills(Holding):
         """Publish a will after its delay, unless it is cancelled."""
         header = edit_header(header, set_headers={OWNER_HEADER: client_id})
         now_ms = self._ports.clock.now_ms
-        charge = charge_bytes(header, body, 1)
-        will = Message(Envelope(self._retained.exchange, key), header, body, charge, facts_of(header), now_ms)
+        will = new_message(Envelope(self._retained.exchange, key), header, body, facts_of(header), now_ms)
         slot, index = self.keep(HeldMessage(will, now_ms + delay_ms), now_ms + delay_ms)
         self._places[client_id] = Place(slot, slot.first + index)
 
@@ -96,9 +94,8 @@ class Wills(Holding):
         exchange = vhost.exchanges.get(held.envelope.exchange)
         queues = () if exchange is None else vhost.exchanges.router.match(exchange, key, HeaderFields(header))
         if queues:
-            charge = charge_bytes(header, body, len(queues))
-            message = Message(held.envelope, header, body, charge, facts_of(header), self._ports.clock.now_ms)
-            vhost.poster.post(message, queues)
+            now_ms = self._ports.clock.now_ms
+            vhost.poster.post(new_message(held.envelope, header, body, facts_of(header), now_ms, len(queues)), queues)
         if headers.get(RETAIN_HEADER) is True:
             try:
                 self._retained.check_room(None, key, header, body)

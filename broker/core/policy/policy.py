@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.core.arguments import queue_type
 from broker.core.bounded_pattern import BoundedPattern
 from broker.core.policy.policy_definition import USELESS, check_definition, erlang_term
 from broker.core.queue.queue import Queue
-from broker.core.queue.rules import QueueRules, queue_rules
+from broker.core.queue.rules import QueueRules, queue_rules, queue_type
 from broker.routing.exchange import Exchange
 
 OPERATOR_POLICY: Final = "operator_policy"  # the component of the parameters that are operator policies

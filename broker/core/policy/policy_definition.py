@@ -149,56 +149,27 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
     "consumer-disconnected-timeout": (_is_natural, "consumer disconnected timeout"),
     "member-placement-tag": (_is_text, "member placement tag"),
     **dict.fromkeys(
-        (
-            "queue-master-locator",
-            "ha-mode",
-            "ha-params",
-            "ha-sync-mode",
-            "ha-sync-batch-size",
-            "ha-promote-on-shutdown",
-            "ha-promote-on-failure",
-            "federation-upstream",
-            "federation-upstream-set",
-            "federation-upstream-pattern",
-            "shards-per-node",
-            "routing-key",
-            "remote-dc-replicate",
-        ),
+        "queue-master-locator ha-mode ha-params ha-sync-mode ha-sync-batch-size ha-promote-on-shutdown "
+        "ha-promote-on-failure federation-upstream federation-upstream-set federation-upstream-pattern shards-per-node "
+        "routing-key remote-dc-replicate".split(),
         (_is_any, ""),
     ),
 }
 _IN_EFFECT: Final = frozenset(
     "message-ttl expires max-length max-length-bytes delivery-limit overflow alternate-exchange dead-letter-exchange "
     "dead-letter-routing-key keep-poisoned consumer-timeout delayed-retry-type delayed-retry-min delayed-retry-max "
-    "hold-until-header "
-    "dead-letter-strategy".split()  # the last: no dead letter is lost in any case
+    "hold-until-header dead-letter-strategy".split()  # the last: no dead letter is lost in any case
 )
 # RabbitMQ ignores a whole policy when a queue's type does not support one of its keys (unsupported_policies).
 USELESS: Final[dict[str, frozenset[str]]] = {
     "exchange": frozenset(),
     "classic": frozenset(
-        {
-            "delivery-limit",
-            "dead-letter-strategy",
-            "max-age",
-            "stream-max-segment-size-bytes",
-            "queue-leader-locator",
-            "initial-cluster-size",
-        }
+        "delivery-limit dead-letter-strategy max-age stream-max-segment-size-bytes queue-leader-locator "
+        "initial-cluster-size".split()
     ),
     "quorum": frozenset(
-        {
-            "queue-mode",
-            "queue-master-locator",
-            "ha-mode",
-            "ha-params",
-            "ha-sync-mode",
-            "ha-promote-on-shutdown",
-            "ha-promote-on-failure",
-            "max-age",
-            "stream-max-segment-size-bytes",
-            "initial-cluster-size",
-        }
+        "queue-mode queue-master-locator ha-mode ha-params ha-sync-mode ha-promote-on-shutdown ha-promote-on-failure "
+        "max-age stream-max-segment-size-bytes initial-cluster-size".split()
     ),
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from broker.core.deadlines import Clock, Deadlines
+from broker.core.deadlines import Deadlines
 from broker.core.policy.policy import Policies
 from broker.core.queue.queue import Queue
 from broker.routing.exchange import Exchange
@@ -28,7 +28,6 @@ class PolicySweep:
     def __init__(
         self,
         policies: Policies,
-        clock: Clock,
         deadlines: Deadlines,
         *,
         resolve_again: Callable[[], None],
@@ -36,7 +35,6 @@ class PolicySweep:
     ) -> None:
         """`resolve_again` drops the publish caches; `rerouted` is called with an exchange whose alternate changed."""
         self._policies = policies
-        self._clock = clock
         self._deadlines = deadlines
         self._resolve_again = resolve_again
         self._rerouted = rerouted
@@ -118,7 +116,7 @@ class PolicySweep:
         if over:
             self._end()
         else:
-            deadlines.set(self, self._clock.now_ms, self.turn)
+            deadlines.next_turn(self, self.turn)
 
     def end(self) -> None:
         """Stop the sweep, because the vhost is deleted."""

@@ -13,12 +13,12 @@ from broker.amqp.content_header import HeaderFields, measure_header
 from broker.amqp.deaths import X_DEATH
 from broker.amqp.header_edit import edit_header, read_headers, read_text
 from broker.amqp.header_facts import MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX, HeaderFacts, plain_facts
-from broker.core.deadlines import Clock, Deadlines
+from broker.core.deadlines import Deadlines
 from broker.core.message.delay import delay_of
 from broker.core.message.fields import carbon_copies
-from broker.core.message.message import Envelope, EnvelopeCache, Message
+from broker.core.message.message import Envelope, EnvelopeCache, Message, new_message
 from broker.core.message.x_death import Death, is_cycle, past_queues, record_death
-from broker.core.publishing.posting import Poster, charge_bytes
+from broker.core.publishing.posting import Poster
 from broker.core.publishing.reply_to import REPLY_PREFIX, ReplyConsumers
 from broker.core.queue.level import POISON
 from broker.core.queue.level_owner import LevelOwner
@@ -49,7 +49,6 @@ class DeadLetters:
         exchanges: Exchanges,
         replies: ReplyConsumers,
         poster: Poster,
-        clock: Clock,
         deadlines: Deadlines,
         *,
         hold: Callable[[Exchange, Message, int], None],
@@ -62,7 +61,6 @@ class DeadLetters:
         self._tally = tally
         self._replies = replies
         self._poster = poster
-        self._clock = clock
         self._deadlines = deadlines
         self._burying = False
         self._waiting: deque[tuple[LevelOwner, Message, str]] = deque()
@@ -95,8 +93,8 @@ class DeadLetters:
         if exchange is None:
             return
         self._tally.count_dead_letter(reason)
-        now_ms = self._clock.now_ms
-        time_s = (now_ms - self._clock.ahead_ms) // 1000
+        now_ms = self._deadlines.clock.now_ms
+        time_s = (now_ms - self._deadlines.clock.ahead_ms) // 1000
         source = message.envelope
         headers = read_headers(message.header, X_DEATH, "CC")
         keys = (source.key, *carbon_copies(headers, source.key))
@@ -115,8 +113,7 @@ class DeadLetters:
         envelope, body = self._envelopes.of(exchange.name, keys[0]), message.body
         delay_ms = delay_of(facts.delay) if exchange.delayed else None
         if delay_ms is not None:
-            charge = charge_bytes(header, body, 1)
-            self._hold(exchange, Message(envelope, header, body, charge, facts, now_ms), delay_ms)
+            self._hold(exchange, new_message(envelope, header, body, facts, now_ms), delay_ms)
             return
         if exchange.name == "":
             keys = self._answer(keys, envelope, header, body)
@@ -124,8 +121,7 @@ class DeadLetters:
         if reason != "rejected":
             queues = self._without_cycles(queue, queues, changes[X_DEATH])
         if queues:
-            charge = charge_bytes(header, body, len(queues))
-            self._poster.post(Message(envelope, header, body, charge, facts, now_ms), queues)
+            self._poster.post(new_message(envelope, header, body, facts, now_ms, len(queues)), queues)
 
     def _answer(self, keys: tuple[str, ...], envelope: Envelope, header: bytes, body: bytes) -> tuple[str, ...]:
         """Deliver the dead letter to the reply consumers among these keys, and return the other keys, which are queue

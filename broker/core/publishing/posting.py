@@ -8,19 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.core.message.message import OVERHEAD_BYTES, Message
+from broker.core.message.message import Message
 from broker.core.policy.policy_sweep import PolicySweep
 from broker.core.publishing.message_store import MessageStore, Targets
 from broker.core.publishing.publish_entry import WIDE_QUEUES
 from broker.core.publishing.wide_publishes import WidePublishes
 from broker.core.queue.duplicates import value_of
-from broker.core.queue.memory_queue import SeenQueue
+from broker.core.queue.kinds import SeenQueue
 from broker.core.queue.queue import Queue
-
-
-def charge_bytes(header: bytes, body: bytes, queues: int) -> int:
-    """Return a message's share of memory that each of `queues` queues is charged."""
-    return OVERHEAD_BYTES + (len(header) + len(body)) // max(queues, 1)
 
 
 def all_admit(message: Message, queues: Sequence[Queue]) -> bool:

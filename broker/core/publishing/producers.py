@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.amqp.errors import ChannelError
-from broker.core.deadlines import Clock, Deadlines
+from broker.core.deadlines import Deadlines
 from broker.core.names import RESERVED
 from broker.core.publishing.sequences import OwnSequence, Room, Sequences, block_of
 from broker.store.record import PRODUCER, TARGET
@@ -77,13 +77,12 @@ class Producers:
     def __init__(
         self,
         vhost_name: str,
-        clock: Clock,
         deadlines: Deadlines,
         journal: Callable[[Change], None],
         limits: ProducerLimits,
     ) -> None:
         self._vhost_name = vhost_name
-        self._clock = clock
+        self._clock = deadlines.clock
         self._deadlines = deadlines
         self._journal = journal
         self._limits = limits

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
-from broker.core.deadlines import Clock, Deadlines
+from broker.core.deadlines import Deadlines
 from broker.core.message.message import Message
 from broker.core.publishing.message_store import MessageStore
 from broker.core.queue.level import Level
@@ -72,9 +72,8 @@ class WidePublishes:
     Units: ``begun`` counts all that have begun.
     """
 
-    def __init__(self, store: MessageStore, clock: Clock, deadlines: Deadlines) -> None:
+    def __init__(self, store: MessageStore, deadlines: Deadlines) -> None:
         self._store = store
-        self._clock = clock
         self._deadlines = deadlines
         self._publishes: deque[WidePublish] = deque()
         self._entered: list[tuple[Queue, Message]] = []
@@ -107,7 +106,7 @@ class WidePublishes:
             if cast("Queue", level.queue).is_overlay:  # the overlay may want to go before its next message
                 level.go_before()
         self._publishes.append(publish)
-        self._deadlines.set(self, self._clock.now_ms, self.turn)
+        self._deadlines.next_turn(self, self.turn)
 
     def enter_now(self, queue: Queue) -> None:
         """Add the message that is still to enter a queue, before a method that may follow it on a channel."""
@@ -131,7 +130,7 @@ class WidePublishes:
             if not queue.deleted:
                 queue.accepted(message)
         if self._publishes:
-            self._deadlines.set(self, self._clock.now_ms, self.turn)
+            self._deadlines.next_turn(self, self.turn)
             return
         waiting, self._waiting = self._waiting, []
         for then in waiting:

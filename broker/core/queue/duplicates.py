@@ -57,6 +57,12 @@ class Duplicates:
         entry = self._entries.get(digest)
         return entry is not None and _waits(entry, now_ms)
 
+    def stops(self, digest: bytes, now_ms: int) -> bool:
+        """Return whether the queue has a message with this value; if so, count another one as dropped."""
+        stops = self.knows(digest, now_ms)
+        self.dropped += stops
+        return stops
+
     def note(self, digest: bytes, slot: Slot, index: int, expires_ms: int | None, now_ms: int) -> None:
         """Record the place of a message that the queue has accepted."""
         entries, order = self._entries, self._order
@@ -73,10 +79,6 @@ class Duplicates:
         if digest not in entries:
             order.append(digest)
         entries[digest] = (slot, index, expires_ms)
-
-    def count_dropped(self) -> None:
-        """Count a message that the queue did not accept."""
-        self.dropped += 1
 
 
 def _waits(entry: _Entry, now_ms: int) -> bool:

@@ -1,4 +1,4 @@
-"""The head of a queue: finds the next messages to deliver, reads them from disk, and drops expired ones.
+"""The head of a queue: finds the next messages to deliver, reads them from disk, and drops expired and excess ones.
 
 Source: RabbitMQ 4.3, rabbit_fifo: a returned message does not go back to its level.
 """
@@ -8,11 +8,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from broker.core.message.message import Message
+from broker.core.queue.holding import Holding
 from broker.core.queue.level import BATCH_MESSAGES, Level
-from broker.core.queue.ports import LevelPorts
+from broker.core.queue.level_owner import LevelOwner, QueueWorker
+from broker.core.queue.ports import QueuePorts
+from broker.core.queue.rules import DROP_HEAD, QueueRules
 from broker.slots.slot import Slot, dense
 from broker.slots.states import Owner, Tenure
 
@@ -90,18 +93,6 @@ class ReturnLane:
             self._entries.popleft()
 
 
-def expired_first(
-    contents: Sequence[Message | None], indexes: Sequence[int], expires_ms: Callable[[Message], int | None], now_ms: int
-) -> int:
-    """Return the number of expired messages before the first that has not expired."""
-    for count, index in enumerate(indexes):
-        message = contents[index]
-        at_ms = None if message is None else expires_ms(message)
-        if at_ms is None or at_ms > now_ms:
-            return count
-    return len(indexes)
-
-
 def expired_among(
     contents: Sequence[Message | None],
     indexes: Sequence[int],
@@ -124,82 +115,94 @@ def expired_among(
     return expired
 
 
-def _nobody() -> None:
-    """Ignore that a slot was read."""
+class QueueHead(LevelOwner):
+    """The head of a queue: its next message, and the messages that leave it undelivered; one slot is read at a time.
 
-
-class QueueHead:
-    """Find the next message of a queue, and drop messages from the head; one slot is read at a time. Shapes: ``lane``
-    orders the messages returned to a ``strict`` queue, and messages that became due in any queue; it is None while
-    there are none. ``_early`` are the last ones taken from it.
+    Shapes: ``levels`` has one level per priority, the lowest first. ``_lane`` orders the messages returned to a
+        ``strict`` queue, and messages that became due in any queue; it is None while there are none. ``_early`` are the
+        last ones taken from it. ``holding`` holds messages until they are due. ``serving`` is set while the worker
+        delivers from the queue.
     """
 
-    __slots__ = ("_early", "_laned", "_levels", "_ports", "_reading", "_strict", "_was_read", "lane")
+    __slots__ = ("_early", "_lane", "_ports", "_pressing", "_reading", "deleted", "holding", "level", "levels",
+                 "serving", "timed", "worker")  # fmt: skip
+
+    # What every message reads or writes comes first, so that it occupies few cache lines.
+    worker: QueueWorker[Any]
+    level: Level
+    levels: tuple[Level, ...]
 
     def __init__(
-        self, levels: Sequence[Level], ports: LevelPorts[Level], was_read: Callable[[], None], *, strict: bool
+        self, name: str, rules: QueueRules, ports: QueuePorts[Level, Any], *, durable: bool, strict: bool
     ) -> None:
-        """`was_read` is notified that a slot is back in memory."""
-        self._levels = levels
+        super().__init__(name, rules, durable=durable, strict=strict)
+        self.deleted = False
+        self.serving = False
+        self.timed = False  # some message may expire; once true it stays true, because a check costs little
+        self.holding: Holding | None = None
         self._ports = ports
-        self._was_read = was_read
-        self._strict = self._laned = strict
         self._early: Sequence[int] = ()
         self._reading = False
-        self.lane: ReturnLane | None = None
+        self._pressing = False  # set while its consumers are served because it is full
+        self._lane: ReturnLane | None = None
 
-    def end(self, ended: Level) -> None:
-        """Switch to an ended level, without notifying."""
-        self._levels = (ended,)
-        self.lane = None
-        self._was_read = _nobody
+    @property
+    def ready(self) -> int:
+        """Messages that wait to be delivered."""
+        if not self.prioritized:
+            return self.level.manager.ready
+        return sum(level.manager.ready for level in self.levels)
 
-    def take_levels(self, levels: Sequence[Level]) -> None:
-        """Set the levels of the queue."""
-        self._levels = levels
+    @property
+    def all_levels(self) -> Sequence[Level]:
+        """The levels, and the one whose messages wait until they are due."""
+        return self.levels if self.holding is None else (*self.levels, self.holding.level)
 
-    def use_lane(self) -> None:
-        """Deliver from the lane first, because messages may become due."""
-        self._laned = True
+    @property
+    def waiting(self) -> int:
+        """The number of messages that count for a limit of the queue: ready ones, and those held until they are due."""
+        return self.ready if self.holding is None else self.ready + self.holding.count
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The total body size of these messages; counted only while a limit needs it."""
+        return sum(level.manager.ready_bytes for level in self.all_levels)
 
     # -- returned messages --------------------------------------------------------------------------------------------
 
     def put_last(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
         """Queue returned messages after all others in the lane."""
-        if self.lane is None:
-            self.lane = ReturnLane()
-        self.lane.append(priority, slot, indexes)
+        if self._lane is None:
+            self._lane = ReturnLane()
+        self._lane.append(priority, slot, indexes)
 
-    def put_back(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
-        """Put messages that were taken from the lane but not sent back to its front; nothing was taken since."""
-        if not self._early:
-            return
-        again = [index for index in indexes if index in self._early]
-        if again:
-            if self.lane is None:
-                self.lane = ReturnLane()
-            self.lane.put_back(priority, slot, again)
+    def put_back(self, level: Level, slot: Slot, indexes: Sequence[int]) -> None:
+        """Put back messages that were taken but not sent, so that they are next again; nothing was taken since."""
+        level.manager.put_back(slot, indexes)
+        if self._early and (again := [index for index in indexes if index in self._early]):
+            if self._lane is None:
+                self._lane = ReturnLane()
+            self._lane.put_back(level.priority, slot, again)
 
-    def returned(self) -> tuple[Level, Slot] | None:
+    def _returned(self) -> tuple[Level, Slot] | None:
         """Return the place of the next returned message, None without one."""
-        for level in self._levels:
+        if not self.laned:
+            return None
+        for level in self.levels:
             if level.returning:
                 level.catch_up()
-        lane = self.lane
-        if lane is None:
-            return None
-        entry = lane.front()
+        entry = None if self._lane is None else self._lane.front()
         if entry is None:
-            self.lane = None
+            self._lane = None
             return None
-        for level in self._levels:
+        for level in self.levels:
             if level.priority == entry.priority:
                 return level, entry.slot
         raise AssertionError(f"no level has the priority {entry.priority}")
 
     def take(self, level: Level, slot: Slot, limit: int) -> Sequence[int]:
-        """Take up to `limit` messages of the next slot."""
-        lane = self.lane
+        """Take up to `limit` messages of the slot that `lease` returned."""
+        lane = self._lane
         entry = None if lane is None else lane.front()
         if lane is None or entry is None or entry.slot is not slot:
             self._early = ()
@@ -210,85 +213,173 @@ class QueueHead:
             level.manager.pick(slot, indexes)
         return indexes
 
-    def lease(self, owner: Owner) -> tuple[Level, Slot] | None:
+    def lease_to(self, owner: Owner) -> tuple[Level, Slot] | None:
         """Lease the slot with the next message to a worker: a returned message first, then one of the highest level."""
-        found = self.returned() if self._laned else None
+        found = self._returned()
         if found is not None and found[0].manager.lease(found[1], owner):
             return found
-        for level in reversed(self._levels):
+        for level in reversed(self.levels):
             if level.returning:
                 level.catch_up()
             if level.manager.ready and (slot := level.manager.get(owner)) is not None:
                 return level, slot
         return None
 
-    # -- what leaves --------------------------------------------------------------------------------------------------
+    # -- expiry -------------------------------------------------------------------------------------------------------
 
-    def find(self) -> tuple[Level, Slot | None]:
-        """Return the level and the slot of the message that is delivered next; no slot without a message."""
-        found = self.returned() if self._laned else None
-        return self._find_in_levels() if found is None else found
+    def expires_ms(self, message: Message) -> int | None:
+        """Return the moment at which a message of this queue expires, None when it does not."""
+        ttl_ms = self.rules.ttl_ms
+        own_ms = message.facts.expiration_ms
+        if own_ms is None:
+            return None if ttl_ms is None else message.timestamp_ms + ttl_ms
+        return message.timestamp_ms + (own_ms if ttl_ms is None else min(own_ms, ttl_ms))
 
-    def _find_in_levels(self) -> tuple[Level, Slot | None]:
-        for level in reversed(self._levels):
+    def look(self) -> bool:
+        """Drop expired messages at the head, and schedule the next check. Return False if this continues in the next
+        turn, because the share of this one is used up. A message expires at the head only, as in RabbitMQ's classic
+        queues. Slots read for this stay in memory.
+        """
+        deadlines, now_ms = self._ports.deadlines, self._ports.clock.now_ms
+        at_ms = self._drop_expired_first(now_ms) if self.timed else None
+        if at_ms is None:
+            deadlines.cancel(self)
+            return True
+        deadlines.set(self, at_ms, self.look)
+        return at_ms > now_ms
+
+    def look_at(self, at_ms: int) -> None:
+        """Schedule a check of the head at a moment, because some message may expire."""
+        self.timed = True
+        self._ports.deadlines.set(self, at_ms, self.look)
+
+    def drop_expired(self, level: Level, slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
+        """Drop the expired ones among taken messages, and return the others. A waiting consumer gets a message at once,
+        whatever its time to live.
+        """
+        if self._pressing:
+            return indexes
+        assert slot.contents is not None
+        now_ms = self._ports.clock.now_ms
+        expired = expired_among(slot.contents, indexes, self.rules.ttl_ms, self.expires_ms, now_ms)
+        if not expired:
+            return indexes
+        gone = set(expired)
+        left = [index for index in indexes if index not in gone]
+        self._ports.deadlines.spend(len(expired))
+        level.dead_letter(slot, expired, "expired")
+        return left
+
+    # -- limits -------------------------------------------------------------------------------------------------------
+
+    def enforce(self) -> None:
+        """Drop messages from the head until the queue is within its limits or the turn's share is used up. In the
+        latter case publishers wait for the next turn, so the queue cannot grow meanwhile.
+        """
+        if not self._over():
+            return
+        self._serve()
+        if self._drop_over() and self.timed:
+            self.look()  # another message is at the head now
+
+    def _drop_over(self) -> bool:
+        """Drop messages that exceed the limits, and return whether any was dropped."""
+        rules, deadlines = self.rules, self._ports.deadlines
+        dropped = 0
+        while self._over() and not self.deleted:
+            if deadlines.left <= 0:
+                deadlines.next_turn(("limits", self), self.enforce)
+                break
+            batch = 1 if rules.max_bytes is not None else BATCH_MESSAGES
+            excess = batch if rules.max_length is None else max(self.waiting - rules.max_length, 1)
+            held = None if self.ready or self.holding is None else self.holding.level
+            count = self._drop(min(excess, batch), held)
+            if not count:
+                break
+            dropped += count
+        return dropped > 0
+
+    def _over(self) -> bool:
+        rules = self.rules
+        return rules.overflow == DROP_HEAD and rules.exceeded(self.waiting, self.waiting_bytes)
+
+    def _serve(self) -> None:
+        if not self.serving and not self.deleted and self.consumers.able():
+            self._pressing = True
+            try:
+                self.worker.serve(self)
+            finally:
+                self._pressing = False
+
+    def _drop(self, count: int, held: Level | None) -> int:
+        """Drop at most this many messages of the first slot, which must exist, because the queue is full, and return
+        their number. Return 0 while the slot is on disk and must be read first, for dead letters. With `held` the
+        messages are the oldest of that holding level.
+        """
+        level, slot = (held, held.manager.front()) if held is not None else self._returned() or self._front()
+        assert slot is not None
+        if self.rules.dead_letter_exchange is not None and self._waits_for(level, slot):
+            return 0
+        indexes = self.take(level, slot, count) if held is None else held.manager.take(slot, count)
+        self._ports.deadlines.spend(len(indexes))
+        level.dead_letter(slot, indexes, "maxlen")
+        return len(indexes)
+
+    # -- heads --------------------------------------------------------------------------------------------------------
+
+    def _front(self) -> tuple[Level, Slot | None]:
+        """Return the level and the slot of its next message, apart from the lane; no slot without a message."""
+        for level in reversed(self.levels):
             if level.returning:
                 level.catch_up()
             slot = level.manager.front()
             if slot is not None:
                 return level, slot
-        return self._levels[0], None
+        return self.levels[0], None
 
-    def waits_for(self, level: Level, slot: Slot) -> bool:
+    def _waits_for(self, level: Level, slot: Slot) -> bool:
         """Return whether a slot is on disk; if it does, read it."""
         if slot.contents is None and not self._reading:
             self._reading = True
-            self._ports.read(level, slot, self._read)
+            self._ports.read(level, slot, self._was_read)
         return slot.contents is None
 
-    def drop(self, count: int, reason: str, *, read: bool, held: Level | None) -> int:
-        """Drop at most this many messages of the first slot, which must exist, and return their number. Return 0 while
-        the slot is on disk and must be `read` first, as for dead letters. With `held` the messages are the oldest of
-        that holding level.
-        """
-        level, slot = self.find() if held is None else (held, held.manager.front())
-        assert slot is not None
-        if read and self.waits_for(level, slot):
-            return 0
-        indexes = self.take(level, slot, count) if held is None else held.manager.take(slot, count)
-        self._ports.deadlines.spend(len(indexes))
-        level.dead_letter(slot, indexes, reason)
-        return len(indexes)
+    def _was_read(self) -> None:
+        self._reading = False
+        if not self.deleted:
+            self.look()  # whichever of the two waited for it
+            self.enforce()
 
-    def drop_expired(self, expires_ms: Callable[[Message], int | None], now_ms: int) -> int | None:
+    def _drop_expired_first(self, now_ms: int) -> int | None:
         """Drop expired messages up to the first that has not expired, and return when that one expires. The lane has a
         head, as has each level of a strict queue: return the earliest moment. Return `now_ms` if the turn's share is
         used up, None if no head expires or a slot must be read first.
         """
-        if not self._laned:
-            return self._drop_expired_at(WHOLE, expires_ms, now_ms)
+        if not self.laned:
+            return self._drop_expired_at(WHOLE, now_ms)
         found: int | None = None
-        for place in range(RETURNED, len(self._levels)) if self._strict else (RETURNED, WHOLE):
-            at_ms = self._drop_expired_at(place, expires_ms, now_ms)
+        for place in range(RETURNED, len(self.levels)) if self.strict else (RETURNED, WHOLE):
+            at_ms = self._drop_expired_at(place, now_ms)
             if at_ms is not None and (found is None or at_ms < found):
                 found = at_ms
         return found
 
-    def _drop_expired_at(self, place: int, expires_ms: Callable[[Message], int | None], now_ms: int) -> int | None:
-        """Drop expired messages at one head, as `drop_expired` does."""
+    def _drop_expired_at(self, place: int, now_ms: int) -> int | None:
+        """Drop expired messages at one head, as `_drop_expired_first` does."""
         while True:
             level, slot = self._at(place)
             indexes = () if slot is None else self._first(place, slot, 1)
-            if slot is None or not indexes or self.waits_for(level, slot):
+            if slot is None or not indexes or self._waits_for(level, slot):
                 return None
             assert slot.contents is not None
             message: Message | None = slot.contents[indexes[0]]
-            at_ms = None if message is None else expires_ms(message)
+            at_ms = None if message is None else self.expires_ms(message)
             if at_ms is None or at_ms > now_ms:
                 return at_ms
             if self._ports.deadlines.left <= 0:
                 return now_ms
             indexes = self._first(place, slot, BATCH_MESSAGES)
-            expired = expired_first(slot.contents, indexes, expires_ms, now_ms)
+            expired = self._expired_among(slot.contents, indexes, now_ms)
             self._ports.deadlines.spend(expired)
             if place == WHOLE:
                 indexes = level.manager.take(slot, expired)
@@ -299,15 +390,23 @@ class QueueHead:
                 level.manager.pick(slot, indexes)
             level.dead_letter(slot, indexes, "expired")
 
+    def _expired_among(self, contents: Sequence[Message | None], indexes: Sequence[int], now_ms: int) -> int:
+        """Return the number of expired messages before the first that has not expired."""
+        for count, index in enumerate(indexes):
+            message = contents[index]
+            at_ms = None if message is None else self.expires_ms(message)
+            if at_ms is None or at_ms > now_ms:
+                return count
+        return len(indexes)
+
     def _at(self, place: int) -> tuple[Level, Slot | None]:
         """Return the level and the slot of a head; no slot without a message."""
         if place == WHOLE:
-            return self._find_in_levels()
+            return self._front()
         if place >= 0:
-            level = self._levels[place]
+            level = self.levels[place]
             return level, level.manager.front()
-        found = self.returned()
-        return (self._levels[0], None) if found is None else found
+        return self._returned() or (self.levels[0], None)
 
     def _first(self, place: int, slot: Slot, limit: int) -> Sequence[int]:
         """Return up to `limit` messages at a head, which has one in this slot."""
@@ -315,9 +414,4 @@ class QueueHead:
             return slot.front(limit)
         if place >= 0:
             return slot.first_fresh(limit)
-        lane = self.lane
-        return () if lane is None else lane.ready(limit)
-
-    def _read(self) -> None:
-        self._reading = False
-        self._was_read()
+        return () if self._lane is None else self._lane.ready(limit)

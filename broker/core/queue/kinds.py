@@ -1,6 +1,8 @@
-"""The kinds of queues of a standalone broker, and its internal ones: of delayed messages, overlays and taps. A tap is
-not bound to its exchange. So clients see no difference, and an exchange that is deleted and declared again gets its
-taps back. A stream queue is the outlet of its exchange: a message is numbered, recorded and confirmed as elsewhere.
+"""The kinds of queues of a standalone broker. Its internal ones are stored, counted and listed like all others.
+
+A memory holds what an exchange has seen, bounded by its rules. A tap is not bound to its exchange. So clients see no
+difference, and an exchange that is deleted and declared again gets its taps back. A stream queue is the outlet of its
+exchange: a message is numbered, recorded and confirmed as elsewhere.
 """
 
 from __future__ import annotations
@@ -8,24 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from broker.amqp.content_header import HeaderFields
+from broker.amqp.header_edit import encode_header
+from broker.amqp.header_facts import NO_PRIORITY, plain_facts
+from broker.core.message.message import Envelope, Message, new_message
+from broker.core.queue.duplicates import value_digest
 from broker.core.queue.level import Level
-from broker.core.queue.memory_queue import (
-    HANDSHAKES_NAME,
-    RETAINED_NAME,
-    WILLS_NAME,
-    HandshakesQueue,
-    HistoryQueue,
-    KeptQueue,
-    RetainedQueue,
-    SeenQueue,
-    WillsQueue,
-)
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import QueueDeclaration
-from broker.routing.fanout_exchange import HISTORY_PREFIX, SEEN_PREFIX
+from broker.routing.fanout_exchange import DEDUPLICATION_HEADER, HISTORY_PREFIX, SEEN_PREFIX, cache_ttl_ms
 from broker.slot_files.seal_log import TAP_PREFIX
 
+RETAINED_NAME: Final = "amq.retained"
+HANDSHAKES_NAME: Final = "amq.mqtt.handshakes"
+WILLS_NAME: Final = "amq.mqtt.wills"
+OF_MQTT: Final = {
+    RETAINED_NAME: "the retained messages of MQTT",
+    HANDSHAKES_NAME: "the unfinished QoS 2 handshakes of MQTT",
+    WILLS_NAME: "the delayed wills of MQTT clients",
+}
 HOLDING_PREFIX: Final = "amq.delayed."
 STREAM_PREFIX: Final = "amq.overlay."
 _FIRST_NUMBER: Final = "x-overlay-first-number"
@@ -34,6 +38,75 @@ _TAP_PATTERN: Final = "x-tap-pattern"
 _TAP_MAX_BYTES: Final = "x-tap-max-bytes"
 _TAP_MAX_AGE: Final = "x-tap-max-age"
 _TAP_FIRST_ID: Final = "x-tap-first-id"
+
+
+class KeptQueue(Queue):
+    """An internal queue: no policy applies to it, and nothing expires in it."""
+
+    kept = True
+
+    def expires_ms(self, message: Message) -> int | None:
+        """Return None."""
+        return None
+
+
+class HistoryQueue(KeptQueue):
+    """The last messages of an exchange."""
+
+    is_tap = True
+    holds = "the history of an exchange"
+
+
+class MqttQueue(KeptQueue):
+    """What MQTT keeps. The code that fills it handles expiry, replacement and due times."""
+
+    is_tap = True
+    persists_all = True
+
+    def __init__(self, declaration: QueueDeclaration, ports: QueuePorts[Level, Queue]) -> None:
+        super().__init__(declaration, ports)
+        self.holds = OF_MQTT[self.name]
+
+
+class SeenQueue(Queue):
+    """The values that an exchange has seen in the header x-deduplication-header.
+
+    Each is a message whose body is its digest, and which expires when the value is forgotten.
+    """
+
+    kept = True
+    is_tap = True
+    holds = "what an exchange has seen"
+
+    def stops(self, value: object) -> bool:
+        """Return whether the exchange remembers a value; if so, count a message as dropped."""
+        known = self.duplicates
+        return known is not None and known.stops(value_digest(value), self._ports.clock.now_ms)
+
+    def repeats(self, message: Message) -> bool:
+        """Return True: no message enters except those that `noted` returns."""
+        return True
+
+    def noted(self, message: Message) -> Message:
+        """Return the message to store in place of one that the exchange lets through."""
+        headers = HeaderFields(message.header).headers
+        ttl_ms = cache_ttl_ms(headers)
+        properties: dict[str, object] = {"delivery_mode": 2}
+        if ttl_ms is not None:
+            properties["expiration"] = str(ttl_ms)
+        body = value_digest(headers.get(DEDUPLICATION_HEADER))
+        header = encode_header(properties, len(body))
+        facts = plain_facts(True, NO_PRIORITY, ttl_ms)
+        return new_message(Envelope("", self.name), header, body, facts, message.timestamp_ms)
+
+    def digest(self, message: Message) -> bytes | None:
+        """Return the digest in a message."""
+        return message.body
+
+    def expires_ms(self, message: Message) -> int | None:
+        """Return when a value is forgotten; a time in its message overrides that of the exchange."""
+        own_ms = message.facts.expiration_ms
+        return super().expires_ms(message) if own_ms is None else message.timestamp_ms + own_ms
 
 
 def holding_name(exchange: str) -> str:
@@ -165,13 +238,6 @@ class TapQueue(KeptQueue):
         )
 
 
-OF_MQTT: Final[dict[str, type[Queue]]] = {
-    RETAINED_NAME: RetainedQueue,
-    HANDSHAKES_NAME: HandshakesQueue,
-    WILLS_NAME: WillsQueue,
-}
-
-
 class RecoveredQueue(Queue):
     """The messages of a queue whose declaration was lost. Clients use it like any other queue."""
 
@@ -189,7 +255,7 @@ def kind_of(name: str, recovered: bool) -> type[Queue]:
     if name.startswith(SEEN_PREFIX):
         return SeenQueue
     if name in OF_MQTT:
-        return OF_MQTT[name]
+        return MqttQueue
     if name.startswith(TAP_PREFIX):
         return TapQueue
     if name.startswith(STREAM_PREFIX):

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import chain, count
-from typing import Final
+from typing import Any, Final
 
 from broker.core.message.message import Message, charge_of
 from broker.core.queue.level_owner import NO_QUEUE, LevelOwner
-from broker.core.queue.ports import LevelPorts
+from broker.core.queue.ports import QueuePorts
 from broker.core.queue.rules import can_keep_poisoned, is_poisoned_name, poisoned_name
 from broker.core.sliced_work import MESSAGES_PER_UNIT
 from broker.core.statistics.delivery_tally import DeliveryTally
@@ -56,7 +56,7 @@ class Level:
                  "manager", "number", "octets", "persists_all", "priority", "queue", "returning", "tally")  # fmt: skip
 
     def __init__(
-        self, queue: LevelOwner, priority: int, number: int, ports: LevelPorts[Level], persists_all: bool = False
+        self, queue: LevelOwner, priority: int, number: int, ports: QueuePorts[Level, Any], persists_all: bool = False
     ) -> None:
         # What every message reads or writes comes first, so that it occupies few cache lines.
         self.queue = queue
@@ -79,7 +79,7 @@ class Level:
         self._first_id = self.manager.next_id
 
     @classmethod
-    def ended(cls, ports: LevelPorts[Level]) -> Level:
+    def ended(cls, ports: QueuePorts[Level, Any]) -> Level:
         """Return the level of a deleted queue, which stays empty and accepts no settlements."""
         level = Level(NO_QUEUE, 0, 0, ports)
         level.deleted = True
@@ -232,43 +232,39 @@ class Level:
                 self._note_ids(range(message_id, message_id + 1))
         self.manager.settle_one(slot, index)
 
-    def dead_letter(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
+    def dead_letter(self, slot: Slot, indexes: Sequence[int], reason: str, *, at_once: bool = True) -> None:
         """Settle delivered messages, and dead-letter them if the queue has a dead letter exchange.
 
         Messages on disk stay unacked until they have been read. The dead letter's record is appended before the
-        settlement's: a crash between the two duplicates the message, but loses nothing.
+        settlement's: a crash between the two duplicates the message, but loses nothing. Unless it is done `at_once`, it
+        may take several turns, each within its share, and continues if the queue is deleted meanwhile.
         """
-        if self.deleted or not indexes:
+        if self.deleted or slot.tenure is Tenure.DELETED or not indexes:
             return
-        if self._buries(reason):
-            if slot.contents is None:
-                self._ports.read(self, slot, lambda: self._bury_again(slot, indexes, reason))
-                return
-            dead_letter = self._ports.dead_letter
-            for index in indexes:
-                message: Message | None = slot.contents[index]
-                if message is not None:  # None: it could not be read any more, which was logged
-                    dead_letter(self.queue, message, reason)
-        self.settle(slot, indexes)
-
-    def dead_letter_in_turn(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
-        """Dead-letter messages over several turns, each within its share; the rest stays unacked meanwhile.
-
-        Messages are dead-lettered even if the queue is deleted meanwhile.
-        """
-        if slot.contents is None or not self._buries(reason):
-            self.dead_letter(slot, indexes, reason)
+        if not self._buries(reason):
+            self.settle(slot, indexes)
+        elif slot.contents is None:
+            self._ports.read(self, slot, partial(self.dead_letter, slot, indexes, reason))
         else:
-            self._bury_batches(slot, indexes, [slot.contents[index] for index in indexes], reason)
+            self._bury(slot, indexes, [slot.contents[index] for index in indexes], reason, at_once)
+
+    def _bury(
+        self, slot: Slot, indexes: Sequence[int], messages: list[Message | None], reason: str, at_once: bool
+    ) -> None:
+        deadlines = self._ports.deadlines
+        while indexes:
+            if deadlines.left <= 0 and not at_once:
+                deadlines.next_turn((slot, indexes[0]), partial(self._bury, slot, indexes, messages, reason, at_once))
+                return
+            for message in messages[:BATCH_MESSAGES]:
+                if message is not None:  # None: it could not be read any more, which was logged
+                    self._ports.dead_letter(self.queue, message, reason)
+            self.settle(slot, indexes[:BATCH_MESSAGES])
+            indexes, messages = indexes[BATCH_MESSAGES:], messages[BATCH_MESSAGES:]
 
     def _buries(self, reason: str) -> bool:
         """Return whether messages removed for a reason are dead-lettered, or kept as poisoned."""
         return self.queue.rules.dead_letter_exchange is not None or (reason == POISON and self._keeps_poisoned)
-
-    @property
-    def _keeps_poisoned(self) -> bool:
-        """Whether messages that exceed the delivery limit go to the queue of poisoned messages."""
-        return self._wants_poisoned and can_keep_poisoned(self.queue.name)
 
     @property
     def _wants_poisoned(self) -> bool:
@@ -276,39 +272,24 @@ class Level:
         keep = self.queue.rules.keep_poisoned
         return self._ports.keep_poisoned if keep is None else keep
 
+    @property
+    def _keeps_poisoned(self) -> bool:
+        """Whether messages that exceed the delivery limit go to the queue of poisoned messages."""
+        return self._wants_poisoned and can_keep_poisoned(self.queue.name)
+
     def _bury_worn(self, slot: Slot, worn: Sequence[int]) -> None:
         """Dead-letter messages that exceeded the delivery limit, or move them to the queue of poisoned messages."""
-        if self.queue.rules.dead_letter_exchange is None and self._keeps_poisoned:
-            self._ports.with_poisoned(poisoned_name(self.queue.name), partial(self._bury_poisoned, slot, worn))
+        bury = partial(self.dead_letter, slot, worn, POISON, at_once=False)
+        if self.queue.rules.dead_letter_exchange is not None or not self._wants_poisoned:
+            bury()
+        elif self._keeps_poisoned:
+            self._ports.with_poisoned(poisoned_name(self.queue.name), bury)
         else:
-            if self.queue.rules.dead_letter_exchange is None and self._wants_poisoned and not self._told_dropped:
+            if not self._told_dropped:
                 self._told_dropped = True
                 name = poisoned_name(self.queue.name)
                 _log.error("poisoned.dropped", queue=self.queue.name, reason=f"the name '{name}' is too long")
-            self.dead_letter_in_turn(slot, worn, POISON)
-
-    def _bury_poisoned(self, slot: Slot, worn: Sequence[int]) -> None:
-        if slot.tenure is not Tenure.DELETED:
-            self.dead_letter_in_turn(slot, worn, POISON)
-
-    def _bury_batches(
-        self, slot: Slot, indexes: Sequence[int], messages: Sequence[Message | None], reason: str
-    ) -> None:
-        deadlines = self._ports.deadlines
-        while indexes:
-            if deadlines.left <= 0:
-                go_on = partial(self._bury_batches, slot, indexes, messages, reason)
-                deadlines.set((slot, indexes[0]), self._ports.clock.now_ms, go_on)
-                return
-            for message in messages[:BATCH_MESSAGES]:
-                if message is not None:
-                    self._ports.dead_letter(self.queue, message, reason)
-            self.settle(slot, indexes[:BATCH_MESSAGES])
-            indexes, messages = indexes[BATCH_MESSAGES:], messages[BATCH_MESSAGES:]
-
-    def _bury_again(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
-        if slot.tenure is not Tenure.DELETED:
-            self.dead_letter(slot, indexes, reason)
+            bury()
 
     def requeue(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
         """Requeue messages in their place, marked redelivered; dead-letter those that exceed the delivery limit.
@@ -356,7 +337,7 @@ class Level:
         if self.deleted or slot.tenure is Tenure.DELETED:
             return
         if contents is None:
-            self._ports.read(self, slot, lambda: self._hold(slot, indexes, failed=failed))  # depth: it is read then
+            self._ports.read(self, slot, partial(self._hold, slot, indexes, failed=failed))
             return
         now_ms = self._ports.clock.now_ms
         with self._ports.transaction():
@@ -522,15 +503,10 @@ class Level:
         if not slot.segments:
             return ()
         contents = slot.contents
-        if contents is None:
-            return [index for index in indexes if not slot.is_volatile(index)]
         logged = []
         for index in indexes:
-            message: Message | None = contents[index]
-            if message is None:  # it could not be read
-                if not slot.is_volatile(index):
-                    logged.append(index)
-            elif message.logged:
+            message: Message | None = None if contents is None else contents[index]
+            if (not slot.is_volatile(index)) if message is None else message.logged:
                 logged.append(index)
         return logged
 

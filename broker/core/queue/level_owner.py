@@ -25,7 +25,7 @@ Q = TypeVar("Q")
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LevelOwner(Destination[Exchange]):
-    """A queue as its levels see it.
+    """A queue as its levels see it; this class alone is the owner of a deleted queue's levels, and does nothing.
 
     Invariant: ``awake`` is set while the worker has the queue on its list, ``lags`` while the worker has left messages
         that the consumers had room for.
@@ -33,17 +33,22 @@ class LevelOwner(Destination[Exchange]):
 
     __slots__ = ("awake", "consumers", "durable", "lags", "laned", "name", "prioritized", "rules", "strict")
 
-    consumers: ConsumerRing
-    awake: bool
-    lags: bool
-    durable: bool
-    rules: QueueRules
-    name: str
-    prioritized: bool  # it has several levels, one for each priority
-    strict: bool  # its levels are created as they are used, and returned messages are delivered first
-    laned: bool  # some messages are delivered before all others: those returned to a strict queue, or due ones
     is_holding: bool = False  # its own level is a holding level
     is_tap: bool = False  # it belongs to a tap: a message that reached nothing else was unroutable
+
+    def __init__(
+        self, name: str = "", rules: QueueRules = PLAIN, *, durable: bool = False, strict: bool = False
+    ) -> None:
+        super().__init__()
+        self.consumers = ConsumerRing(single_active=rules.single_active, yields=strict)
+        self.awake = False
+        self.lags = False
+        self.durable = durable
+        self.rules = rules
+        self.name = name
+        self.prioritized = False  # it has several levels, one for each priority
+        self.strict = strict  # its levels are created as they are used, and returned messages are delivered first
+        self.laned = strict  # some messages are delivered before all others: returned ones in a strict queue, due ones
 
     @property
     def ready(self) -> int:
@@ -78,20 +83,7 @@ class LevelOwner(Destination[Exchange]):
         """Drop messages until the queue is within its limits."""
 
 
-class NoQueue(LevelOwner):
-    """The owner of the level of a deleted queue. No reference leads from it to a queue."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.name = ""
-        self.rules = PLAIN
-        self.consumers = ConsumerRing()
-        self.awake = self.lags = self.durable = self.prioritized = self.strict = self.laned = False
-
-
-NO_QUEUE: Final = NoQueue()
+NO_QUEUE: Final = LevelOwner()
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -8,18 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final
 
-from broker.core.arguments import queue_type
 from broker.core.message.delay import HeldMessage, Unreadable, moment_of
 from broker.core.message.message import Message
-from broker.core.queue.consumer_ring import ConsumerRing, RingMember
+from broker.core.queue.consumer_ring import RingMember
 from broker.core.queue.duplicates import Duplicates, digest_of
-from broker.core.queue.head import QueueHead, expired_among
+from broker.core.queue.head import QueueHead
 from broker.core.queue.holding import Holding
-from broker.core.queue.level import BATCH_MESSAGES, HOLDING_PRIORITY, Level
-from broker.core.queue.level_owner import LevelOwner, QueueWorker
+from broker.core.queue.level import HOLDING_PRIORITY, Level
+from broker.core.queue.level_owner import QueueWorker
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue_arguments import QueueDeclaration
-from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueRules, queue_rules
+from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueRules, queue_rules, queue_type
 from broker.core.sliced_work import MESSAGES_PER_UNIT
 from broker.event_log import get_logger
 from broker.slots.redeliveries import ReturnRun
@@ -33,28 +32,20 @@ DEFAULT_PRIORITY: Final = 4  # of a message without one in a strict queue. Sourc
 PRIORITY_MAX: Final = 31
 
 
-class Queue(LevelOwner):
+class Queue(QueueHead):
     """One queue of a vhost.
 
     Shapes: ``levels`` has one level per priority, the lowest first; ``level`` is the only one, or the lowest of a
         ``prioritized`` queue. Their numbers are consecutive, and start with the queue's own. In a ``strict`` queue
         ``level`` is that of DEFAULT_PRIORITY; the others are created at their first use. ``holding`` holds messages
         until they are due, in a separate level; it is None until the first one. Invariant: ``plain`` means that a
-        publish need not check the queue's rules. ``serving`` is set while the worker delivers from the queue.
+        publish need not check the queue's rules.
     """
 
-    __slots__ = ("_head", "_ports", "_pressing", "_silent_until_ms", "arguments", "auto_delete", "deleted",
-                 "duplicates", "exclusive_owner", "failures", "had_consumers", "holding", "level", "levels", "number",
-                 "operator_policy", "plain", "policy", "serving", "timed", "worker")  # fmt: skip
+    __slots__ = ("_silent_until_ms", "arguments", "auto_delete", "duplicates", "exclusive_owner", "failures",
+                 "had_consumers", "number", "operator_policy", "plain", "policy")  # fmt: skip
 
-    # What every message reads or writes comes first, so that it occupies few cache lines.
-    worker: QueueWorker[Queue]
-    level: Level
-    deleted: bool
-    serving: bool
-    timed: bool  # some message may expire; once true it stays true, because a check costs little
     plain: bool
-
     kept: bool = False  # it is internal: no policy applies, and nothing is published to its name
     persists_all: bool = False  # a durable queue records its messages whatever their delivery mode
     recovered: bool = False  # its declaration was lost: no policy applies, so that no message is dropped
@@ -64,41 +55,32 @@ class Queue(LevelOwner):
     def __init__(
         self, declaration: QueueDeclaration, ports: QueuePorts[Level, Queue], rules: QueueRules | None = None
     ) -> None:
-        super().__init__()
-        self.name = declaration.name
-        self.durable = declaration.durable
+        arguments = declaration.arguments
+        rules = queue_rules(arguments) if rules is None else rules
+        is_quorum = queue_type(arguments) == QUORUM
+        super().__init__(declaration.name, rules, ports, durable=declaration.durable, strict=is_quorum)
         self.exclusive_owner = declaration.exclusive_owner
         self.auto_delete = declaration.auto_delete
-        self.arguments = arguments = declaration.arguments
+        self.arguments = arguments
         self.number = number = declaration.number
         self.had_consumers = False
-        self.deleted = False
         self.failures = 0  # workers that failed while they served it
         self.policy: str | None = None
         self.operator_policy: str | None = None
-        self.rules = queue_rules(arguments) if rules is None else rules
-        self.holding: Holding | None = None
-        self.strict = self.laned = is_quorum = queue_type(arguments) == QUORUM
-        self.consumers = ConsumerRing(single_active=self.rules.single_active, yields=is_quorum)
         self.plain = True
-        self.duplicates = Duplicates() if self.rules.deduplicates else None
-        self.timed = False
-        self._ports = ports
-        self._pressing = False  # set while its consumers are served because it is full
+        self.duplicates = Duplicates() if rules.deduplicates else None
         self._silent_until_ms = 0  # when an unreadable time of a message is logged again
-        self.serving = False
         lowest = DEFAULT_PRIORITY if is_quorum else 0
         self.levels = tuple(
             [
                 ports.level_of(self, lowest + place, number + place, ports, self.persists_all or is_quorum)
-                for place in range(self.rules.max_priority + 1)
+                for place in range(rules.max_priority + 1)
             ]
         )
         self.level = self.levels[0]
         self.prioritized = len(self.levels) > 1
-        self._head = QueueHead(self.levels, ports, self._head_was_read, strict=is_quorum)
         self.move_to(ports.assign(self))
-        self._take_rules(self.rules)
+        self._take_rules(rules)
         self.used()
 
     def move_to(self, worker: QueueWorker[Queue], *, failed: bool = False) -> None:
@@ -128,13 +110,6 @@ class Queue(LevelOwner):
         )
 
     @property
-    def ready(self) -> int:
-        """Messages that wait to be delivered."""
-        if not self.prioritized:
-            return self.level.manager.ready
-        return sum(level.manager.ready for level in self.levels)
-
-    @property
     def unacked(self) -> int:
         """Messages that were delivered and not yet acked."""
         return sum(level.manager.unacked for level in self.levels)
@@ -143,11 +118,6 @@ class Queue(LevelOwner):
     def delayed(self) -> int:
         """Messages that wait until they are due."""
         return 0 if self.holding is None else self.holding.count
-
-    @property
-    def all_levels(self) -> Sequence[Level]:
-        """The levels, and the one whose messages wait until they are due."""
-        return self.levels if self.holding is None else (*self.levels, self.holding.level)
 
     def before(self, verb: str, session: object, *, exclusive: bool = False, room: int = 0) -> None:
         """Check that the data needed by a get, consume, declare, purge, delete or commit is here. Raises: Postponed if
@@ -249,12 +219,15 @@ class Queue(LevelOwner):
         for level in self.levels:
             if level.priority == priority:
                 return level
-        made = self._ports.level_of(self, priority, _number_at(self.number, priority), self._ports, True)
-        made.limit_bytes(limited=self.rules.max_bytes is not None)
+        made = self._new_level(priority, persists_all=True)
         self.levels = tuple(sorted((*self.levels, made), key=attrgetter("priority")))
         self.prioritized = True
-        self._head.take_levels(self.levels)
         return made
+
+    def _new_level(self, priority: int, *, persists_all: bool) -> Level:
+        level = self._ports.level_of(self, priority, _number_at(self.number, priority), self._ports, persists_all)
+        level.limit_bytes(limited=self.rules.max_bytes is not None)
+        return level
 
     def level_numbered(self, number: int) -> Level | None:
         """Return the level with the queue's own number or one of its levels' numbers, creating it if necessary."""
@@ -281,13 +254,9 @@ class Queue(LevelOwner):
         """Return the holding of the queue's delayed messages, creating it if necessary."""
         holding = self.holding
         if holding is None:
-            persists_all = self.persists_all or self.strict
-            number = _number_at(self.number, HOLDING_PRIORITY)
-            level = self._ports.level_of(self, HOLDING_PRIORITY, number, self._ports, persists_all)
-            level.limit_bytes(limited=self.rules.max_bytes is not None)
+            level = self._new_level(HOLDING_PRIORITY, persists_all=self.persists_all or self.strict)
             holding = self.holding = self._ports.holding_of(self, level)
             self.laned = True
-            self._head.use_lane()
         return holding
 
     def due_ms_of(self, message: Message) -> int | None:
@@ -318,7 +287,7 @@ class Queue(LevelOwner):
 
     def came_due(self, level: Level, slot: Slot, index: int, message: Message) -> None:
         """Deliver a message that has become due, and is in the queue again, before all others."""
-        self._head.put_last(level.priority, slot, (index,))
+        self.put_last(level.priority, slot, (index,))
         if self.duplicates is not None:
             self.note_at(slot, index, message)
         if not self.plain or message.facts.expiration_ms is not None:
@@ -342,16 +311,6 @@ class Queue(LevelOwner):
     def _full_with(self, message: Message) -> bool:
         return self.rules.exceeded(self.waiting + 1, self.waiting_bytes + len(message.body))
 
-    @property
-    def waiting(self) -> int:
-        """The number of messages that count for a limit of the queue: ready ones, and those held until they are due."""
-        return self.ready if self.holding is None else self.ready + self.holding.count
-
-    @property
-    def waiting_bytes(self) -> int:
-        """The total body size of these messages; counted only while a limit needs it."""
-        return sum(level.manager.ready_bytes for level in self.all_levels)
-
     def repeats(self, message: Message) -> bool:
         """Return whether a deduplicating queue has a message with the same header; if so, it drops this one."""
         digest = self.digest(message)
@@ -360,14 +319,7 @@ class Queue(LevelOwner):
         for level in self.levels:
             if level.before_next is not None:  # a message on its way
                 level.go_before()
-        return self._stops(digest)
-
-    def _stops(self, digest: bytes) -> bool:
-        known = self.duplicates
-        if known is None or not known.knows(digest, self._ports.clock.now_ms):
-            return False
-        known.count_dropped()
-        return True
+        return self.duplicates is not None and self.duplicates.stops(digest, self._ports.clock.now_ms)
 
     def note_taken(self, message: Message) -> None:
         """Record a message that a deduplicating queue has just accepted."""
@@ -405,7 +357,7 @@ class Queue(LevelOwner):
     def note_returned(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
         """Deliver returned messages of a strict queue before all others."""
         if self.strict:
-            self._head.put_last(priority, slot, indexes)
+            self.put_last(priority, slot, indexes)
 
     def find_returned(self) -> None:
         """Deliver messages returned before a restart first: by priority, then by age."""
@@ -413,13 +365,7 @@ class Queue(LevelOwner):
             for level in reversed(self.levels):
                 for slot in level.manager.slots.values():
                     if slot.redeliveries is not None and (indexes := slot.ready_again()):
-                        self._head.put_last(level.priority, slot, indexes)
-
-    def put_back(self, level: Level, slot: Slot, indexes: Sequence[int]) -> None:
-        """Put back messages that were taken but not sent, so that they are next again."""
-        level.manager.put_back(slot, indexes)
-        if self.laned:
-            self._head.put_back(level.priority, slot, indexes)
+                        self.put_last(level.priority, slot, indexes)
 
     def returned(self) -> None:
         """Apply the rules to returned messages, and deliver them again."""
@@ -427,97 +373,6 @@ class Queue(LevelOwner):
         if self.timed:
             self.look()
         self.wake()
-
-    # -- limits -------------------------------------------------------------------------------------------------------
-
-    def enforce(self) -> None:
-        """Drop messages from the head until the queue is within its limits or the turn's share is used up. In the
-        latter case publishers wait for the next turn, so the queue cannot grow meanwhile.
-        """
-        if not self._over():
-            return
-        self._serve()
-        if self._drop_over() and self.timed:
-            self.look()  # another message is at the head now
-
-    def _drop_over(self) -> bool:
-        """Drop messages that exceed the limits, and return whether any was dropped."""
-        rules, deadlines = self.rules, self._ports.deadlines
-        dropped = 0
-        while self._over() and not self.deleted:
-            if deadlines.left <= 0:
-                deadlines.set(("limits", self), self._ports.clock.now_ms, self.enforce)
-                break
-            batch = 1 if rules.max_bytes is not None else BATCH_MESSAGES
-            excess = batch if rules.max_length is None else max(self.waiting - rules.max_length, 1)
-            held = None if self.ready or self.holding is None else self.holding.level
-            read = rules.dead_letter_exchange is not None
-            count = self._head.drop(min(excess, batch), "maxlen", read=read, held=held)
-            if not count:
-                break
-            dropped += count
-        return dropped > 0
-
-    def _over(self) -> bool:
-        rules = self.rules
-        return rules.overflow == DROP_HEAD and rules.exceeded(self.waiting, self.waiting_bytes)
-
-    def _serve(self) -> None:
-        if not self.serving and not self.deleted and self.consumers.able():
-            self._pressing = True
-            try:
-                self.worker.serve(self)
-            finally:
-                self._pressing = False
-
-    # -- expiry -------------------------------------------------------------------------------------------------------
-
-    def expires_ms(self, message: Message) -> int | None:
-        """Return the moment at which a message of this queue expires, None when it does not."""
-        ttl_ms = self.rules.ttl_ms
-        own_ms = message.facts.expiration_ms
-        if own_ms is None:
-            return None if ttl_ms is None else message.timestamp_ms + ttl_ms
-        return message.timestamp_ms + (own_ms if ttl_ms is None else min(own_ms, ttl_ms))
-
-    def look(self) -> bool:
-        """Drop expired messages at the head, and schedule the next check. Return False if this continues in the next
-        turn, because the share of this one is used up. A message expires at the head only, as in RabbitMQ's classic
-        queues. Slots read for this stay in memory.
-        """
-        deadlines, now_ms = self._ports.deadlines, self._ports.clock.now_ms
-        at_ms = self._head.drop_expired(self.expires_ms, now_ms) if self.timed else None
-        if at_ms is None:
-            deadlines.cancel(self)
-            return True
-        deadlines.set(self, at_ms, self.look)
-        return at_ms > now_ms
-
-    def look_at(self, at_ms: int) -> None:
-        """Schedule a check of the head at a moment, because some message may expire."""
-        self.timed = True
-        self._ports.deadlines.set(self, at_ms, self.look)
-
-    def drop_expired(self, level: Level, slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
-        """Drop the expired ones among taken messages, and return the others. A waiting consumer gets a message at once,
-        whatever its time to live.
-        """
-        if self._pressing:
-            return indexes
-        assert slot.contents is not None
-        now_ms = self._ports.clock.now_ms
-        expired = expired_among(slot.contents, indexes, self.rules.ttl_ms, self.expires_ms, now_ms)
-        if not expired:
-            return indexes
-        gone = set(expired)
-        left = [index for index in indexes if index not in gone]
-        self._ports.deadlines.spend(len(expired))
-        level.dead_letter(slot, expired, "expired")
-        return left
-
-    def _head_was_read(self) -> None:
-        self.look()  # whichever of the two waited for it
-        self.enforce()
 
     # -- consumers ----------------------------------------------------------------------------------------------------
 
@@ -558,16 +413,12 @@ class Queue(LevelOwner):
         """Lease the slot with the next message, of the highest level that has one, to the worker."""
         owner = self.worker.owner
         if self.prioritized or self.laned:
-            return self._head.lease(owner)
+            return self.lease_to(owner)
         level = self.level
         if level.returning:
             level.catch_up()
         slot = level.manager.get(owner) if level.manager.ready else None
         return None if slot is None else (level, slot)
-
-    def take(self, level: Level, slot: Slot, limit: int) -> Sequence[int]:
-        """Take up to `limit` messages of the slot that `lease` returned."""
-        return self._head.take(level, slot, limit) if self.laned else level.manager.take(slot, limit)
 
     def wake(self) -> None:
         """Schedule the queue for delivery when it has messages and consumers."""
@@ -613,15 +464,14 @@ class Queue(LevelOwner):
         for key in (self, ("unused", self), ("limits", self)):
             self._ports.deadlines.cancel(key)
         self._ports.retire(self)
-        if not self.kept:
-            self._let_go()
+        self._let_go()
         return count
 
     def _let_go(self) -> None:
         """Clear the references that lead back to the queue, so that it is freed with its last reference."""
         self.level = Level.ended(self._ports)
         self.levels = (self.level,)
-        self._head.end(self.level)
+        self._lane = None
 
 
 def _number_at(queue_number: int, priority: int) -> int:

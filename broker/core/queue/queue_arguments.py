@@ -13,9 +13,9 @@ from typing import Any, Final
 from broker.amqp.errors import ChannelError
 from broker.amqp.header_facts import EXPIRATION_MAX_MS
 from broker.amqp.wire import INT_64_MAX, SHORT_STRING_MAX_BYTES
-from broker.core.arguments import amqp_type, named_exchange, queue_type, text
+from broker.core.arguments import amqp_type, named_exchange, text
 from broker.core.names import Resource, is_short_text
-from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH, REJECT_PUBLISH_DLX
+from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH, REJECT_PUBLISH_DLX, queue_type
 
 CLASSIC: Final = "classic"
 STREAM: Final = "stream"

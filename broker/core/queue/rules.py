@@ -23,6 +23,11 @@ RETRY_RETURNED: Final = "returned"
 RETRY_TYPES: Final = (RETRY_ALL, RETRY_FAILED, RETRY_RETURNED)
 
 
+def queue_type(arguments: Mapping[str, Any]) -> str:
+    """Return the declared type of a queue; the same implementation serves every type."""
+    return str(arguments.get("x-queue-type", "classic"))
+
+
 def poisoned_name(queue: str) -> str:
     """Return the name of the queue for the poisoned messages of a queue."""
     return queue + POISONED_SUFFIX
@@ -135,7 +140,7 @@ def queue_rules(
         return PLAIN
 
     given = (arguments, policy, operator)
-    quorum = arguments.get("x-queue-type") == QUORUM
+    quorum = queue_type(arguments) == QUORUM
     limit = min(_numbers(given, "delivery-limit"), default=None)
     if limit is None and quorum:
         limit = QUORUM_DELIVERY_LIMIT

@@ -150,8 +150,8 @@ class BasicSession(ChannelConsumers):
         queue.used()
         if queue.timed and not queue.look():
             self.connection.hold()
-            ports = self._vhost.ports
-            ports.deadlines.set((self, queue), ports.clock.now_ms, lambda: self._get_later(queue, no_ack=no_ack))
+            deadlines = self._vhost.ports.deadlines
+            deadlines.next_turn((self, queue), partial(self._get_later, queue, no_ack=no_ack))
             return
         found = None if queue.paused else queue.lease()
         if found is None:
@@ -304,10 +304,7 @@ class BasicSession(ChannelConsumers):
         groups: list[tuple[Level, Slot, Sequence[int]]] = by_slot(deliveries)
         self._credit(deliveries)
         for level, slot, indexes in groups:
-            if at_once:
-                level.dead_letter(slot, indexes, "rejected")
-            else:
-                level.dead_letter_in_turn(slot, indexes, "rejected")
+            level.dead_letter(slot, indexes, "rejected", at_once=at_once)
 
     def requeue(self, deliveries: list[SlotDelivery], *, failed: bool) -> None:
         """Put deliveries back in their places."""

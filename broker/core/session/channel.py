@@ -135,7 +135,7 @@ class SessionOfChannel:
     def close(self) -> None:
         """End the channel's consumers and requeue their unsettled messages."""
         self.closed = True
-        self.session.channel_closed(len(self.basic.unacked) + self.basic.unacked.aside_count)
+        self.session.channel_closed(self.basic.unacked.count + self.basic.unacked.aside_count)
         self.publisher.confirms.close()
         if self.session.client_key:
             self.publisher.forget()
@@ -275,15 +275,8 @@ class SessionOfChannel:
                 self.rewired(self)
         self.channel.send(commands.Tx.SelectOk())
 
-    def commit(self, _method: commands.Tx.Commit) -> None:
-        """Commit the kept publishes and acknowledgements. Raises: as TxSession.commit()."""
-        self._selected_transactions().commit()
-
-    def roll_back(self, _method: commands.Tx.Rollback) -> None:
-        """Drop the kept publishes and acks. Raises: ChannelError 406 unless the channel is transactional."""
-        self._selected_transactions().rollback()
-
-    def _selected_transactions(self) -> TxSession:
+    def selected_transactions(self) -> TxSession:
+        """Return the kept publishes and acks. Raises: ChannelError 406 unless the channel is transactional."""
         if self.transactions is None:
             raise ChannelError(406, "channel is not transactional")
         return self.transactions
@@ -368,6 +361,6 @@ METHODS: Final[dict[type, Callable[[SessionOfChannel, Any], None]]] = {
     commands.Basic.RecoverAsync: lambda session, method: session.basic.recover(requeue=method.requeue),
     commands.Confirm.Select: SessionOfChannel.select_confirms,
     commands.Tx.Select: SessionOfChannel.select_tx,
-    commands.Tx.Commit: SessionOfChannel.commit,
-    commands.Tx.Rollback: SessionOfChannel.roll_back,
+    commands.Tx.Commit: lambda session, _method: session.selected_transactions().commit(),
+    commands.Tx.Rollback: lambda session, _method: session.selected_transactions().rollback(),
 }

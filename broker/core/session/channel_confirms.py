@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
 from struct import Struct
 from typing import Final, cast
 
@@ -21,43 +20,6 @@ _CONFIRM: Final = Struct(">BHIHHQBB")  # basic.ack, basic.nack: type, channel, s
 # already had the message; clients read only the first bit, and only one that announced the capability gets it.
 _MARKED: Final = 2
 _TELLS_DROPPED: Final = "slotmq.dropped_publishes"
-
-
-class OtherAnswers:
-    """The publishes of a channel whose answer is not a plain ack: a nack, or an ack of a dropped message.
-
-    Shapes: both lists of numbers ascend.
-    """
-
-    def __init__(self) -> None:
-        self._refused: list[int] = []
-        self._dropped: list[int] = []
-
-    def refuse(self, number: int) -> None:
-        """Answer a publish with a nack. Cost: little for the last number, a search for one before."""
-        refused = self._refused
-        if not refused or refused[-1] < number:
-            refused.append(number)
-        elif number not in refused:
-            insort(refused, number)
-
-    def drop(self, number: int) -> None:
-        """Answer the last publish as a duplicate, whose number was already used."""
-        self._dropped.append(number)
-
-    def take_due(self, upto: int) -> dict[int, int]:
-        """Remove and return the kinds of the answers up to a number."""
-        kinds = dict.fromkeys(due_numbers(self._refused, upto), NACK)
-        kinds.update(dict.fromkeys(due_numbers(self._dropped, upto), DROPPED))
-        return kinds
-
-
-def due_numbers(numbers: list[int], upto: int) -> list[int]:
-    """Remove the numbers up to `upto` from an ascending list, and return them."""
-    at = bisect_right(numbers, upto)
-    due = numbers[:at]
-    del numbers[:at]
-    return due
 
 
 class ChannelConfirms:
@@ -81,7 +43,7 @@ class ChannelConfirms:
         self._tally = tally
         self._tells_dropped = connection.has_capability(_TELLS_DROPPED)
         self._entering = 0  # the first publish that has not entered all of its queues, 0 for none
-        self._others: OtherAnswers | None = None  # created by the first, because most channels have none
+        self._others: dict[int, int] | None = None  # NACK or DROPPED, by number; most channels have none
         self.closed = False
         self.silent = False
         self.confirming = False
@@ -174,16 +136,16 @@ class ChannelConfirms:
     def drop_last(self) -> None:
         """Confirm the last publish as a duplicate, if the client supports that."""
         if self.confirming and self._tells_dropped:
-            self._other_answers().drop(self.published)
+            self._answer_otherwise(self.published, DROPPED)
 
     def refuse(self, number: int) -> None:
         """Answer an unconfirmed publish with a nack, because a full queue refused it."""
-        self._other_answers().refuse(number)
+        self._answer_otherwise(number, NACK)
 
-    def _other_answers(self) -> OtherAnswers:
+    def _answer_otherwise(self, number: int, kind: int) -> None:
         if self._others is None:
-            self._others = OtherAnswers()
-        return self._others
+            self._others = {}
+        self._others[number] = kind
 
     def _entered(self) -> None:
         """Confirm a message that has entered very many queues."""
@@ -204,8 +166,10 @@ class ChannelConfirms:
             return
         if self._entering and upto >= self._entering:
             upto = self._entering - 1
-        if self._others is not None:
-            self._tell_apart(self._others.take_due(upto))
+        if self._others:
+            due = {number: kind for number, kind in self._others.items() if number <= upto}
+            self._others = {number: kind for number, kind in self._others.items() if number > upto}
+            self._tell_apart(due)
         self._settle(ACK, upto)
 
     def _tell_apart(self, kinds: dict[int, int]) -> None:

@@ -9,7 +9,7 @@ from broker.amqp.connection import Connection
 from broker.core.auth.permissions import Kind, Permissions
 from broker.core.auth.usage import Usage
 from broker.core.auth.users import User
-from broker.core.deadlines import Clock, Deadlines
+from broker.core.deadlines import Deadlines
 from broker.core.names import Resource
 from broker.core.postponed import Postponed
 from broker.core.publish_credit import CreditShare
@@ -26,11 +26,10 @@ class MethodBudget:
     Units: about ten microseconds.
     """
 
-    __slots__ = ("_clock", "_connection", "_deadlines", "_left")
+    __slots__ = ("_connection", "_deadlines", "_left")
 
-    def __init__(self, connection: Connection, clock: Clock, deadlines: Deadlines) -> None:
+    def __init__(self, connection: Connection, deadlines: Deadlines) -> None:
         self._connection = connection
-        self._clock = clock
         self._deadlines = deadlines
         self._left = BUDGET_UNITS
 
@@ -39,7 +38,7 @@ class MethodBudget:
         self._left -= units
         if self._left <= 0 and not self._connection.held:
             self._connection.hold()
-            self._deadlines.set(self, self._clock.now_ms, self._renew)
+            self._deadlines.next_turn(self, self._renew)
 
     def _renew(self) -> None:
         self._left = BUDGET_UNITS

@@ -16,6 +16,7 @@ from broker.core.auth.permissions import Permissions
 from broker.core.auth.usage import Usage
 from broker.core.publish_credit import CreditShare
 from broker.core.queue.consumer import Consumer
+from broker.core.session.basic import BasicSession
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.client import MethodBudget, SessionClient
 from broker.core.vhost import Vhost
@@ -110,7 +111,7 @@ class SessionOfConnection(SessionClient):
         self.vhost = found
         found.opened()
         self.usage.open_connection(user.name)
-        self.method_budget = MethodBudget(self.connection, found.ports.clock, found.ports.deadlines)
+        self.method_budget = MethodBudget(self.connection, found.ports.deadlines)
         self.publish_share = CreditShare(self.connection, found.ports.credit)
         self._tell("connection.opened")
 
@@ -215,12 +216,13 @@ class SessionOfConnection(SessionClient):
     @property
     def unacked(self) -> int:
         """The number of messages that wait for this client's acknowledgements."""
-        found = [cast("SessionOfChannel", channel.session).basic for channel in self.connection.channels.values()]
-        return sum([len(basic.unacked) + basic.unacked.aside_count for basic in found])
+        return sum([basic.unacked.count + basic.unacked.aside_count for basic in self._basics()])
+
+    def _basics(self) -> list[BasicSession]:
+        return [cast("SessionOfChannel", channel.session).basic for channel in self.connection.channels.values()]
 
     def _consumers(self) -> list[Consumer]:
-        found = [cast("SessionOfChannel", channel.session).basic for channel in self.connection.channels.values()]
-        return [consumer for basic in found for consumer in basic.consumers.values()]
+        return [consumer for basic in self._basics() for consumer in basic.consumers.values()]
 
     def drain(self) -> None:
         """Stop deliveries to the client, except for answers that it waits for, until the same number of calls of
@@ -248,13 +250,11 @@ class SessionOfConnection(SessionClient):
     def cancel_unreadable(self) -> None:
         """Cancel the consumers whose queue the user may no longer read, and notify the client."""
         assert self.user is not None and self.vhost is not None
-        for channel in list(self.connection.channels.values()):
-            basic = cast("SessionOfChannel", channel.session).basic
-            for consumer in list(basic.consumers.values()):
-                queue = consumer.queue
-                if not self.permissions.allows(self.user, self.vhost.queue_resource(queue.name), "read"):
-                    _log.warning("consumer.revoked", **self.facts, channel=channel.number, queue=queue.name)
-                    basic.expel(consumer)
+        for consumer in self._consumers():
+            resource = self.vhost.queue_resource(consumer.queue.name)
+            if not self.permissions.allows(self.user, resource, "read"):
+                _log.warning("consumer.revoked", **self.facts, channel=consumer.session.number, queue=resource.name)
+                consumer.session.expel(consumer)
 
     def forget_publishes(self) -> None:
         """Resolve all publishes again, because rights have changed: those of the client may differ from the user's."""
@@ -267,20 +267,19 @@ class SessionOfConnection(SessionClient):
         A consumer with a timeout of its own, or of its queue, is cancelled instead if its client supports that.
         Source: RabbitMQ, consumer_timeout; of a consumer and of a queue, RabbitMQ 4.3.
         """
-        for channel in list(self.connection.channels.values()):
-            basic = cast("SessionOfChannel", channel.session).basic
+        for basic in self._basics():
             if basic.overdue(now_ms, timeout_ms):
-                self._close_timed_out(channel.number, timeout_ms)
+                self._close_timed_out(basic.number, timeout_ms)
                 continue
             if fetched_ms := basic.fetched_too_long(now_ms):
-                self._close_timed_out(channel.number, fetched_ms)
+                self._close_timed_out(basic.number, fetched_ms)
                 continue
             for consumer, upto in basic.timed_out(now_ms):
                 own_ms = consumer.timeout_in_force_ms
-                fields = {"channel": channel.number, "queue": consumer.queue.name, "consumer_tag": consumer.tag}
+                fields = {"channel": basic.number, "queue": consumer.queue.name, "consumer_tag": consumer.tag}
                 _log.warning("consumer.timed_out", **self.facts, **fields, timeout_ms=own_ms)
                 if not self.connection.has_capability("consumer_cancel_notify"):
-                    self._close_timed_out(channel.number, own_ms)
+                    self._close_timed_out(basic.number, own_ms)
                     break
                 basic.time_out(consumer, upto)
 

@@ -15,10 +15,10 @@ from broker.amqp.wire import PROPERTIES_AT
 from broker.core.firehose import origin_of
 from broker.core.message.delay import delay_of
 from broker.core.message.fields import further_keys
-from broker.core.message.message import OVERHEAD_BYTES, Message
+from broker.core.message.message import OVERHEAD_BYTES, Message, new_message
 from broker.core.postponed import Postponed
 from broker.core.publishing.message_store import MessageStore
-from broker.core.publishing.posting import all_admit, charge_bytes
+from broker.core.publishing.posting import all_admit
 from broker.core.publishing.producers import Producer
 from broker.core.publishing.publish_entry import PublishEntry, reach_of
 from broker.core.publishing.reply_to import DIRECT_REPLY_TO, REPLY_PREFIX, ReplyConsumer, ReplyTarget
@@ -27,6 +27,7 @@ from broker.core.publishing.sequences import BLOCK_SHIFT
 from broker.core.queue.queue import Queue
 from broker.core.queue.rules import REJECT_PUBLISH
 from broker.core.session.channel_confirms import ChannelConfirms
+from broker.core.session.class_session import ClassSession
 from broker.core.session.client import SessionClient
 from broker.core.session.publication import Publication, as_delivered, check_user_id, republish
 from broker.core.statistics.publish_tally import ChannelPublishes
@@ -40,7 +41,7 @@ _log = get_logger()
 pack_target: Final = TARGET.pack
 
 
-class DetailedPublisher:
+class DetailedPublisher(ClassSession):
     """Publish the messages of one channel that its publisher cannot include in a run.
 
     Units: ``replies`` is the channel's consumer of direct replies.
@@ -50,10 +51,8 @@ class DetailedPublisher:
         self, channel: Channel, session: SessionClient, vhost: Vhost, confirms: ChannelConfirms, tally: ChannelPublishes
     ) -> None:
         assert session.user is not None
-        self._channel = channel
-        self._session = session
+        super().__init__(channel, session, vhost)
         self._share = session.publish_share
-        self._vhost = vhost
         self._clock = vhost.ports.clock
         self._deadlines = vhost.ports.deadlines
         self._store: MessageStore = vhost.store
@@ -178,8 +177,7 @@ class DetailedPublisher:
             self.refuse_last()
             return
         queues = [queue for queue in publication.queues if not queue.deleted]
-        charge = charge_bytes(header, body, len(queues))
-        message = Message(envelope, header, body, charge, publication.facts, self._clock.now_ms)
+        message = new_message(envelope, header, body, publication.facts, self._clock.now_ms, len(queues))
         lagged = self._share.credit.lagged
         left = self._share.begin() - len(queues)
         reach = reach_of(queues)
@@ -256,7 +254,7 @@ class DetailedPublisher:
         """Hold the connection until full queues have dropped their excess."""
         connection = self._session.connection
         connection.hold()
-        self._deadlines.set(("held", connection), self._clock.now_ms, connection.release)
+        self._deadlines.next_turn(("held", connection), connection.release)
 
     def _look_closely(self, entry: PublishEntry, header: bytes, body: bytes) -> Publication:
         facts = self._channel.facts

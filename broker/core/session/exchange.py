@@ -9,24 +9,17 @@ from typing import Final
 
 from pamqp import commands
 
-from broker.amqp.channel import Channel
 from broker.core.names import check_exchange_type, refuse_default, refuse_reserved, refuse_system_deletion, strip_name
-from broker.core.session.client import SessionClient
+from broker.core.session.class_session import ClassSession
 from broker.core.topology.changes import binding_subject, exchange_subject
-from broker.core.vhost import Vhost
 
 UNITS: Final = 3  # the cost of each of these methods, in a connection's method budget
 
 
-class ExchangeSession:
+class ExchangeSession(ClassSession):
     """Declare, delete and bind exchanges for one channel."""
 
-    __slots__ = ("_channel", "_session", "_vhost")
-
-    def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
-        self._channel = channel
-        self._session = session
-        self._vhost = vhost
+    __slots__ = ()
 
     def declare(self, method: commands.Exchange.Declare) -> None:
         """Create an exchange, or check that it exists.
@@ -55,8 +48,7 @@ class ExchangeSession:
                 internal=method.internal,
                 arguments=method.arguments,
             )
-        if not method.nowait:
-            self._vhost.answers.send(self._channel, commands.Exchange.DeclareOk(), exchange_subject(name))
+        self._answer(method, commands.Exchange.DeclareOk(), exchange_subject(name))
 
     def delete(self, method: commands.Exchange.Delete) -> None:
         """Delete an exchange and its bindings.
@@ -71,8 +63,7 @@ class ExchangeSession:
         self._session.check(resource, "configure")
         mark = self._vhost.answers.mark()
         self._vhost.exchanges.delete(name, if_unused=method.if_unused)
-        if not method.nowait:
-            self._vhost.answers.send(self._channel, commands.Exchange.DeleteOk(), exchange_subject(name), mark)
+        self._answer(method, commands.Exchange.DeleteOk(), exchange_subject(name), mark)
 
     def bind(self, method: commands.Exchange.Bind) -> None:
         """Bind an exchange, the destination, to another, the source.
@@ -81,9 +72,8 @@ class ExchangeSession:
         """
         destination, source = self._ends(method)
         self._vhost.bindings.bind_exchange(destination, source, method.routing_key, method.arguments)
-        if not method.nowait:
-            subject = binding_subject(source, "exchange", destination, method.routing_key)
-            self._vhost.answers.send(self._channel, commands.Exchange.BindOk(), subject)
+        subject = binding_subject(source, "exchange", destination, method.routing_key)
+        self._answer(method, commands.Exchange.BindOk(), subject)
 
     def unbind(self, method: commands.Exchange.Unbind) -> None:
         """Remove a binding between exchanges; a missing one is not an error.
@@ -93,9 +83,8 @@ class ExchangeSession:
         destination, source = self._ends(method)
         mark = self._vhost.answers.mark()
         self._vhost.bindings.unbind_exchange(destination, source, method.routing_key, method.arguments)
-        if not method.nowait:
-            subject = binding_subject(source, "exchange", destination, method.routing_key)
-            self._vhost.answers.send(self._channel, commands.Exchange.UnbindOk(), subject, mark)
+        subject = binding_subject(source, "exchange", destination, method.routing_key)
+        self._answer(method, commands.Exchange.UnbindOk(), subject, mark)
 
     def _ends(self, method: commands.Exchange.Bind | commands.Exchange.Unbind) -> tuple[str, str]:
         """Return destination and source of a method after checking the rights."""

@@ -16,6 +16,7 @@ from broker.core.publishing.message_store import MessageStore, Targets
 from broker.core.publishing.publish_entry import WIDE_QUEUES, PublishEntry, PublishTarget
 from broker.core.publishing.reply_to import REPLY_PREFIX
 from broker.core.session.channel_confirms import ChannelConfirms
+from broker.core.session.class_session import ClassSession
 from broker.core.session.client import SessionClient
 from broker.core.session.detailed_publisher import DetailedPublisher
 from broker.core.session.publication import Publication, republish
@@ -29,19 +30,17 @@ MakeConfirms = Callable[[Channel, Connection, Vhost, ChannelPublishes], ChannelC
 QUEUES_PER_UNIT: Final = 8  # queues that a message enters in ten microseconds, the unit of the method budget
 
 
-class Resolver:
+class Resolver(ClassSession):
     """Look up rights, exchange and route of a publish, and cache them for the user, or for an MQTT client.
 
     Shapes: ``entries`` maps payloads to their entries; empty before the channel's first publish, and after `forget`.
     """
 
-    __slots__ = ("_cache", "_channel", "_session", "_vhost", "entries")
+    __slots__ = ("_cache", "entries")
 
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
+        super().__init__(channel, session, vhost)
         assert session.user is not None
-        self._channel = channel
-        self._session = session
-        self._vhost = vhost
         self._cache = vhost.publish_caches.of(session.user.name)
         self.entries: dict[bytes, PublishEntry] = {}
 
@@ -139,26 +138,23 @@ class Resolver:
         return target
 
 
-class Publisher:
+class Publisher(Resolver):
     """Publish for one channel: runs of messages here, all others with a detailed check."""
 
-    __slots__ = ("_channel", "_clock", "_connection", "_deadlines", "_detailed", "_number", "_numbers", "_resolver",
-                 "_session", "_share", "_store", "_vhost", "confirms", "tally", "wide")  # fmt: skip
+    __slots__ = ("_clock", "_connection", "_deadlines", "_detailed", "_number", "_numbers", "_share", "_store",
+                 "confirms", "tally", "wide")  # fmt: skip
 
     def __init__(
         self, channel: Channel, session: SessionClient, vhost: Vhost, confirms: MakeConfirms = ChannelConfirms
     ) -> None:
-        self._channel = channel
+        super().__init__(channel, session, vhost)
         self._number = channel.number
         self._connection = session.connection
-        self._session = session
-        self._vhost = vhost
         self._share = session.publish_share
         self._clock = vhost.ports.clock
         self._deadlines = vhost.ports.deadlines
         self._store: MessageStore = vhost.store
         self.wide = vhost.wide
-        self._resolver = Resolver(channel, session, vhost)
         self.tally = ChannelPublishes(vhost.tally.publishes_of(session.connection.protocol), vhost.tally.sizes)
         self.confirms = confirms(channel, session.connection, vhost, self.tally)
         self._numbers = self.confirms if self._store.refuses_later else None
@@ -186,7 +182,7 @@ class Publisher:
         persistent = facts.persistent
         numbers = self._numbers
         now_ms = self._clock.now_ms
-        entries = self._resolver.entries
+        entries = self.entries
         share = self._share
         credit = share.credit
         left = share.left if share.serial == credit.serial else share.begin()
@@ -210,8 +206,8 @@ class Publisher:
                 if entry is None or not entry.route.live:
                     if not payload.startswith(PUBLISH):
                         break
-                    entry = self._resolver.resolve(payload)
-                    entries = self._resolver.entries
+                    entry = self.resolve(payload)
+                    entries = self.entries
                     resolved = True
                 if entry.straight:
                     if headers[place] is not header:
@@ -256,9 +252,9 @@ class Publisher:
         Raises: ChannelError 403, 404, 406; ConnectionFault 501, 502, 540.
         """
         if not self.publish_run([payload], [header], [body], 0):
-            known = self._resolver.entries.get(payload)
+            known = self.entries.get(payload)
             resolved = known is None or not known.route.live
-            entry = self._resolver.resolve(payload) if known is None or resolved else known
+            entry = self.resolve(payload) if known is None or resolved else known
             self._publish_detailed(entry, payload, header, body, resolved=resolved)
 
     def _publish_detailed(
@@ -278,7 +274,7 @@ class Publisher:
             self.wide.when_entered(self._later(again))
         elif len(entry.queues) >= WIDE_QUEUES and resolved:  # finding them took this turn's time
             later = self._later(partial(self._publish_wide, entry, header, body))
-            self._deadlines.set(self, self._clock.now_ms, later)
+            self._deadlines.next_turn(self, later)
         else:
             detailed.publish(entry, header, body)
 
@@ -302,19 +298,15 @@ class Publisher:
         self._connection.hold()
         return partial(republish, self._session, self._number, publish)
 
-    def forget(self) -> None:
-        """Resolve all publishes again, because rights have changed or the channel has ended."""
-        self._resolver.forget()
-
     def leads_nowhere(self, payload: bytes) -> bool:
         """Return whether the messages of the last publish reach no queue."""
-        return (self._resolver.entries.get(payload) or self._resolver.resolve(payload)).nowhere
+        return (self.entries.get(payload) or self.resolve(payload)).nowhere
 
     def examine(self, payload: bytes, header: bytes, body: bytes) -> Publication:
         """Check a publish now, and return it for a later `send`. Raises: as `publish`."""
-        entry = self._resolver.entries.get(payload)
+        entry = self.entries.get(payload)
         if entry is None or not entry.route.live:
-            entry = self._resolver.resolve(payload)
+            entry = self.resolve(payload)
             self._pay(entry)
             if entry is self._vhost.publish_caches.nothing:
                 self._refuse(body)

@@ -18,6 +18,7 @@ from broker.core.auth.permissions import Kind
 from broker.core.names import refuse_default, refuse_reserved, strip_name
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import with_default_type
+from broker.core.session.class_session import ClassSession
 from broker.core.session.client import SessionClient
 from broker.core.topology.changes import binding_subject, queue_subject
 from broker.core.vhost import Vhost
@@ -29,17 +30,15 @@ PREFIX_ARGUMENT: Final = "x-name-prefix"
 PREFIX_MAX_BYTES: Final = 64
 
 
-class QueueSession:
+class QueueSession(ClassSession):
     """Declare, bind, purge and delete queues for one channel. Invariant: an empty queue name means `last_declared`
     (AMQP 0-9-1, queue.bind.queue), even if that queue was deleted.
     """
 
-    __slots__ = ("_channel", "_counted", "_generated", "_session", "_vhost", "last_declared")
+    __slots__ = ("_counted", "_generated", "last_declared")
 
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
-        self._channel = channel
-        self._session = session
-        self._vhost = vhost
+        super().__init__(channel, session, vhost)
         self.last_declared = ""
         self._generated = ""  # the name of a queue whose declaration is postponed
         self._counted: int | None = None  # the message count in the answer to a postponed deletion
@@ -77,9 +76,7 @@ class QueueSession:
         queue.before("declare", self._session)
         self.last_declared = queue.name
         self._generated = ""
-        if not method.nowait:
-            answer = QueueDeclareOk(queue.name, *queue.counts())
-            self._vhost.answers.send(self._channel, answer, queue_subject(queue.name))
+        self._answer(method, QueueDeclareOk(queue.name, *queue.counts()), queue_subject(queue.name))
 
     def _find_passively(self, name: str) -> Queue:
         self._session.check_any(self._vhost.queue_resource(name))
@@ -122,9 +119,7 @@ class QueueSession:
         """
         queue, exchange, key = self._ends(method)
         self._vhost.bindings.bind(queue, exchange, key, method.arguments, self._session)
-        if not method.nowait:
-            subject = binding_subject(exchange, "queue", queue, key)
-            self._vhost.answers.send(self._channel, commands.Queue.BindOk(), subject)
+        self._answer(method, commands.Queue.BindOk(), binding_subject(exchange, "queue", queue, key))
 
     def unbind(self, method: commands.Queue.Unbind) -> None:
         """Remove a binding; a missing one is not an error.
@@ -160,16 +155,15 @@ class QueueSession:
         queue = self._vhost.queues.seen(name, self._session)
         queue.before("purge", self._session)
         self._session.connection.hold()
-        queue.purge(partial(self._purged, queue, nowait=method.nowait))
+        queue.purge(partial(self._purged, queue, method))
 
-    def _purged(self, queue: Queue, count: int, *, nowait: bool) -> None:
+    def _purged(self, queue: Queue, method: commands.Queue.Purge, count: int) -> None:
         """Answer a purge."""
         self._session.connection.release()
         subject = queue_subject(queue.name)
         if count and queue.durable:
             self._vhost.answers.changed(subject)
-        if not nowait:
-            self._vhost.answers.send(self._channel, commands.Queue.PurgeOk(count), subject)
+        self._answer(method, commands.Queue.PurgeOk(count), subject)
 
     def delete(self, method: commands.Queue.Delete) -> None:
         """Delete a queue; a missing one is not an error. Its consumers on this channel are cancelled after the answer.

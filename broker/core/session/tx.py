@@ -20,6 +20,7 @@ from broker.core.queue.queue import Queue
 from broker.core.queue.rules import DROP_HEAD
 from broker.core.queue.unacked import SlotDelivery
 from broker.core.session.basic import BasicSession
+from broker.core.session.class_session import ClassSession
 from broker.core.session.client import SessionClient
 from broker.core.session.publication import Publication
 from broker.core.session.publisher import Publisher
@@ -32,26 +33,25 @@ PARTIAL: Final = "partial tx completion"
 Acknowledge = Callable[["list[SlotDelivery]"], None]
 
 
-class TxSession:
+class TxSession(ClassSession):
     """Keep the publishes and acknowledgements of a transactional channel until commit or rollback.
 
     It is a Confirmable of the committer, like a publisher: a commit is one numbered piece of work, answered when it is
     durable. Until then the connection is held, so that nothing overtakes the answer.
-    Units: ``kept_bytes`` is the memory of the transaction, ``limit_bytes`` its limit.
+    Units: ``kept_bytes`` is the memory of the transaction, ``limit_bytes`` its limit. Shapes: ``publications`` and
+        ``acknowledgements`` are kept for the commit.
     """
 
     def __init__(
         self, channel: Channel, session: SessionClient, vhost: Vhost, publisher: Publisher, basic: BasicSession
     ) -> None:
-        self._channel = channel
-        self._session = session
-        self._vhost = vhost
+        super().__init__(channel, session, vhost)
         self._publisher = publisher
         self._basic = basic
         self.limit_bytes = channel.connection.limits.tx_max_bytes
         self.kept_bytes = 0
-        self._publications: list[Publication] = []
-        self._acknowledgements: list[tuple[Acknowledge, list[SlotDelivery]]] = []
+        self.publications: list[Publication] = []
+        self.acknowledgements: list[tuple[Acknowledge, list[SlotDelivery]]] = []
         self._is_refused = False  # a full queue refused a message of the current commit, so nothing was done
         self.closed = False
         self.waiting = False
@@ -68,7 +68,7 @@ class TxSession:
             return
         publication = self._publisher.examine(payload, header, body)
         self._keep(OVERHEAD_BYTES + len(header) + len(body))
-        self._publications.append(publication)
+        self.publications.append(publication)
 
     def publish_run(self, _payloads: list[bytes], _headers: list[bytes], _bodies: list[bytes], start: int) -> int:
         """Accept no run, because `publish` keeps each message."""
@@ -86,7 +86,7 @@ class TxSession:
     def _set_aside(self, acknowledge: Acknowledge, tag: int, *, multiple: bool) -> None:
         deliveries = self._basic.unacked.set_aside(tag, multiple=multiple)
         self._keep(OVERHEAD_BYTES * sum([delivery.count for delivery in deliveries]))
-        self._acknowledgements.append((acknowledge, deliveries))
+        self.acknowledgements.append((acknowledge, deliveries))
 
     def _keep(self, size_bytes: int) -> None:
         """Count the kept bytes. Raises: ChannelError 406, RabbitMQ's code for a message that is too large."""
@@ -96,16 +96,6 @@ class TxSession:
                 406, f"transaction size {self.kept_bytes} is larger than configured max size {self.limit_bytes}"
             )
 
-    @property
-    def kept_publishes(self) -> int:
-        """The number of publishes kept for the commit."""
-        return len(self._publications)
-
-    @property
-    def kept_acknowledgements(self) -> int:
-        """The number of acknowledgements kept for the commit."""
-        return len(self._acknowledgements)
-
     # -- the methods --------------------------------------------------------------------------------------------------
 
     def commit(self) -> None:
@@ -114,11 +104,11 @@ class TxSession:
         Raises: ChannelError 406 when an alarm refuses publishes, or a queue that rejects them has no room; the
             transaction then has no effect, whereas RabbitMQ performs the rest. Postponed while a queue must be asked.
         """
-        if self._publications and self._vhost.refusal:
+        if self.publications and self._vhost.refusal:
             raise ChannelError(406, self._vhost.refusal)
         sweep = self._vhost.sweep
         if sweep.pending:  # policies that changed after the publishes
-            for publication in self._publications:
+            for publication in self.publications:
                 sweep.update_rules(publication.queues)
         missing = self._on_disk()
         if missing is not None:
@@ -126,20 +116,20 @@ class TxSession:
             self._channel.connection.hold()
             self._vhost.ports.read(*missing, self._commit_again)
             return
-        for publication in self._publications:
+        for publication in self.publications:
             publication.renew(self._vhost.producers)
         if not self._fits():
             raise ChannelError(406, PARTIAL)
         store = self._vhost.store
         progress = store.progress
-        numbered = any(publication.producer is not None for publication in self._publications)
+        numbered = any(publication.producer is not None for publication in self.publications)
         store.note_origin((self, self.published + 1))
         self._basic.unacked.drop_aside()
         try:
             with store.transaction():
-                for publication in self._publications:
+                for publication in self.publications:
                     self._publisher.detailed.send(publication, admitted=True)
-                for acknowledge, deliveries in self._acknowledgements:
+                for acknowledge, deliveries in self.acknowledgements:
                     acknowledge(deliveries)
                 settled = self._vhost.ports.settled
                 while settled:  # inside the transaction, not at the end of the turn
@@ -187,8 +177,8 @@ class TxSession:
             self._channel.send(commands.Tx.CommitOk())
 
     def _forget(self) -> None:
-        self._publications = []
-        self._acknowledgements = []
+        self.publications = []
+        self.acknowledgements = []
         self.kept_bytes = 0
         self._basic.unacked.put_back()
 
@@ -210,7 +200,7 @@ class TxSession:
 
     def _on_disk(self) -> tuple[Level, Slot] | None:
         """Return a slot that must be read first, because one of its messages will be dead-lettered."""
-        for acknowledge, deliveries in self._acknowledgements:
+        for acknowledge, deliveries in self.acknowledgements:
             if acknowledge == self._basic.settle:
                 continue
             for delivery in deliveries:
@@ -222,7 +212,7 @@ class TxSession:
     def _fits(self) -> bool:
         """Return whether every queue that rejects publishes has room for its part of the messages."""
         wanted: dict[Queue, list[int]] = {}
-        for publication in self._publications:
+        for publication in self.publications:
             for queue in () if publication.used else publication.queues:
                 rules = queue.rules
                 if rules.limited and rules.overflow != DROP_HEAD and not queue.deleted:

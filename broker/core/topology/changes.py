@@ -6,9 +6,11 @@ bindings. Applying a change twice has no further effect: a checkpoint and the lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from broker.core.arguments import from_json, to_json
+from mypy_extensions import mypyc_attr
+
+from broker.core.arguments import read_typed, typed_table
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import QueueDeclaration
 from broker.core.queue.rules import queue_rules
@@ -19,8 +21,12 @@ Subject = tuple[str, ...]
 """The subject of a change: its kind and its names."""
 
 
-class Journal(Protocol):
-    """Decides changes."""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Journal:
+    """Decide changes. That of a standalone broker records durable ones, and needs no agreement."""
+
+    def __init__(self, record: Callable[[Change], None] = lambda _change: None) -> None:
+        self._record = record
 
     def decide(self, change: Change, *, durable: bool = True, owner: object | None = None) -> None:
         """Decide a change, which the caller applies in memory as soon as this returns.
@@ -28,26 +34,13 @@ class Journal(Protocol):
         Shapes: `owner` is the connection to which an exclusive queue belongs, for a change of that queue.
         Raises: Postponed while others have to decide it; the caller has then changed nothing, and runs again.
         """
+        if durable:
+            self._record(change)
 
     def retire(self, change: Change, *, durable: bool) -> bool:
         """Decide to delete an unused queue, for which no method waits. Return whether the caller deletes it at once. In
         a cluster all nodes delete it later, unless it is used elsewhere.
         """
-
-
-class LocalJournal:
-    """The journal of a standalone broker, which records durable changes and needs no agreement."""
-
-    def __init__(self, record: Callable[[Change], None]) -> None:
-        self._record = record
-
-    def decide(self, change: Change, *, durable: bool = True, owner: object | None = None) -> None:
-        """Record a durable change."""
-        if durable:
-            self._record(change)
-
-    def retire(self, change: Change, *, durable: bool) -> bool:
-        """Record a durable change, and return True: the queue is deleted at once."""
         self.decide(change, durable=durable)
         return True
 
@@ -60,18 +53,13 @@ def exchange_declared(exchange: Exchange) -> Change:
         "type": exchange.type,
         "auto_delete": exchange.auto_delete,
         "internal": exchange.internal,
-        "arguments": arguments_to_json(exchange.arguments),
+        "arguments": typed_table(exchange.arguments),
     }
 
 
 def exchange_deleted(exchange: Exchange) -> Change:
     """Return the change that deletes an exchange with its bindings."""
     return {"change": "exchange_deleted", "name": exchange.name}
-
-
-def queue_declared(queue: Queue) -> Change:
-    """Return the change that creates a queue."""
-    return new_queue(queue.declaration)
 
 
 def new_queue(declaration: QueueDeclaration) -> Change:
@@ -83,7 +71,7 @@ def new_queue(declaration: QueueDeclaration) -> Change:
         "name": declaration.name,
         "number": declaration.number,
         "auto_delete": declaration.auto_delete,
-        "arguments": arguments_to_json(declaration.arguments),
+        "arguments": typed_table(declaration.arguments),
     }
     return {**change, "recovered": True} if declaration.recovered else change
 
@@ -132,16 +120,6 @@ def binding_subject(exchange: str, kind: str, destination: str, key: str) -> Sub
     return ("binding", exchange, kind, destination, key)
 
 
-def arguments_to_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an argument table as JSON that keeps the types."""
-    return {key: to_json(value) for key, value in arguments.items()}
-
-
-def arguments_from_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the argument table that `arguments_to_json` encoded."""
-    return {key: from_json(value) for key, value in arguments.items()}
-
-
 def _binding(
     change: str, destination: Queue | Exchange, exchange: Exchange, key: str, arguments: Mapping[str, Any]
 ) -> Change:
@@ -153,7 +131,7 @@ def _binding(
         }  # the number distinguishes it from a later queue of the same name
     else:
         to = {"destination": destination.name}
-    table = arguments_to_json(arguments) if arguments else {}
+    table = typed_table(arguments) if arguments else {}
     return {"change": change, "exchange": exchange.name, **to, "key": key, "arguments": table}
 
 
@@ -163,7 +141,7 @@ def deleted_numbers(changes: Iterable[Change]) -> set[int]:
     deleted: set[int] = set()
     for change in changes:
         if change["change"] == "queue_declared":
-            levels[change["number"]] = queue_rules(arguments_from_json(change["arguments"])).max_priority + 1
+            levels[change["number"]] = queue_rules(read_typed(change["arguments"])).max_priority + 1
         elif change["change"] == "queue_deleted":
             number = change["number"]
             deleted.update(range(number, number + levels.get(number, 1)))

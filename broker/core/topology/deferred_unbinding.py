@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from broker.core.deadlines import Clock, Deadlines
+from broker.core.deadlines import Deadlines
 from broker.routing.bundle import Bundle
 from broker.routing.exchange import Exchange
 
@@ -25,8 +25,7 @@ class DeferredUnbinding:
     Cost: each binding takes one unit of the turn's share, and at most a chunk of them is removed in one turn.
     """
 
-    def __init__(self, clock: Clock, deadlines: Deadlines) -> None:
-        self._clock = clock
+    def __init__(self, deadlines: Deadlines) -> None:
         self._deadlines = deadlines
         self._bundles: deque[Bundle[Exchange]] = deque()
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()  # each with the bundles to remove first
@@ -89,4 +88,4 @@ class DeferredUnbinding:
 
     def _wait(self) -> None:
         if self._bundles:
-            self._deadlines.set(self, self._clock.now_ms, self.turn)
+            self._deadlines.next_turn(self, self.turn)

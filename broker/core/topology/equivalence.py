@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from broker.amqp.errors import ChannelError
-from broker.core.arguments import amqp_type, queue_type, text, type_class
+from broker.core.arguments import amqp_type, text, type_class
 from broker.core.names import Resource
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import compared_arguments
+from broker.core.queue.rules import queue_type
 from broker.routing.exchange import Exchange
 
 # RabbitMQ compares the first one, and no argument of its plugins' types; the others are SlotMQ's own.

@@ -43,14 +43,6 @@ from broker.routing.router import Router
 UNLIMITED: Final = PatternLimits(hashes=sys.maxsize, words=sys.maxsize)
 
 
-class ExchangeHooks:
-    """An observer of declared and deleted exchanges."""
-
-    def __init__(self, declared: Callable[[Exchange], None], deleted: Callable[[Exchange], None]) -> None:
-        self.declared = declared
-        self.deleted = deleted
-
-
 class Exchanges(dict[str, Exchange]):
     """Hold the exchanges by name, including the predeclared ones, and the router over them.
 
@@ -66,7 +58,8 @@ class Exchanges(dict[str, Exchange]):
         sweep: PolicySweep,
         journal: Journal,
         limits: VhostLimits,
-        hooks: ExchangeHooks,
+        on_declared: Callable[[Exchange], None],
+        on_deleted: Callable[[Exchange], None],
         *,
         cache_limits: CacheLimits | None = None,
         topic_index: str = AUTO,
@@ -78,7 +71,7 @@ class Exchanges(dict[str, Exchange]):
         self._sweep = sweep
         self._journal = journal
         self._limits = limits
-        self._hooks = hooks
+        self._on_declared, self._on_deleted = on_declared, on_deleted
         self._cache_limits = cache_limits
         self._topic_index = topic_index
         self.router = Router(self.get, cache_limits=cache_limits)
@@ -103,7 +96,7 @@ class Exchanges(dict[str, Exchange]):
         self.clear()
         self.default = DefaultExchange(lambda _name: None)
         self.router.end()
-        self._hooks = ExchangeHooks(lambda _exchange: None, lambda _exchange: None)
+        self._on_declared = self._on_deleted = lambda _exchange: None
 
     def find(self, name: str) -> Exchange:
         """Return an exchange. Raises: 404."""
@@ -157,7 +150,7 @@ class Exchanges(dict[str, Exchange]):
             self._limits.check_alone(resource, f"exchange type '{type}'")
         self._journal.decide(changes.exchange_declared(exchange), durable=durable)
         self._enter(exchange)
-        self._hooks.declared(exchange)
+        self._on_declared(exchange)
         return exchange
 
     def add(self, name: str, type: str, **properties: Any) -> Exchange:
@@ -235,7 +228,7 @@ class Exchanges(dict[str, Exchange]):
         sources = self._live.end_of_exchange(exchange)
         for watch in self._live.watches:
             watch.deleted(exchange)
-        self._hooks.deleted(exchange)
+        self._on_deleted(exchange)
         self.router.exchange_changed(exchange.name)
         return sources
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from broker.core.deadlines import Clock, Deadlines
+from broker.core.deadlines import Deadlines
 from broker.core.queue.queue import Queue
 from broker.core.topology.deferred_unbinding import DeferredUnbinding
 from broker.routing.bundle import Bundle
@@ -39,9 +39,9 @@ class LiveBindings:
         ``deferred``. ``watches`` are notified of each change.
     """
 
-    def __init__(self, clock: Clock, deadlines: Deadlines) -> None:
+    def __init__(self, deadlines: Deadlines) -> None:
         self.count = 0
-        self.deferred = DeferredUnbinding(clock, deadlines)
+        self.deferred = DeferredUnbinding(deadlines)
         self.watches: list[TopologyWatch] = []
 
     def watch_with(self, watch: TopologyWatch) -> None:

@@ -15,7 +15,7 @@ from broker.core.names import Resource
 from broker.core.policy.policy import Policies
 from broker.core.policy.policy_sweep import PolicySweep
 from broker.core.postponed import carry_out
-from broker.core.queue.kinds import OverlayQueue, TapQueue, holding_name, overlay_arguments, overlay_queue_name
+from broker.core.queue.kinds import OverlayQueue, TapQueue, overlay_arguments, overlay_queue_name
 from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
@@ -111,10 +111,6 @@ class Queues(dict[str, Queue]):
         """The connections that have exclusive queues."""
         return list(self._owned)
 
-    def owned_by(self, owner: object) -> Sequence[Queue]:
-        """Return the exclusive queues of a connection."""
-        return tuple(self._owned.get(owner, {}).values())
-
     def declare(
         self,
         name: str,
@@ -176,26 +172,17 @@ class Queues(dict[str, Queue]):
         self._exchanges.default.touch(name)
         return queue
 
-    def add_holding(self, exchange: str, *, durable: bool) -> Queue:
-        """Return the holding queue of an x-delayed-message exchange, creating and journaling it if necessary."""
-        name = holding_name(exchange)
-        queue = self.get(name)
-        return self._add_own(QueueDeclaration(name, self.next_number, durable=durable)) if queue is None else queue
-
-    def add_memory(self, name: str, arguments: dict[str, Any], *, durable: bool) -> Queue:
-        """Return the memory of an exchange, creating and journaling it if necessary."""
+    def own(self, name: str, *, durable: bool = True, arguments: dict[str, Any] | None = None) -> Queue:
+        """Return an internal queue, creating and journaling it if necessary."""
         queue = self.get(name)
         if queue is None:
-            queue = self._add_own(QueueDeclaration(name, self.next_number, durable=durable, arguments=arguments))
+            declaration = QueueDeclaration(name, self.next_number, durable=durable, arguments=arguments or {})
+            queue = self._add_own(declaration)
         return queue
 
     def add_level(self, exchange: str, first_number: int = 1) -> OverlayQueue:
         """Return the stream queue of an overlay exchange, creating and journaling it if necessary."""
-        name = overlay_queue_name(exchange)
-        queue = self.get(name)
-        if queue is None:
-            arguments = overlay_arguments(first_number)
-            queue = self._add_own(QueueDeclaration(name, self.next_number, arguments=arguments))
+        queue = self.own(overlay_queue_name(exchange), arguments=overlay_arguments(first_number))
         assert isinstance(queue, OverlayQueue)
         return queue
 
@@ -297,7 +284,7 @@ class Queues(dict[str, Queue]):
 
     def owner_gone(self, owner: object, done: Callable[[], None] = lambda: None) -> None:
         """Delete the exclusive queues of a connection that ended, and call `done` when all are deleted."""
-        self.drop_all(self.owned_by(owner), done)
+        self.drop_all(tuple(self._owned.get(owner, {}).values()), done)
 
     def drop_all(self, queues: Sequence[Queue], done: Callable[[], None]) -> None:
         """Delete queues, whatever their owner, and call `done` when all are deleted; no client waits for this."""

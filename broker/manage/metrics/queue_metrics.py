@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from broker.administration.administration import Administration
-from broker.core.arguments import queue_type
 from broker.core.message.message import Message
 from broker.core.queue.queue import Queue
+from broker.core.queue.rules import queue_type
 from broker.core.statistics.vhost_tally import MessageCounts
 from broker.core.vhost import Vhost
 from broker.manage.metrics.metric import DELIVERIES, Family, Labels, Reading, counter, gauge, message_counters

@@ -7,33 +7,23 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from itertools import count
 from typing import Any, Final, cast
 
 from broker.figures.numerals import rate_text
 from broker.perf import flags, wire
-from broker.perf.crew import Interruption
+from broker.perf.conductor import Stage, stage
 from broker.perf.faults import BrokenStream, Fault, Refusal, Stalled
 from broker.perf.histogram import Histogram
-from broker.perf.machine import ProcessTree, Stopwatch, TreeUsage, make_room
-from broker.perf.outcome import cost_figures, document, generator, time_figures, used
-from broker.perf.peer import (
-    CALL_LIMIT_S,
-    Address,
-    Ask,
-    PeerConnection,
-    Script,
-    answers,
-    closing,
-    next_frame,
-    opening,
-)
+from broker.perf.machine import Stopwatch, make_room
+from broker.perf.outcome import RunOutcome, cost_figures, time_figures
+from broker.perf.peer import CALL_LIMIT_S, Address, Ask, Script, answers, closing, next_frame, opening
 from broker.perf.progress import RunProgress
 from broker.perf.result import Figure, Result
 from broker.perf.scenarios import SCENARIOS
+from broker.perf.topology import RunTopology
 
 KINDS: Final = ("connections", "channels", "queues", "bindings", "consumers")  # of objects that churn
 _EXCHANGE: Final = "amq.topic"
@@ -134,46 +124,53 @@ class ScriptedRun:
     Invariant: `fault` is the first fault of any conversation, None without one; `lost` counts those that had one.
     """
 
-    def __init__(
-        self,
-        options: argparse.Namespace,
-        progress: RunProgress,
-        interruption: Interruption,
-        sockets: int,
-        heartbeat_s: float = 0,
-    ) -> None:
-        """Connect to the broker and read the usage of its process; `sockets` is the number that the run needs.
-
-        Raises: Fault, OSError for a broker that refuses a first connection, or a process that does not exist.
-        """
-        make_room(sockets + 1)
-        self.options = options
-        self.progress = progress
-        self.interruption = interruption
-        self.address: Address = options.uri
+    def __init__(self, stage: Stage, heartbeat_s: float = 0) -> None:
+        stage.control.close()  # the broker's limit and memory are for the connections that the run counts
+        self.stage = stage
+        self.options = stage.options
+        self.address: Address = stage.options.uri
         self.open: set[Conversation] = set()
         self.fault: Fault | None = None
         self.lost = 0
         self._heartbeat_s = heartbeat_s
-        first = PeerConnection(self.address, 1)
-        self._product = first.product
-        first.close()
-        self._tree = ProcessTree(options.pid) if options.pid else None
-        self._outset = self.usage()
-        if self._tree is not None:
-            if self._outset is None or not self._outset.rss_bytes:
-                raise Fault(f"no process {options.pid} on this machine")
-            self._tree.reset_peak()
-        self._watch = Stopwatch()
+        if stage.processes:
+            stage.processes.reset_peak()
+        self._outset, self._watch = stage.usage(), Stopwatch()
 
     @property
     def stopping(self) -> bool:
         """Whether nothing further may begin, after a fault or Ctrl-C."""
-        return self.fault is not None or self.interruption.asked
+        return self.fault is not None or self.stage.interruption.asked
 
-    def usage(self) -> TreeUsage | None:
-        """Return what the broker has used so far, None if its process is unknown."""
-        return self._tree.usage() if self._tree else None
+    async def each(
+        self,
+        works: Iterable[Callable[[], Awaitable[object]]],
+        total: int | None,
+        *,
+        stage: str = "",
+        per_s: float | None = None,
+        until_s: float = math.inf,
+        last: bool = False,
+    ) -> None:
+        """Repeat each of these works, one beside the other, `total` times in all; None for no limit.
+
+        A fault, Ctrl-C or the time `until_s` stops further work, unless it is the `last`.
+        """
+        began_s, ends = time.monotonic(), count(1)
+        numbers = count() if total is None else iter(range(total))
+
+        async def repeat(work: Callable[[], Awaitable[object]]) -> None:
+            for number in numbers:
+                due_s = began_s + number / per_s if per_s else 0.0
+                while (early_s := due_s - time.monotonic()) > 0 and not self.stopping:  # noqa: ASYNC110  Ctrl-C is a flag
+                    await asyncio.sleep(min(_TURN_S, early_s))
+                if (self.stopping or time.monotonic() >= until_s) and not last:
+                    return
+                await work()
+                if stage:
+                    self.stage.progress.share(stage, next(ends), total or 0)
+
+        await asyncio.gather(*map(repeat, works))
 
     async def dial(self, script: Script) -> Conversation | None:
         """Return a new conversation that has followed `script`; None, with the fault, if it could not."""
@@ -189,19 +186,14 @@ class ScriptedRun:
         self.open.add(talk)
         return talk if await talk.follow(script) else None
 
-    def result(self, figures: Mapping[str, Figure], failures: Iterable[str], busy_share: float) -> Result:
+    def result(self, figures: dict[str, Figure], failures: list[str], busy_share: float) -> Result:
         """Return the result document, after closing what is still open."""
         for talk in list(self.open):
             talk.end()
-        return document(
-            self.options,
-            self._product,
-            self._watch.seconds(),
-            generator=generator(self._watch.cpu_s(), busy_share),
-            process=used(self._outset, self.usage(), 0),
-            figures=dict(figures),
-            failures=tuple(failures),
-        )
+        outcome, watch = RunOutcome(self.stage.progress, self.options.interval), self._watch
+        outcome.seconds, outcome.cpu_s, outcome.busy_share = watch.seconds(), watch.cpu_s(), busy_share
+        outcome.before, outcome.after, outcome.failures = self._outset, self.stage.usage(), failures
+        return self.stage.result(outcome, figures)
 
     def _forget(self, talk: Conversation) -> None:
         self.open.discard(talk)
@@ -228,8 +220,9 @@ def add_connections(commands: Any) -> None:
 
 def run_connections(options: argparse.Namespace, progress: RunProgress) -> Result:
     """Open, hold and close the connections. Raises: Fault, OSError if no connection could be opened."""
-    with Interruption() as interruption:
-        return asyncio.run(Gathering(options, progress, interruption, options.connections, options.heartbeat).run())
+    make_room(options.connections + 1)
+    with stage(options, RunTopology(()), progress) as here:
+        return asyncio.run(Gathering(here, options.heartbeat).run())
 
 
 class Gathering(ScriptedRun):
@@ -240,18 +233,20 @@ class Gathering(ScriptedRun):
 
     async def run(self) -> Result:
         """Return the result. Raises: Fault if no connection could be opened."""
-        options = self.options
-        opens, closes = Histogram(), Histogram()
-        before, watch = self.usage(), Stopwatch()
-        await self._each("opening", options.connections, lambda: self._open(opens), per_s=options.rate)
+        options, opens, closes = self.options, Histogram(), Histogram()
+        wanted = options.connections
+        before, watch = self.stage.usage(), Stopwatch()
+        opening_all = [partial(self._open, opens)] * options.at_once
+        await self.each(opening_all, wanted, stage="opening", per_s=options.rate)
         open_s, busy_share = watch.seconds(), watch.busy_share()
-        opened, after_open = opens.count, self.usage()
+        opened, after_open = opens.count, self.stage.usage()
         if not opened and self.fault is not None:
             raise self.fault
         await self._hold()
-        held, after_hold = len(self.open), self.usage()
+        held, after_hold = len(self.open), self.stage.usage()
         watch, talks = Stopwatch(), list(self.open)
-        await self._each("closing", held, lambda: self._close(talks.pop(), closes), last=True)
+        closing_all = [lambda: talks.pop().follow(timed(closes, closing()))] * options.at_once
+        await self.each(closing_all, held, stage="closing", last=True)
         figures = {
             "opens": Figure(opened / open_s, "per_s"),
             **time_figures("open", opens),
@@ -263,59 +258,24 @@ class Gathering(ScriptedRun):
             "opened": Figure(opened, "connections"),
             "held": Figure(held, "connections"),
         }
-        return self.result(figures, self._failures(opened), busy_share)
+        failures = [] if opened == wanted else [f"stopped by Ctrl-C after {opened:,} of {wanted:,} connections"]
+        if self.fault is not None:
+            failures = [f"{opened:,} of {wanted:,} connections opened, {self.lost:,} refused or lost: {self.fault}"]
+        return self.result(figures, failures, busy_share)
 
     async def _open(self, times: Histogram) -> None:
         begun_ns = time.monotonic_ns()
         if await self.dial(opening(self.address, self.options.heartbeat, range(1, self.options.channels + 1))):
             times.record(time.monotonic_ns() - begun_ns)
 
-    async def _close(self, talk: Conversation, times: Histogram) -> None:
-        begun_ns = time.monotonic_ns()
-        if await talk.follow(closing()):
-            times.record(time.monotonic_ns() - begun_ns)
-
     async def _hold(self) -> None:
         now_s = time.monotonic()
         until_s, tell_s = now_s + self.options.hold, now_s + self.options.interval
-        while (now_s := time.monotonic()) < until_s and not self.interruption.asked and self.open:
+        while (now_s := time.monotonic()) < until_s and not self.stage.interruption.asked and self.open:
             await asyncio.sleep(min(_TURN_S, until_s - now_s))
             if now_s >= tell_s:
                 tell_s += self.options.interval
-                self.progress.show(f"holding {len(self.open):,} connections  {until_s - now_s:.0f} s to go")
-
-    async def _each(
-        self,
-        stage: str,
-        total: int,
-        work: Callable[[], Awaitable[None]],
-        *,
-        per_s: float | None = None,
-        last: bool = False,
-    ) -> None:
-        """Do some work `total` times, a limited number at a time.
-
-        A fault or Ctrl-C stops further work, unless it is the `last`.
-        """
-        began_s, numbers, ends = time.monotonic(), iter(range(total)), count(1)
-
-        async def worker() -> None:
-            for number in numbers:
-                due_s = began_s + number / per_s if per_s else 0.0
-                while (early_s := due_s - time.monotonic()) > 0 and not self.stopping:  # noqa: ASYNC110  Ctrl-C is a flag
-                    await asyncio.sleep(min(_TURN_S, early_s))
-                if self.stopping and not last:
-                    return
-                await work()
-                self.progress.share(stage, next(ends), total)
-
-        await asyncio.gather(*(worker() for _ in range(min(total, self.options.at_once))))
-
-    def _failures(self, opened: int) -> list[str]:
-        wanted = self.options.connections
-        if self.fault is None:
-            return [f"stopped by Ctrl-C after {opened:,} of {wanted:,} connections"] if opened < wanted else []
-        return [f"{opened:,} of {wanted:,} connections opened, {self.lost:,} refused or lost: {self.fault}"]
+                self.stage.progress.show(f"holding {len(self.open):,} connections  {until_s - now_s:.0f} s to go")
 
 
 def add_churn(commands: Any) -> None:
@@ -331,8 +291,9 @@ def add_churn(commands: Any) -> None:
 
 def run_churn(options: argparse.Namespace, progress: RunProgress) -> Result:
     """Create and delete until the time is over. Raises: Fault, OSError if not even one object could be created."""
-    with Interruption() as interruption:
-        return asyncio.run(Churn(options, progress, interruption, options.workers).run())
+    make_room(options.workers + 1)
+    with stage(options, RunTopology(()), progress) as here:
+        return asyncio.run(Churn(here).run())
 
 
 class Churn(ScriptedRun):
@@ -340,82 +301,53 @@ class Churn(ScriptedRun):
 
     async def run(self) -> Result:
         """Return the result. Raises: Fault if not even the first object could be created."""
-        kind, quota = self.options.kind, CycleQuota(self.options.cycles, lambda: self.stopping)
-        workers = [CycleWorker(kind, self.address, self.options.durable) for _ in range(self.options.workers)]
-        talks: list[Conversation | None] = [None] * len(workers)
+        options, made, undone = self.options, Histogram(), Histogram()
+        kind, numbers = options.kind, range(options.workers)
+        workers = [CycleWorker(kind, self.address, options.durable, made, undone) for _ in numbers]
+        talks: list[Conversation | None] = [None for _ in numbers]
         if kind != "connections":
             talks = await asyncio.gather(*(self.dial(worker.begin()) for worker in workers))
-        before, watch = self.usage(), Stopwatch()
-        quota.until_s = time.monotonic() + (flags.seconds_of(self.options) or math.inf)
+        pairs = list(zip(workers, talks, strict=True))
+        before, watch = self.stage.usage(), Stopwatch()
+        until_s = time.monotonic() + (flags.seconds_of(options) or math.inf)
         async with asyncio.TaskGroup() as group:
-            telling = group.create_task(self._tell(quota))
-            await asyncio.gather(*(self._churn(*pair, quota) for pair in zip(workers, talks, strict=True)))
-            took_s, busy_share, after = watch.seconds(), watch.busy_share(), self.usage()
+            telling = group.create_task(self._tell(undone))
+            await self.each([partial(self._cycle, *pair) for pair in pairs], options.cycles, until_s=until_s)
+            took_s, busy_share, after = watch.seconds(), watch.busy_share(), self.stage.usage()
             telling.cancel()
-        held = [(talk, worker) for talk, worker in zip(talks, workers, strict=True) if talk is not None]
-        await asyncio.gather(*(talk.follow(worker.end()) for talk, worker in held if talk in self.open))
-        if not quota.cycles and self.fault is not None:
+        await asyncio.gather(*(talk.follow(worker.end()) for worker, talk in pairs if talk in self.open))
+        cycles = undone.count
+        if not cycles and self.fault is not None:
             raise self.fault
         figures = {
-            "cycles_per_second": Figure(quota.cycles / took_s, "per_s"),
-            **time_figures("make", quota.made),
-            **time_figures("undo", quota.undone),
-            **cost_figures(before, after, quota.cycles, cpu="broker_cpu_per_cycle"),
-            "cycles": Figure(quota.cycles, kind),
+            "cycles_per_second": Figure(cycles / took_s, "per_s"),
+            **time_figures("make", made),
+            **time_figures("undo", undone),
+            **cost_figures(before, after, cycles, cpu="broker_cpu_per_cycle"),
+            "cycles": Figure(cycles, kind),
         }
-        failures = [] if self.fault is None else [f"after {quota.cycles:,} cycles: {self.fault}"]
+        failures = [] if self.fault is None else [f"after {cycles:,} cycles: {self.fault}"]
         return self.result(figures, failures, busy_share)
 
-    async def _churn(self, worker: CycleWorker, talk: Conversation | None, quota: CycleQuota) -> None:
-        """Repeat a worker's cycle, one of connections on a new connection each time."""
-        while quota.take():
-            cycle = quota.cycle(*worker.pair())
-            await (talk.follow(cycle) if talk else self.dial(cycle))
+    async def _cycle(self, worker: CycleWorker, talk: Conversation | None) -> None:
+        """Run a worker's cycle, one of connections on a new connection each time."""
+        await (talk.follow(worker.cycle()) if talk else self.dial(worker.cycle()))
 
-    async def _tell(self, quota: CycleQuota) -> None:
+    async def _tell(self, undone: Histogram) -> None:
         while True:
-            cycles, begun_s = quota.cycles, time.monotonic()
+            cycles, begun_s = undone.count, time.monotonic()
             await asyncio.sleep(self.options.interval)
-            per_s = (quota.cycles - cycles) / (time.monotonic() - begun_s)
-            self.progress.show(f"{self.options.kind} made and undone  {quota.cycles:,}  {rate_text(per_s)}")
-
-
-@dataclass(slots=True)
-class CycleQuota:
-    """The cycles that may still begin, and the times of those that completed."""
-
-    left: int | None
-    stopping: Callable[[], bool]
-    until_s: float = math.inf
-    made: Histogram = field(default_factory=Histogram)
-    undone: Histogram = field(default_factory=Histogram)
-    cycles: int = 0
-
-    def take(self) -> bool:
-        """Return whether another cycle may begin, and count it."""
-        if self.stopping() or time.monotonic() >= self.until_s or self.left == 0:
-            return False
-        if self.left is not None:
-            self.left -= 1
-        return True
-
-    def cycle(self, make: Script, undo: Script) -> Script:
-        """Run both scripts and record their times."""
-        begun_ns = time.monotonic_ns()
-        yield from make
-        made_ns = time.monotonic_ns()
-        yield from undo
-        self.made.record(made_ns - begun_ns)
-        self.undone.record(time.monotonic_ns() - made_ns)
-        self.cycles += 1
+            per_s = (undone.count - cycles) / (time.monotonic() - begun_s)
+            self.stage.progress.show(f"{self.options.kind} made and undone  {undone.count:,}  {rate_text(per_s)}")
 
 
 class CycleWorker:
     """Creates and deletes one kind of object on a connection; any queue that it needs belongs to this worker alone."""
 
-    def __init__(self, kind: str, address: Address, durable: bool) -> None:
+    def __init__(self, kind: str, address: Address, durable: bool, made: Histogram, undone: Histogram) -> None:
         self._kind = kind
         self._address = address
+        self._times = made, undone
         self._queue = f"slotmq-perf-churn-{secrets.token_hex(8)}"
         self._declare: Ask = wire.queue_declare(1, self._queue, durable=durable), wire.QUEUE_DECLARE_OK
         self._delete: Ask = wire.queue_delete(1, self._queue), wire.QUEUE_DELETE_OK
@@ -433,7 +365,12 @@ class CycleWorker:
             yield self._delete
         yield from closing()
 
-    def pair(self) -> tuple[Script, Script]:
+    def cycle(self) -> Script:
+        """Create an object and delete it, and record both times."""
+        for times, script in zip(self._times, self._pair(), strict=True):
+            yield from timed(times, script)
+
+    def _pair(self) -> tuple[Script, Script]:
         """Return the scripts of one cycle, which create an object and delete it."""
         self._number += 1
         match self._kind:
@@ -452,6 +389,13 @@ class CycleWorker:
         cancel = wire.method(1, wire.BASIC_CANCEL, wire.short_string("churn") + b"\x00")
         made = wire.basic_consume(1, self._queue, "churn", auto_ack=True), wire.BASIC_CONSUME_OK
         return _said(made), _said((cancel, wire.BASIC_CANCEL_OK))
+
+
+def timed(times: Histogram, script: Script) -> Script:
+    """Run a script to its end, and record how long it took."""
+    begun_ns = time.monotonic_ns()
+    yield from script
+    times.record(time.monotonic_ns() - begun_ns)
 
 
 def _said(ask: Ask) -> Script:

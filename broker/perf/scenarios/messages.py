@@ -204,7 +204,8 @@ def _append(first: RunOutcome, second: RunOutcome) -> None:
     first.seconds += second.seconds
     first.deliver_s = second.deliver_s
     first.tallies |= second.tallies
-    first.done |= second.done
+    first.cpu_s += second.cpu_s
+    first.busy_share = max(first.busy_share, second.busy_share)
     first.due_times.merge(second.due_times)
     first.after = second.after
     first.failures += second.failures
@@ -276,9 +277,10 @@ class Pairs(Consumers):
 
     members: Sequence[PairSide]
 
-    def _limit(self, share: Share) -> int | None:
-        limits = [share.load.pace(number).messages for number in share.numbers]
-        return None if share.load.messages is None else sum(filter(None, limits))
+    def __init__(self, share: Share) -> None:
+        limits = [share.load.pace(number).messages or 0 for number in share.numbers]
+        deliveries = None if share.load.messages is None else sum(limits)
+        super().__init__(replace(share, load=replace(share.load, deliveries=deliveries)))
 
     def _connect(self, load: Load, number: int) -> Iterator[PairSide]:
         """Yield the sides of a pair, each connected to its queue."""

@@ -9,7 +9,7 @@ from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any, Final
 
 from broker.perf import flags
-from broker.perf.conductor import Conductor, process_tree
+from broker.perf.conductor import Conductor
 from broker.perf.crew import Interruption
 from broker.perf.faults import BadOptions
 from broker.perf.mqtt_wire import MQTT_PORTS, VERSIONS, MqttPeer, PacketScanner, publish
@@ -68,14 +68,13 @@ def run_mqtt(options: argparse.Namespace, progress: RunProgress) -> Result:
     """Run the scenario. Raises: BadOptions, Fault, RunFailed, OSError."""
     if not options.producers and (options.topic is None or not options.consumers):
         raise BadOptions("-x 0 receives what others publish: name the topic with -t, and subscribers with -y")
-    processes = process_tree(options)
     level, own = VERSIONS[options.protocol], own_name()
     first = MqttPeer(options.uri, own, level)
     first.close()
     if options.qos > first.qos_max:
         raise BadOptions(f"--qos {options.qos}: the broker has QoS {first.qos_max} at most")
     with Interruption() as interruption:
-        outcome = Conductor(_load(options, own, level), progress, interruption, processes).run()
+        outcome = Conductor(_load(options, own, level), progress, interruption, options.pid).run()
     figures = time_figures("from_send", outcome.sent_times) if options.rate else {}
     expected = outcome.tally.published * (1 if options.shared else options.consumers)
     lost = expected - outcome.tally.delivered

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from broker.cli.parser import BadUsage, add_command, add_switch, add_value
+from broker.cli.parser import BadUsage, add_command, add_list, add_switch, add_value
 from broker.pipeline.faults import (
     BAD_RECORDS,
     OK,
@@ -27,7 +27,7 @@ from broker.pipeline.faults import (
     faults_fail_the_job,
     restated,
 )
-from broker.pipeline.job import Progress, Summary, add_broker, add_lake, add_repeated, add_spark, carry_out, options_of
+from broker.pipeline.job import Progress, Summary, add_broker, add_lake, add_spark, carry_out, options_of
 from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.slot_copy import BadShare
@@ -40,8 +40,6 @@ from broker.pipeline.spark.tasks import run_tasks
 
 CURSOR: Final = "archive"
 CURSOR_MAX_BYTES: Final = 242  # a file's name has up to 255, and the archive's files add a suffix
-STARTS: Final = 3
-TOO_SLOW: Final = "Python worker failed to connect back"  # Spark waits 10 s, and no setting prolongs it
 BATCH_BYTES: Final = 1 << 30
 BATCH_SLOTS: Final = 10_000  # the driver and each task have a list of them
 
@@ -77,7 +75,7 @@ def add_archive(commands: Any) -> None:
     command = add_command(commands, "archive", "copy the messages of taps into a lake, each once")
     add_broker(command, "")
     add_lake(command, "the lake; created if missing")
-    add_repeated(command, "--tap", "T", "a tap or a glob; default all", dest="taps")
+    add_list(command, "--tap", "T", "a tap or a glob; default all", dest="taps")
     add_value(command, "--vhost", "V", "default all")
     add_value(command, "--cursor", "NAME", f"name of the archive and its cursors; default {CURSOR}", default=CURSOR)
     mode = command.add_mutually_exclusive_group()
@@ -179,10 +177,10 @@ def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progr
         if not options.follow:
             stream.prepareForTriggerAvailableNow()
         with _stopped_by_signal(stop, options.follow):
-            take = partial(run.take, stream, run.target(options.url or options.path or ""), partial(run_tasks, spark))
+            take = partial(run.take, stream, run.target(options.url), partial(run_tasks, spark))
             while not stop.is_set():
                 began_s = time.monotonic()
-                taken = _retried(take, progress)
+                taken = take()
                 totals = run.step()
                 progress.add(
                     slots=totals.slots - progress.slots, rows=totals.rows - progress.rows,
@@ -195,18 +193,6 @@ def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progr
                     break
     finally:
         stream.stop()
-
-
-def _retried(take: Callable[[], bool], progress: Progress) -> bool:
-    """Take the next batch; retry it if a busy machine was too slow to start its workers."""
-    for left in reversed(range(STARTS)):
-        try:
-            return take()
-        except Exception as error:
-            if TOO_SLOW not in str(error) or not left:
-                raise
-            progress.say("Spark gave up waiting for Python on this busy machine; retrying")
-    raise AssertionError
 
 
 @contextmanager

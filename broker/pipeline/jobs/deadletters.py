@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 
 from broker.amqp.deaths import PastDeath, death_of, revived
 from broker.amqp.wire import PROPERTIES_AT
-from broker.cli.parser import BadUsage, add_command, add_switch, add_value
+from broker.cli.parser import BadUsage, add_command, add_list, add_switch, add_value
 from broker.client.address import AmqpAddress, BadAddress
 from broker.pipeline.faults import BAD_RECORDS, OK, faults_fail_the_job, restated
 from broker.pipeline.formats import live_messages
@@ -25,7 +25,6 @@ from broker.pipeline.job import (
     Progress,
     Summary,
     add_broker,
-    add_repeated,
     add_spark,
     carry_out,
     options_of,
@@ -34,7 +33,8 @@ from broker.pipeline.job import (
 from broker.pipeline.selection import Selection, add_selection, selection_of
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.sink.property_columns import FRONT
-from broker.pipeline.sink.publishing import COLUMNS, Publishing, check_reachable, digest, publish_frame
+from broker.pipeline.sink.publishing import COLUMNS, check_reachable, digest, publish_frame
+from broker.pipeline.sink.rows import SinkOptions
 from broker.pipeline.source.options import given_options
 from broker.pipeline.source.schema import ARROW_SCHEMA, ddl_of
 
@@ -91,8 +91,8 @@ def add_deadletters(commands: Any) -> None:
         commands, "deadletters", "show why messages died, and publish those of a lake again where they came from"
     )
     add_broker(command, "; --queue names the queues")
-    add_repeated(command, "--reason", "R", "only this reason: rejected, expired, maxlen, delivery_limit")
-    add_repeated(command, "--died-in", "Q", "only messages that died in this queue")
+    add_list(command, "--reason", "R", "only this reason: rejected, expired, maxlen, delivery_limit")
+    add_list(command, "--died-in", "Q", "only messages that died in this queue")
     add_switch(command, "--replay", "publish those of --lake again; for a queue use slotmq requeue-dead-letters")
     add_value(command, "--to", "URL", "the broker to publish to: amqp://user:password@host:port/vhost")
     command.add_argument(
@@ -152,13 +152,12 @@ def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
         if options.to is None:
             return Summary(values, lines=tuple(lines_of(values)))
         progress.step("publishing")
-        folder = str(options.unroutable.absolute() / f"deadletters-{time.time_ns()}")
-        replayed = _replay(frame, options, folder)
-    refused, dropped = replayed["refused"], replayed["dropped"]
-    values |= {"published": replayed["published"] - refused - dropped, "refused": refused, "dropped": dropped}
-    if refused:
-        values["refused_rows"] = folder
-    told = f"{values['published']:,} replayed, {refused:,} refused, {dropped:,} dropped, as the broker had them"
+        folder = options.unroutable.absolute() / f"deadletters-{time.time_ns()}"
+        values |= _replay(frame, options, folder)
+    if refused := values["refused"]:
+        values["refused_rows"] = str(folder)
+    dropped = f"{values['dropped']:,} dropped, as the broker had them"
+    told = f"{values['published']:,} replayed, {refused:,} refused, {dropped}"
     return Summary(values, BAD_RECORDS if refused else OK, (*lines_of(values), told))
 
 
@@ -246,17 +245,14 @@ def revived_rows(wanted: Wanted, into: str) -> Callable[[Iterator[Any]], Iterato
     return task
 
 
-def _replay(frame: DataFrame, options: DeadLetterOptions, folder: str) -> dict[str, int]:
+def _replay(frame: DataFrame, options: DeadLetterOptions, folder: Path) -> dict[str, int]:
     assert options.to is not None and options.selection is not None, "who replays says where to and from which lake"
     ready = frame.select(*COLUMNS).mapInArrow(revived_rows(options.wanted, options.into), ddl_of(ARROW_SCHEMA, COLUMNS))
     named = {"selection": options.selection.to_json(), "to": str(options.to), "into": options.into}
     chosen = {"reasons": options.wanted.reasons, "died_in": options.wanted.died_in}
-    how = Publishing(
-        address=options.to,
-        options=PublisherOptions(producer=f"deadletters-{digest({**named, **chosen})}", rate=options.rate),
-        refused=folder,
-    )
-    return publish_frame(ready, how)
+    publisher = PublisherOptions(producer=f"deadletters-{digest({**named, **chosen})}", rate=options.rate)
+    done = publish_frame(ready, SinkOptions(options.to, publisher, bad_records=folder))
+    return {name: done[name] for name in ("published", "refused", "dropped")}
 
 
 def _group(row: dict[str, Any]) -> dict[str, Any]:

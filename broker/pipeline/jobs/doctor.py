@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import add_command, add_switch
+from broker.figures.numerals import size_text
 from broker.pipeline.faults import NO_JAVA, OK, USAGE, JobFailed
 from broker.pipeline.job import Progress, Summary, add_spark, carry_out, spark_of
 from broker.pipeline.spark import java
@@ -56,10 +57,12 @@ class Machine:
         """The problems that may occur although Spark starts."""
         found = []
         if self.memory_bytes is not None and self.memory_bytes < MEMORY_NEEDED_BYTES:
-            found.append(f"{gib(self.memory_bytes)} of memory is little: Spark wants {gib(MEMORY_NEEDED_BYTES)}")
+            found.append(
+                f"{size_text(self.memory_bytes)} of memory is little: Spark wants {size_text(MEMORY_NEEDED_BYTES)}"
+            )
         if self.temporary_bytes < SPACE_NEEDED_BYTES:
             found.append(
-                f"{gib(self.temporary_bytes)} is little for what Spark writes to {self.temporary}; "
+                f"{size_text(self.temporary_bytes)} is little for what Spark writes to {self.temporary}; "
                 "SPARK_LOCAL_DIRS names another place"
             )
         pandas = self.packages.get("pandas") or "0"
@@ -80,11 +83,6 @@ def look() -> Machine:
         temporary_bytes=shutil.disk_usage(temporary).free if Path(temporary).is_dir() else 0,
         shell=shutil.which("bash"),
     )
-
-
-def gib(size_bytes: int) -> str:
-    """Return a size as text."""
-    return f"{size_bytes / (1 << 30):.1f} GiB"
 
 
 def _available_bytes() -> int | None:
@@ -191,9 +189,9 @@ def _java_values(found: Search) -> dict[str, Any]:
 def _machine_lines(machine: Machine) -> Iterator[str]:
     yield f"python   {machine.python}, {machine.cores} cores"
     yield "packages " + ", ".join(f"{name} {found or 'missing'}" for name, found in machine.packages.items())
-    memory = "unknown" if machine.memory_bytes is None else f"{gib(machine.memory_bytes)} to be had"
+    memory = "unknown" if machine.memory_bytes is None else f"{size_text(machine.memory_bytes)} to be had"
     yield f"memory   {memory}"
-    yield f"space    {gib(machine.temporary_bytes)} in {machine.temporary}"
+    yield f"space    {size_text(machine.temporary_bytes)} in {machine.temporary}"
     if machine.shell is None:
         yield "shell    no bash, which Spark's launcher is written for"
     yield from (f"warning  {each}" for each in machine.warnings)

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from broker.cli.parser import BadUsage, add_command, add_value
+from broker.cli.parser import BadUsage, add_command, add_list, add_value
 from broker.pipeline.faults import OK, LakeRefused, restated
-from broker.pipeline.job import Progress, Summary, add_lake, add_output, add_repeated, carry_out, open_lake, options_of
+from broker.pipeline.job import Progress, Summary, add_lake, add_output, carry_out, open_lake, options_of
 from broker.pipeline.jobs.compact import KEEP_DAYS, add_keep, keep_hours
 from broker.pipeline.options import instant_ms, now_ms
 
@@ -36,8 +36,8 @@ def add_expire(commands: Any) -> None:
     command = add_command(commands, "expire", "delete messages from a lake, by age or routing key")
     add_lake(command, "the lake")
     add_value(command, "--older", "T", "messages of days (UTC) that ended before, such as 90d or 2026-11-20")
-    add_repeated(command, "--key", "K", "messages with this routing key; can be repeated", dest="keys")
-    add_repeated(command, "--queue", "Q", "only of this queue or tap", dest="queues")
+    add_list(command, "--key", "K", "messages with this routing key; can be repeated", dest="keys")
+    add_list(command, "--queue", "Q", "only of this queue or tap", dest="queues")
     add_value(command, "--vhost", "V", "only of this vhost")
     add_keep(command)
     add_output(command)

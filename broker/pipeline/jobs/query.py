@@ -18,7 +18,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
 
-from broker.cli.parser import BadUsage, add_command, add_switch, add_value
+from broker.cli.parser import BadUsage, add_command, add_list, add_switch, add_value
 from broker.cli.table import aligned, cell
 from broker.pipeline.faults import OK, USAGE, JobFailed, LakeRefused, SourceRefused, faults_fail_the_job, restated
 from broker.pipeline.job import (
@@ -26,7 +26,6 @@ from broker.pipeline.job import (
     Summary,
     add_broker,
     add_lake,
-    add_repeated,
     add_spark,
     carry_out,
     open_lake,
@@ -79,8 +78,8 @@ def add_query(commands: Any) -> None:
     )
     add_value(command, "--until", "T", "messages before this time")
     add_value(command, "--vhost", "V", "only this vhost, for live slots; default all")
-    add_repeated(command, "--tap", "T", "only this tap, for live slots; default all", dest="taps")
-    add_repeated(command, "--queue", "Q", "read what this queue holds now", dest="queues")
+    add_list(command, "--tap", "T", "only this tap, for live slots; default all", dest="taps")
+    add_list(command, "--queue", "Q", "read what this queue holds now", dest="queues")
     add_value(command, "--limit", "N", f"number of rows shown, 0 for all; default {LIMIT}", type=int, default=LIMIT)
     add_value(command, "--as-of", "N|T", "read the lake at a version of its table messages, or at a time")
     add_value(command, "--columns", "C,C", "for live slots, the columns that the SQL needs; default all")
@@ -142,7 +141,7 @@ def run_query(options: QueryOptions, progress: Progress) -> Summary:
             frame = spark.sql(options.sql)
             found = (frame.limit(options.limit + 1) if options.limit else frame).collect()
         except (AnalysisException, ParseException) as error:
-            raise JobFailed(reason(str(error))[0], USAGE) from None
+            raise JobFailed(reason(str(error)), USAGE) from None
     shown = found[: options.limit] if options.limit else found
     kinds = [field.dataType for field in frame.schema.fields]
     rows = [[plain(in_utc(value, kind)) for value, kind in zip(row, kinds, strict=True)] for row in shown]

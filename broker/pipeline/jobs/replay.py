@@ -7,8 +7,9 @@ import json
 import math
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC
 from pathlib import Path
 from typing import Any, Final
@@ -16,24 +17,17 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 
-from broker.cli.parser import BadUsage, add_command, add_switch, add_value, name_and_text
+from broker.cli.parser import BadUsage, add_command, add_list, add_switch, add_value, name_and_text
 from broker.client.address import AmqpAddress, BadAddress
 from broker.pipeline.faults import BAD_RECORDS, OK, JobRefused, restated
-from broker.pipeline.job import Progress, Summary, add_repeated, add_spark, carry_out, open_lake, options_of
+from broker.pipeline.job import Progress, Summary, add_spark, carry_out, open_lake, options_of
 from broker.pipeline.lake.place import Disk
 from broker.pipeline.routes.key_map import BadKeyMap, KeyMap, read_key_map
 from broker.pipeline.selection import Selection, add_selection, selection_of
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
-from broker.pipeline.sink.property_columns import PRODUCER_MAX_BYTES
-from broker.pipeline.sink.publishing import (
-    PROPERTY_NAMES,
-    HeaderChanges,
-    Publishing,
-    check_reachable,
-    digest,
-    publish_frame,
-)
-from broker.pipeline.sink.rows import WINDOW_MAX
+from broker.pipeline.sink.property_columns import PRODUCER_MAX_BYTES, PROPERTY_NAMES, HeaderChanges
+from broker.pipeline.sink.publishing import Pace, check_reachable, digest, publish_frame
+from broker.pipeline.sink.rows import WINDOW_MAX, SinkOptions
 
 NO_PRODUCER: Final = "none"
 STATES: Final = "_jobs"  # folders inside a lake
@@ -73,10 +67,10 @@ def add_replay(commands: Any) -> None:
     pace = command.add_mutually_exclusive_group()
     add_value(pace, "--rate", "N", "messages per second; default no limit", type=float, default=0.0)
     add_value(pace, "--speed", "F", "with the original timing, F times as fast", type=float, default=0.0)
-    add_repeated(command, "--map", "FILE|OLD=NEW", "new routing keys; in a.*=b.* the star keeps its word")
-    add_repeated(command, "--set-header", "N=V", "set a header to a text", type=name_and_text)
-    add_repeated(command, "--drop-header", "N", "leave out a header")
-    add_repeated(command, "--drop-property", "N", "leave out a property, such as user_id", choices=PROPERTY_NAMES)
+    add_list(command, "--map", "FILE|OLD=NEW", "new routing keys; in a.*=b.* the star keeps its word")
+    add_list(command, "--set-header", "N=V", "set a header to a text", type=name_and_text)
+    add_list(command, "--drop-header", "N", "leave out a header")
+    add_list(command, "--drop-property", "N", "leave out a property, such as user_id", choices=PROPERTY_NAMES)
     add_value(command, "--producer", "ID", "the producer's name, by which the broker recognises repeats", default="")
     add_value(command, "--window", "N", "at most N unconfirmed messages; default 1000", type=int, default=1000)
     add_switch(command, "--dry-run", "count, and publish nothing")
@@ -128,45 +122,33 @@ def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
     values: dict[str, Any] = {"messages": rows, "slots": len(slots), "to": str(options.to), "producer": producer}
     if options.dry_run:
         return _dry(options, frame, values)
-    how = Publishing(
-        address=options.to,
-        options=PublisherOptions(producer=producer if numbered else "", rate=options.rate, window=options.window),
-        refused=str(lake.place.work_folder / REFUSED / f"replay-{digest({'producer': producer})}"),
-        exchange=options.exchange,
-        changes=options.changes,
-        speed=options.speed,
-        first_us=min((slot.first_us for slot in slots), default=0),
-    )
+    refused_rows = lake.place.work_folder / REFUSED / f"replay-{digest({'producer': producer})}"
+    publisher = PublisherOptions(producer=producer if numbered else "", rate=options.rate, window=options.window)
+    sink = SinkOptions(options.to, publisher, bad_records=refused_rows, changes=options.changes)
+    if options.exchange is not None:
+        frame = frame.withColumn("exchange", F.lit(options.exchange))
     if state.done < 0:
-        shutil.rmtree(how.refused, ignore_errors=True)  # retries what an earlier run could not publish
+        shutil.rmtree(refused_rows, ignore_errors=True)  # retries what an earlier run could not publish
     steps = steps_of(slots, rate=options.rate, speed=options.speed, done=state.done)
-    values["skipped"] = rows - sum(step.rows for step in steps)
-    totals = _publish(frame, steps, replace(how, began_s=time.time()), options.key_map, state, progress)
-    refused, dropped, elapsed_s = totals["refused"], totals["dropped"], progress.elapsed_s
-    values |= {
-        **totals,
-        "published": totals["published"] - refused - dropped,  # the broker already had the dropped ones
-        "elapsed_s": round(elapsed_s, 3),
-        "rows_per_s": round(totals["published"] / elapsed_s) if elapsed_s > 0 else 0,
-        **({"refused_rows": how.refused} if refused else {}),
-    }
-    return Summary(values, BAD_RECORDS if refused else OK)
-
-
-def _publish(
-    frame: DataFrame, steps: list[Step], how: Publishing, key_map: KeyMap, state: ReplayState, progress: Progress
-) -> dict[str, int]:
-    totals = {"published": 0, "refused": 0, "dropped": 0, "bytes": 0}
+    planned = sum(step.rows for step in steps)
+    values["skipped"] = rows - planned
     progress.step("publishing")
+    first_us = min((slot.first_us for slot in slots), default=0)
+    pace = Pace(options.speed, first_us, began_s=time.time()) if options.speed else None
+    totals = Counter(published=0, refused=0, dropped=0, bytes=0)
     for step in steps:
         unsealed = F.coalesce(F.col("seal"), F.lit(0)) == 0
         part = frame.where(F.col("seal").between(step.first, step.last) if step.first else unsealed)
-        done = publish_frame(part, how, key_map, batch=step.last)
-        state.advance(step, done["published"] - done["refused"], done["refused"])
-        for name, count in done.items():
-            totals[name] += count
-        progress.add(rows=done["published"], bytes_=done["bytes"])
-    return totals
+        done = publish_frame(part, sink, pace, key_map=options.key_map, batch=step.last)
+        state.advance(step, step.rows - done["refused"], done["refused"])
+        totals.update(done)
+        progress.add(rows=step.rows, bytes_=done["bytes"])
+    elapsed_s = progress.elapsed_s
+    rate = round(planned / elapsed_s) if elapsed_s > 0 else 0
+    values |= {**totals, "elapsed_s": round(elapsed_s, 3), "rows_per_s": rate}
+    if totals["refused"]:
+        values["refused_rows"] = str(refused_rows)
+    return Summary(values, BAD_RECORDS if totals["refused"] else OK)
 
 
 class BadReplayState(ValueError):

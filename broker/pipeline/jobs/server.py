@@ -7,9 +7,9 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-from broker.cli.parser import BadUsage, add_command, add_value, time_s
+from broker.cli.parser import BadUsage, add_command, add_list, add_value, name_and_text, time_s
 from broker.pipeline.faults import ERROR, OK, ServerRefused
-from broker.pipeline.job import Progress, Summary, add_output, add_repeated, carry_out, options_of, setting
+from broker.pipeline.job import Progress, Summary, add_output, carry_out, options_of
 from broker.pipeline.spark.server import connect, files, start, stop
 from broker.pipeline.spark.server_files import ServerRequest, ServerState
 
@@ -35,7 +35,7 @@ def add_server(commands: Any) -> None:
     add_value(starting, "--memory", "SIZE", "JVM memory limit; default 1g", type=_memory, default="1g")
     told = "end it after this idle time: 90s, 30m, 2h; default 30m"
     add_value(starting, "--idle", "T", told, dest="idle_s", type=time_s, default=1800.0)
-    add_repeated(starting, "--conf", "K=V", "a Spark setting", type=setting)
+    add_list(starting, "--conf", "K=V", "a Spark setting", type=name_and_text)
     stopping = add_command(actions, "stop", "end it and everything that runs on it")
     looking = add_command(actions, "status", "show whether it runs; exit code 1 if not")
     for action, parser in (("start", starting), ("stop", stopping), ("status", looking)):

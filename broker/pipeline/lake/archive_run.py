@@ -13,7 +13,7 @@ from typing import Any, Final
 from broker.figures.numerals import many
 from broker.pipeline.faults import LakeRefused, SlotGap, TapTaken
 from broker.pipeline.lake.lake import ARCHIVES, ArchiveNote, Lake
-from broker.pipeline.lake.slot_copy import BadShare, Copied, LakeTarget, Slots, absolute
+from broker.pipeline.lake.slot_copy import BadShare, Copied, LakeTarget, Slots
 from broker.pipeline.lake.table import ONE_ONLY, LakeBatch
 from broker.pipeline.lake.tap_cursors import TapCursors, TapName
 from broker.pipeline.options import now_ms
@@ -250,9 +250,10 @@ class ArchiveRun:
         total = known if slots else "an unknown number of messages"
         return f"{total} had gone before they were archived: {named}{more}"
 
-    def target(self, slots: str) -> LakeTarget:
-        """Return the target of tasks that copy slots. Shapes: `slots` is a data folder or a URL."""
-        return LakeTarget(self.lake.place, absolute(slots), self.note.query, self.note.skip)
+    def target(self, url: str | None = None) -> LakeTarget:
+        """Return the target of tasks that copy slots from the broker at a URL, or from the catalog's data folder."""
+        path = self._catalog.address if url is None else None
+        return LakeTarget(self.lake.place, self.note.query, path, url, self.note.skip)
 
     def take(self, stream: SealStream, target: LakeTarget, tasks: Tasks) -> bool:
         """Copy and commit the next batch, and return whether there was one. Raises: PipelineFault, exceptions of Spark.

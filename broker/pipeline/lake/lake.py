@@ -116,16 +116,17 @@ class Lake:
         Bad records are committed first, so that a batch in the table of messages is in both tables.
         Raises: LakeRefused, after files that no log names are removed.
         """
-        copied = batch.copied
+        copied, made = batch.copied, False
         try:
             if not self.message_table.holds(batch):
                 self.note_taps(copied.seals)
             if copied.bad_files:
                 self.bad_table.commit(replace(batch, copied=replace(copied, seals={})), copied.bad_files)
-        except LakeRefused:
-            self.discard(batch)
-            raise
-        return self.message_table.commit(batch, copied.files)
+            made = self.message_table.commit(batch, copied.files)
+        finally:
+            if not made:
+                self.discard(batch)
+        return made
 
     def discard(self, batch: LakeBatch) -> None:
         """Remove the files of a batch that no table contains."""

@@ -26,7 +26,6 @@ import pyarrow.parquet as pq
 
 from broker.pipeline.faults import LakeRefused, SlotDamaged, said_plainly
 from broker.pipeline.lake.place import Disk, LakePlace
-from broker.pipeline.options import local_path
 from broker.pipeline.source.catalog import open_catalog, open_handle
 from broker.pipeline.source.message_run import batches, together
 from broker.pipeline.source.schema import ARROW_SCHEMA, BAD_SCHEMA
@@ -199,7 +198,6 @@ def _date(day: int) -> str:
     return (EPOCH + timedelta(days=day)).date().isoformat()
 
 
-URLS: Final = ("http://", "https://")
 FEW: Final = 10  # any share but 0% allows this many: in a small batch one message is many percent
 _SHARE: Final = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s*%")
 
@@ -269,22 +267,18 @@ class BadShare:
         return self.text
 
 
-def absolute(slots: str) -> str:
-    """Return where slots are, independent of a task's working folder."""
-    return slots if slots.startswith(URLS) else str(local_path(slots).absolute())
-
-
 @dataclass(frozen=True)
 class LakeTarget:
     """The lake into which tasks copy slots; it is pickled into them.
 
-    Shapes: `slots` is the broker's data folder or its URL; `skip` holds by vhost and tap the last seal that the lake
-        had before the archive; tests set `disk` and `open_slot`.
+    Shapes: `path` is the broker's data folder, from any working folder, or else `url` is set; `skip` holds by vhost and
+        tap the last seal that the lake had before the archive; tests set `disk` and `open_slot`.
     """
 
     lake: LakePlace
-    slots: str
     query: str
+    path: str | None = None
+    url: str | None = None
     skip: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     disk: Disk | None = None
     open_slot: Callable[[SlotHandle], SlotView] | None = None
@@ -295,15 +289,10 @@ class LakeTarget:
             wanted = [slot for slot in slots if slot.seal > self.skip.get(slot.vhost, {}).get(slot.queue, 0)]
             if not wanted:
                 return Copied()
-            with SlotCopy(self.disk or self.lake.disk(), self.lake.root, self.query, self._opening()) as copy:
+            opening = self.open_slot or partial(open_handle, open_catalog(self.path, self.url))
+            with SlotCopy(self.disk or self.lake.disk(), self.lake.root, self.query, opening) as copy:
                 copy.copy(sorted(wanted, key=lambda one: (one.vhost, one.queue, one.first)))
                 return copy.finish()
-
-    def _opening(self) -> Callable[[SlotHandle], SlotView]:
-        if self.open_slot is not None:
-            return self.open_slot
-        where = {"url" if self.slots.startswith(URLS) else "path": self.slots}
-        return partial(open_handle, open_catalog(**where))
 
 
 class SlotCopy(ExitStack):

@@ -210,19 +210,7 @@ class LakeTable:
         return False
 
     def commit(self, batch: LakeBatch, files: Sequence[NewFile]) -> bool:
-        """Add a batch whose files are on disk; return whether it is new. The files of a repeated batch are removed.
-
-        Raises: LakeRefused, after files that the log does not name are removed.
-        """
-        made = False
-        try:
-            made = self._append(batch, files)
-        finally:
-            if not made:
-                self.discard(files)
-        return made
-
-    def _append(self, batch: LakeBatch, files: Sequence[NewFile]) -> bool:
+        """Add a batch whose files are on disk; return whether it is new. Raises: LakeRefused."""
         adds = [AddAction(file.path, file.bytes, {DATE: file.date}, now_ms(), True, file.stats) for file in files]
         properties = CommitProperties(
             custom_metadata={"slotmq": batch.facts()},

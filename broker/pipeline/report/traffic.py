@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from statistics import linear_regression
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -242,16 +243,6 @@ def _sizes(sizes: DataFrame) -> dict[str, Any]:
     }
 
 
-def trend(days: Sequence[int]) -> tuple[float, float]:
-    """Return the regression line: its value on the last day, and the slope. Source: least squares."""
-    count = len(days)
-    middle = (count - 1) / 2
-    mean = sum(days) / count
-    spread = sum((at - middle) ** 2 for at in range(count))
-    slope = sum((at - middle) * (value - mean) for at, value in enumerate(days)) / spread if spread else 0.0
-    return mean + slope * (count - 1 - middle), slope
-
-
 def forecast(
     by_day: Mapping[int, int], first_ms: int, last_ms: int, *, lake_rows: int, lake_bytes: int, free_bytes: int | None
 ) -> dict[str, Any] | None:
@@ -264,7 +255,8 @@ def forecast(
         return None
     whole = range(first_ms - first_ms % DAY_MS + DAY_MS, last_ms - last_ms % DAY_MS, DAY_MS)
     if len(whole) >= TREND_DAYS:
-        rate, growth = trend([by_day.get(day, 0) for day in whole])
+        growth, first = linear_regression(range(len(whole)), [by_day.get(day, 0) for day in whole])
+        rate = first + growth * (len(whole) - 1)  # of the last day
     else:
         rate, growth = sum(by_day.values()) * DAY_MS / (last_ms - first_ms), 0.0  # tomorrow is as today
     rate = max(0.0, rate)

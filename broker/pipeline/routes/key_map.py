@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -12,9 +13,10 @@ from broker.pipeline.faults import restated
 from broker.pipeline.options import text_file
 from broker.routing.pattern import HASH, STAR, PatternLimits, split_words
 
-WILDCARDS: Final = (STAR, HASH)
+WILDCARDS: Final = {STAR: r"(\.[^.]*)", HASH: r"((?:\.[^.]*)*?)"}  # a `#` matches as few words as possible
 
-Rule = tuple[tuple[str, ...], tuple[str, ...]]
+Rule = tuple[re.Pattern[str], tuple[int | str, ...]]
+"""What a key with a dot before each word matches, and the new key: words with their dots, and numbers of groups."""
 
 
 class BadKeyMap(ValueError):
@@ -26,7 +28,7 @@ class KeyMap:
 
     `stock.*.eu=test.*` gives `test.acme` for `stock.acme.eu`: the n-th `*` on the right stands for the words that the
     n-th `*` on the left matched; `#` works likewise. A key without a match stays unchanged.
-    Cost: one look-up for an exact key; for others the patterns, word by word.
+    Cost: one look-up for an exact key; for others the patterns, each the words to the power of its `#`.
     """
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
@@ -44,7 +46,7 @@ class KeyMap:
             if left.count(HASH) > limits.hashes or len(left) > limits.words:
                 raise BadKeyMap(f"'{old}={new}': at most {limits.hashes} '#' and {limits.words} words")
             if STAR in left or HASH in left:
-                self._rules.append((tuple(left), tuple(right)))
+                self._rules.append(_rule(left, right))
             elif self._keys.setdefault(old, new) != new:
                 raise BadKeyMap(f"'{old}' is mapped twice, to '{self._keys[old]}' and to '{new}'")
 
@@ -56,11 +58,11 @@ class KeyMap:
         known = self._keys.get(key)
         if known is not None:
             return known
-        words = split_words(key)
+        dotted = f".{key}" if key else ""
         for left, right in self._rules:
-            met = meet(left, words)
+            met = left.fullmatch(dotted)
             if met is not None:
-                new = fill(left, right, met)
+                new = "".join(met[part] if isinstance(part, int) else part for part in right)[1:]
                 if len(new.encode()) > SHORT_STRING_MAX_BYTES:
                     raise BadKeyMap(
                         f"'{key}' becomes '{new}', and a routing key has at most {SHORT_STRING_MAX_BYTES} bytes"
@@ -69,33 +71,11 @@ class KeyMap:
         return key
 
 
-def meet(pattern: Sequence[str], words: Sequence[str]) -> list[Sequence[str]] | None:
-    """Return the words that each wildcard of a pattern matches, or None if the pattern does not match.
-
-    A `#` matches as few words as possible. Cost: the words to the power of the `#` in the pattern.
-    """
-    if not pattern:
-        return None if words else []
-    wanted, rest = pattern[0], pattern[1:]
-    if wanted == HASH:
-        for taken in range(len(words) + 1):
-            met = meet(rest, words[taken:])
-            if met is not None:
-                return [words[:taken], *met]
-        return None
-    if not words or wanted not in (STAR, words[0]):
-        return None
-    met = meet(rest, words[1:])
-    return [words[:1], *met] if met is not None and wanted == STAR else met
-
-
-def fill(left: Sequence[str], right: Sequence[str], met: Sequence[Sequence[str]]) -> str:
-    """Return the right side, its wildcards replaced by the words that the left side's wildcards matched."""
-    found: dict[str, list[Sequence[str]]] = {STAR: [], HASH: []}
-    for wildcard, words in zip((word for word in left if word in WILDCARDS), met, strict=True):
-        found[wildcard].append(words)
-    turn = {wildcard: iter(parts) for wildcard, parts in found.items()}
-    return ".".join(word for wanted in right for word in (next(turn[wanted]) if wanted in turn else (wanted,)))
+def _rule(left: Sequence[str], right: Sequence[str]) -> Rule:
+    found = list(enumerate((word for word in left if word in WILDCARDS), 1))
+    groups = {wildcard: iter([number for number, word in found if word == wildcard]) for wildcard in WILDCARDS}
+    pattern = "".join(WILDCARDS.get(word) or re.escape(f".{word}") for word in left)
+    return re.compile(pattern), tuple(next(groups[word]) if word in WILDCARDS else f".{word}" for word in right)
 
 
 def read_key_map(sources: Sequence[str]) -> KeyMap:

@@ -40,15 +40,14 @@ class RefusedMessage:
 class PublishWindow:
     """Hold the messages in flight.
 
-    Shapes: delivery tags begin at 1 with each connection and are dense; ``waiting`` has the messages by tag, ascending,
-        ``attempts`` the number of nacks of those that were nacked before.
+    Shapes: delivery tags begin at 1 with each connection and are dense; ``waiting`` has by tag, ascending, each message
+        and the number of its nacks.
     """
 
     def __init__(self, octets_of: Callable[[Outgoing], bytes]) -> None:
         """`octets_of` returns the property octets with which a message is sent."""
         self._octets_of = octets_of
-        self.waiting: dict[int, Outgoing] = {}
-        self.attempts: dict[int, int] = {}
+        self.waiting: dict[int, tuple[Outgoing, int]] = {}
         self.next_tag = 1
         self._returned: dict[int, tuple[int, str]] = {}  # code and text by tag: the ack follows
         self._matched = 0  # the tag of the latest return
@@ -58,7 +57,7 @@ class PublishWindow:
 
     def acked(self, tag: int, *, multiple: bool) -> list[RefusedMessage]:
         """Remove the acked messages, and return those that the broker returned. HOT."""
-        if multiple and not self._returned and not self.attempts:
+        if multiple and not self._returned:
             waiting = self.waiting
             first = next(iter(waiting), tag + 1)
             if len(waiting) == tag - first + 1:
@@ -69,8 +68,7 @@ class PublishWindow:
             return []
         refused = []
         for known in self._tags(tag, multiple=multiple):
-            message = self.waiting.pop(known)
-            self.attempts.pop(known, None)
+            message = self.waiting.pop(known)[0]
             returned = self._returned.pop(known, None)
             if returned is not None:
                 refused.append(RefusedMessage(message, *returned))
@@ -78,9 +76,8 @@ class PublishWindow:
 
     def nacked(self, tag: int, *, multiple: bool) -> list[tuple[Outgoing, int]]:
         """Remove and return the nacked messages, each with the number of its nacks."""
-        return [
-            (self.waiting.pop(known), self.attempts.pop(known, 0) + 1) for known in self._tags(tag, multiple=multiple)
-        ]
+        found = [self.waiting.pop(known) for known in self._tags(tag, multiple=multiple)]
+        return [(message, nacks + 1) for message, nacks in found]
 
     def _tags(self, tag: int, *, multiple: bool) -> list[int]:
         if not multiple:
@@ -89,9 +86,8 @@ class PublishWindow:
 
     def restart(self) -> list[tuple[Outgoing, int]]:
         """Return the messages in flight, in order, and start over after a lost connection."""
-        left = [(message, self.attempts.get(tag, 0)) for tag, message in self.waiting.items()]
+        left = list(self.waiting.values())
         self.waiting.clear()
-        self.attempts.clear()
         self._returned.clear()
         self.next_tag = 1
         self._matched = 0
@@ -114,7 +110,7 @@ class PublishWindow:
         like = 0
         route = (method.exchange, method.routing_key)
         for tag in range(self._matched + 1, self.next_tag):
-            message = self.waiting.get(tag)
+            message, _nacks = self.waiting.get(tag, (None, 0))
             if message is None or message[3] != body or message[:2] != route:
                 continue
             if self._octets_of(message) == properties:
@@ -279,10 +275,8 @@ class AmqpPublisher:
         client.publish(CHANNEL, method, CONTENT(BASIC, 0, len(body)) + self._octets_of(message), body)
         window = self._window
         tag = window.next_tag
-        window.waiting[tag] = message
+        window.waiting[tag] = (message, nacks)
         window.next_tag = tag + 1
-        if nacks:
-            window.attempts[tag] = nacks
         if client.out_bytes >= WRITE_BYTES:
             self._write()
             self._look(0)

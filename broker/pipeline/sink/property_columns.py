@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from struct import Struct
 from typing import Any, Final, TypeVar
 
 from broker.amqp.content_header import FLAG_OF, KINDS, measure_header
 from broker.amqp.errors import ConnectionFault
-from broker.amqp.header_edit import cut_properties
+from broker.amqp.header_edit import cut_properties, edit_header
 from broker.amqp.producer_mark import OWN_TABLE, PRODUCER, SEQUENCE
 from broker.amqp.table_writer import counted, encode_short_text
 from broker.amqp.tables import TableReader
@@ -25,6 +26,7 @@ KNOWN_MAX: Final = 10_000
 PERSISTENT_MODE, TRANSIENT_MODE = 2, 1
 # The column of each property that has another name.
 COLUMN_OF: Final = {"message_type": "type", "timestamp": "app_ts"}
+PROPERTY_NAMES: Final = tuple(FLAG_OF)
 PROPERTY_COLUMNS: Final = tuple(COLUMN_OF.get(name, name) for _, name, _ in KINDS if name != "cluster_id")
 
 
@@ -118,14 +120,35 @@ FIELDS: Final = tuple(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class HeaderChanges:
+    """Sets headers, and drops headers and properties."""
+
+    set_headers: Mapping[str, str] = field(default_factory=dict)
+    drop_headers: tuple[str, ...] = ()
+    drop_properties: tuple[str, ...] = ()
+
+    def __call__(self, properties: bytes) -> bytes:
+        """Return properties, from their flags on, with the changes."""
+        if self == HeaderChanges():
+            return properties
+        return edit_header(
+            FRONT + properties,
+            set_headers=self.set_headers,
+            drop_headers=self.drop_headers,
+            drop_properties=self.drop_properties,
+        )[PROPERTIES_AT:]
+
+
 class PropertyOctets:
     """Returns the property octets of rows, each encoded once for all rows with equal properties.
 
     Shapes: `persistent` None leaves the delivery mode as it is; values without one are persistent.
     """
 
-    def __init__(self, *, persistent: bool | None) -> None:
+    def __init__(self, *, persistent: bool | None, changes: HeaderChanges) -> None:
         self._persistent = persistent
+        self._changes = changes
         self._known: Remembered[Any, bytes | BadProperties] = Remembered(self._checked)
 
     def of_row(self, raw: bytes | None, names: tuple[str, ...], values: tuple[Any, ...]) -> bytes | BadProperties:
@@ -140,6 +163,8 @@ class PropertyOctets:
     def _checked(self, row: Any) -> bytes | BadProperties:
         try:
             octets = row if isinstance(row, bytes) else self._encoded(dict(zip(*row, strict=True)))
+            measure_header(FRONT + octets)
+            octets = self._changes(octets)
             facts = measure_header(FRONT + octets)
         except BadProperties as bad:
             return bad

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -20,6 +20,7 @@ from broker.pipeline.sink.property_columns import (
     PRODUCER_MAX_BYTES,
     PROPERTY_COLUMNS,
     BadProperties,
+    HeaderChanges,
     PropertyOctets,
     Remembered,
 )
@@ -54,17 +55,18 @@ class SinkOptions:
     Shapes: `exchange` and `routing_key` are for rows that name none; `sequence` is the column that numbers rows, None
         if their place in a slot does; `persistent` None keeps each delivery mode; `bad_records` is the folder for
         refused rows, None if a refusal is an error; `checkpoint` is the checkpoint of a stream, if it is named and
-        is a folder.
+        is a folder; `changes` are those of a replay.
     """
 
     address: AmqpAddress
     publisher: PublisherOptions
-    exchange: str | None
-    routing_key: str | None
-    sequence: str | None
-    persistent: bool | None
-    bad_records: Path | None
-    checkpoint: Path | None
+    exchange: str | None = None
+    routing_key: str | None = None
+    sequence: str | None = None
+    persistent: bool | None = None
+    bad_records: Path | None = None
+    checkpoint: Path | None = None
+    changes: HeaderChanges = field(default_factory=HeaderChanges)
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SinkOptions:
@@ -155,7 +157,7 @@ class SinkRows:
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._octets = PropertyOctets(persistent=options.persistent)
+        self._octets = PropertyOctets(persistent=options.persistent, changes=options.changes)
         self._numbers = bool(options.publisher.producer)
         self._bad_sequence = "the offset is not one of the slot"
         if options.sequence is not None:

@@ -18,12 +18,11 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
-    ReadMaxFiles,
-    ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
 
 from broker.pipeline.faults import SlotGap, SourceRefused, said_plainly
+from broker.pipeline.source.options import TRIGGER_MAX_BYTES
 from broker.pipeline.source.planner import BatchLimits, admitted
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_source import SlotSource, gap_text, lost_since, refuse_gaps
@@ -167,14 +166,9 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return StreamOffset.at(view, taken[-1].seal, len(taken), begin.gaps).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return one limit to represent all: Spark supports one at a time, latestOffset() checks each."""
+        """Return the limit that always exists for all: Spark supports one at a time, latestOffset() checks each."""
         with said_plainly():
-            limits = self._source.options.limits
-            if limits.slots is not None:
-                return ReadMaxFiles(limits.slots)
-            if limits.rows is not None:
-                return ReadMaxRows(limits.rows)
-            return ReadAllAvailable() if limits.bytes is None else ReadMaxBytes(limits.bytes)
+            return ReadMaxBytes(self._source.options.limits.bytes or TRIGGER_MAX_BYTES)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the last seal, for the query's progress."""

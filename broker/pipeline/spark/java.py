@@ -52,23 +52,15 @@ def shim_home(home: Path, version: str, environment: Mapping[str, str]) -> Path:
     key = hashlib.sha256(text.encode()).hexdigest()[:12]
     made = cache_folder(environment) / "java" / f"{version}-{key}"
     launcher = made / "bin" / "java"
-    if not _is(launcher, text):
-        launcher.parent.mkdir(parents=True, exist_ok=True)
-        writing = launcher.with_name(f".{uuid.uuid4().hex}")
-        try:
-            writing.write_text(text, encoding="utf-8")
-            writing.chmod(MODE)
-            writing.replace(launcher)
-        finally:
-            writing.unlink(missing_ok=True)
-    return made
-
-
-def _is(launcher: Path, text: str) -> bool:
+    launcher.parent.mkdir(parents=True, exist_ok=True)
+    writing = launcher.with_name(f".{uuid.uuid4().hex}")
     try:
-        return launcher.read_text(encoding="utf-8") == text and os.access(launcher, os.X_OK)
-    except (OSError, ValueError):
-        return False
+        writing.write_text(text, encoding="utf-8")
+        writing.chmod(MODE)
+        writing.replace(launcher)
+    finally:
+        writing.unlink(missing_ok=True)
+    return made
 
 
 def properties(text: str) -> dict[str, str]:

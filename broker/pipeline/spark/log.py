@@ -19,11 +19,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import ClassVar, Final, Self
 
 from broker.cli.table import cell
-from broker.pipeline.faults import ERROR, JobFailed, ServerRefused, fault_in
+from broker.pipeline.faults import JobFailed, ServerRefused, fault_in
 from broker.pipeline.spark.server_files import ServerFiles
 
 NAME: Final = "slotmq"
@@ -137,46 +136,37 @@ def told(error: Exception) -> JobFailed:
     if isinstance(error, JobFailed):
         return error
     log = SparkLog.current or SparkLog.begin()
-    text, code = reason(_text(error))
+    text = reason(_text(error))
     log.add("".join(traceback.format_exception(error)))
-    return JobFailed(f"{text} (details: {log.path})", code)
+    return JobFailed(f"{text} (details: {log.path})")
 
 
-def reason(text: str) -> tuple[str, int]:
-    """Return the line that describes what happened, extracted from Spark's text, and the exit code.
+def reason(text: str) -> str:
+    """Return the line that describes what happened, extracted from Spark's text.
 
     An exception that a task raised in Python is nearest to the cause; else the last cause that Java names is used.
     """
     if PYTHON_TRACE in text:
         return _of_python(text.rpartition(PYTHON_TRACE)[2])
     if call := RPC.match(text):
-        return _short(f"the Spark server does not answer: {call[2]} ({call[1]})"), ERROR
+        return _short(f"the Spark server does not answer: {call[2]} ({call[1]})")
     causes = CAUSE.findall(text)
     line = causes[-1] if causes else first_line(CALLING.sub("", text.lstrip()))
     return _short(
         STATE.sub(lambda found: f" ({found[1]})" if found[1] else "", CONDITION.sub("", JAVA_CLASS.sub(r"\1: ", line)))
-    ), ERROR
+    )
 
 
-def _of_python(trace: str) -> tuple[str, int]:
+def _of_python(trace: str) -> str:
     for line in trace.splitlines():
         raised = RAISED.match(line)  # lines of code are indented
         if raised is None:
             continue
         name, said = raised[1], raised[2] or ""
         if name.startswith(OUR_PACKAGE):
-            return _short(said or name.rpartition(".")[2]), _code(name)
-        return _short(f"{name.rpartition('.')[2]}: {said}"), ERROR
-    return _short(first_line(trace)), ERROR
-
-
-def _code(name: str) -> int:
-    """Return the exit code of our exceptions, which their class attribute `code` holds."""
-    try:
-        code = getattr(resolve_name(name), "code", ERROR)
-    except (ImportError, AttributeError):
-        return ERROR
-    return code if isinstance(code, int) else ERROR
+            return _short(said or name.rpartition(".")[2])
+        return _short(f"{name.rpartition('.')[2]}: {said}")
+    return _short(first_line(trace))
 
 
 def _text(error: Exception) -> str:

@@ -15,12 +15,12 @@ import pytest
 from bench.brokers import Broker
 from bench.ground import EXCHANGE, control, declare_bound, fill, sink, source
 from bench.growth import sharing, soak
-from bench.growth.suite import QUICK, Plan, curves_of, verdict
+from bench.growth.suite import Plan, curves_of, verdict
 from bench.growth.turn_sampler import deepest
 from bench.herd import Herd
 from bench.light import EVERY_S, LightClient
 from bench.run import Run
-from bench.stage import Stage
+from bench.stage import Stage, quick
 from broker.perf.peer import Address
 from tests.in_process import queue_of
 from tests.raw_talk import mortal_broker, talk
@@ -112,7 +112,7 @@ def test_every_curve_reaches_the_sizes_that_were_asked_for() -> None:
         "consumers": (1, 1_000),
         "bindings": (10, 100_000),
     }
-    assert all(getattr(QUICK, panel)[0] == getattr(full, panel)[0] for panel in panels)
+    assert all(getattr(quick(full), panel)[0] == getattr(full, panel)[0] for panel in panels)
 
 
 async def test_a_paced_herd_leaves_the_backlog_as_long_as_it_is(tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from bench.messages.limits import QUICK
+from bench.messages.limits import Limits
 from bench.messages.rows import GROUPS, for_all, kind, rows, titles
 from bench.messages.suite import add_relay_times
 from bench.messages.tables import FLOORS, GOALS, TABLES, ours, times_of_peer, verdicts
 from bench.run import Run
+from bench.stage import quick
 
 MACHINE = {
     "cpu": "a processor", "cores": 2, "memory_gib": 1.0, "kernel": "6", "python": "3.11", "file_system": "ext4",
@@ -90,7 +91,7 @@ def test_every_table_can_be_made_of_a_run_that_measured_little() -> None:
     )  # fmt: skip
     made = {name: make(run) for name, make in TABLES.items()}
     assert "2 cores, a processor" in made["machine"]
-    assert made["other"].splitlines()[-2:] == ["| SlotMQ | 117 | - | - | 2.07 |", "| (bare relay) | 90.0 | - | - | - |"]
+    assert made["other"].splitlines()[-2:] == ["| SlotMQ | 117 | - | - | 2.07 |", "| (bare relay) | 90 | - | - | - |"]
 
 
 def test_every_goal_and_floor_has_a_row() -> None:
@@ -106,4 +107,4 @@ def test_rows_of_one_group_are_picked() -> None:
     """`--only S3` selects both sizes; large bodies have brokers of their own; a quick run has few bindings."""
     assert [row.name for row in rows(["S3"])] == ["S3-16", "S3-1024"]
     assert [row.stage for row in rows(["large"])] == ["S2-204800", "S2-1048576", "S2-16777216", "S3-204800"]
-    assert [row.title.split()[0] for row in rows(["S5", "bindings"], QUICK)] == ["3,000", "3,000"]
+    assert [row.title.split()[0] for row in rows(["S5", "bindings"], quick(Limits()))] == ["3,000", "3,000"]

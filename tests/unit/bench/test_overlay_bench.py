@@ -24,10 +24,11 @@ from bench.overlay.crashes import (
     longest_dip_s,
 )
 from bench.overlay.load import PUBLISHING, SUBSCRIBING, falls_behind, middle_of
-from bench.overlay.plan import FULL
+from bench.overlay.plan import Plan
 from bench.overlay.suite import SUITE
 from bench.overlay.tree import Logical, Tree
 from bench.run import Run
+from bench.stage import Stage
 from broker.overlay.packets import Space, StreamName
 from broker.overlay.peers import choose
 from broker.perf.peer import Address
@@ -117,7 +118,7 @@ def test_saturated_brokers_are_told() -> None:
     """Brokers that take in, or deliver, much less than is due are saturated."""
     due = {"published_per_s": 8_000.0, "delivered_per_s": 4_000.0}
     found = [
-        falls_behind(due | more, 4_000, FULL)
+        falls_behind(due | more, 4_000, Plan())
         for more in ({}, {"published_per_s": 6_000.0}, {"delivered_per_s": 3_000.0})
     ]
     assert found == [False, True, True]
@@ -135,7 +136,8 @@ def test_topics_are_numbered_as_they_are_published() -> None:
 def test_a_process_connects_to_those_that_run(tmp_path: Path) -> None:
     """Each logical broker has all brokers of the neighbouring nodes; only those that run already have a URL."""
     processes = {name: (Logical(name, f"at-{name}", leaf=True), Logical(f"hop-{name}", "mid")) for name in ("a", "b")}
-    tree = Tree(tmp_path, PROJECT, ["x"], processes, [("at-a", "mid"), ("at-b", "mid")], floods=True)
+    stage = Stage(None, {"interpreted": PROJECT}, tmp_path, Run("overlay"))
+    tree = Tree(stage, ["x"], processes, [("at-a", "mid"), ("at-b", "mid")], floods=True)
     tree.brokers["a"] = Broker("a", Address("127.0.0.1", 4711))
     leaf, hop = json.loads(tree.settings("b")["SLOTMQ_OVERLAY__NODE"])
     url = "amqp://guest:guest@127.0.0.1:4711"
@@ -194,7 +196,7 @@ def run_of(part: str = "", changes: dict[int, dict[str, Any]] | None = None) -> 
 
 def wrong(run: Run) -> list[str]:
     """Return the shapes that another one was found in place of."""
-    return [line.split(" | ")[1] for line in paper.verdicts(run).splitlines() if line.endswith("| **no** |")]
+    return [line.split(" | ")[1] for line in paper.verdicts(run).splitlines() if line.endswith("| **not reached** |")]
 
 
 def test_every_shape_of_the_paper_can_be_found() -> None:
@@ -239,5 +241,6 @@ def test_phases_leave_out_the_seconds_of_their_events() -> None:
 
 def test_the_whole_run_fits_into_its_time() -> None:
     """A full run measures what the paper did."""
-    assert (FULL.publishers[0], FULL.publishers[-1], FULL.hops, len(FULL.leaves)) == (2_000, 12_000, (1, 4, 7), 7)
+    full = Plan()
+    assert (full.publishers[0], full.publishers[-1], full.hops, len(full.leaves)) == (2_000, 12_000, (1, 4, 7), 7)
     assert SUITE.limit_s < 12 * 60

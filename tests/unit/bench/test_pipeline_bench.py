@@ -12,9 +12,9 @@ pytest.importorskip("pyarrow")
 from bench.pipeline import jobs
 from bench.pipeline.commands import FOLLOWED, QUIET
 from bench.pipeline.ground import Ground, SlotStore
-from bench.pipeline.suite import QUICK, goals
+from bench.pipeline.suite import Plan, goals
 from bench.run import Run
-from bench.stage import Stage
+from bench.stage import Stage, quick
 from broker.perf import wire
 from broker.slot_files.slot_file import PERSISTENT
 from broker.slot_files.slot_view import open_slot
@@ -36,7 +36,7 @@ def test_contestants_run_in_turn_and_the_first_round_does_not_count(tmp_path: Pa
 
         return run
 
-    stage = Stage(QUICK, {}, tmp_path, Run("pipeline"), tell=lambda _: None)
+    stage = Stage(quick(Plan()), {}, tmp_path, Run("pipeline"), tell=lambda _: None)
     Ground(stage).race("archive", {"ours": work("ours", 10), "theirs": work("theirs", 20)}, 2)
     assert order == ["ours", "theirs", "theirs", "ours", "ours", "theirs"]
     assert [(row["name"], row.runs) for row in stage.run.rows("archive")] == [("theirs", 2), ("ours", 2)]
@@ -65,7 +65,7 @@ def test_a_store_grows_as_a_tap_does(tmp_path: Path) -> None:
     """Slots have the given number of rows with rising ids of one day."""
     store = SlotStore(tmp_path / "data", ["a.b", "c"], body_bytes=20, slot_rows=40, now_ms=NOW_MS)
     store.add(100)
-    assert [(seal.first, seal.count) for seal in store.slots] == [(1, 40), (41, 40), (81, 20)]
+    assert [(seal.first, seal.count) for seal in store._folder.view.seals] == [(1, 40), (41, 40), (81, 20)]
     views = [open_slot((tmp_path / "data" / "slots" / f"{n:020}.slot").read_bytes()) for n in (1, 2, 3)]
     rows = [one for view in views for one in view]
     assert [one.message_id for one in rows] == list(range(1, 101))

@@ -11,7 +11,7 @@ import pytest
 
 from bench import __main__ as command
 from bench.run import RESULTS, Run
-from bench.stage import NotOffered, Stage
+from bench.stage import NotOffered, Stage, quick
 from bench.suites import NAMES, Suite, suite_of
 from broker.perf.faults import RunFailed
 
@@ -74,8 +74,7 @@ def test_parts_are_measured_one_by_one() -> None:
         "growth",
         "",
         parts,
-        suite.full,
-        suite.quick,
+        suite.plan,
         1.0,
         {},
         (),
@@ -97,7 +96,7 @@ def test_every_suite_has_a_command_line(name: str, capsys: pytest.CaptureFixture
         pytest.importorskip("pyspark")
     suite = suite_of(name)
     assert set(suite.printed) <= set(suite.tables)
-    assert type(suite.full) is type(suite.quick)
+    assert quick(suite.plan) != suite.plan
     options = command.options_of(suite, ["--quick", "--rounds", "2"])
     assert (options.quick, options.rounds, options.only) == (True, 2, tuple(suite.parts))
     with pytest.raises(SystemExit):

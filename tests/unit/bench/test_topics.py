@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from bench.run import Run
-from bench.stage import Stage
+from bench.stage import Stage, quick
 from bench.topics import engines, workload
 from bench.topics.cell_process import Runner
 from bench.topics.engines import Cell, contestants, sizes, written
 from bench.topics.published_engines import ENGINES
-from bench.topics.suite import QUICK, SUITE, goals
+from bench.topics.suite import SUITE, Plan, goals
 from broker.perf.faults import RunFailed
 from broker.routing.index import DEFAULT
 from tests.property.topic_reference import matches
@@ -37,7 +37,7 @@ def test_a_runner_meets_every_key_before_any_again() -> None:
 
 def a_stage(folder: Path, **packages: Path) -> Stage:
     """Return the circumstances of a small run."""
-    return Stage(QUICK, packages or {"interpreted": PROJECT}, folder, Run("topics"), tell=lambda _: None)
+    return Stage(quick(Plan()), packages or {"interpreted": PROJECT}, folder, Run("topics"), tell=lambda _: None)
 
 
 def test_a_cell_answers_as_the_reference(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_slow_engine_is_left_out_of_large_sizes(tmp_path: Path, monkeypatch: p
     """It has a dash there, and the run says why; every engine has all figures of the sizes that it is measured at."""
     monkeypatch.setattr(engines, "LARGEST", {"conventional": 200})
     stage = a_stage(tmp_path)
-    stage.plan = replace(QUICK, sizes=(200, 300), size_keys=2000, changes=20, rounds=1)
+    stage.plan = replace(quick(Plan()), sizes=(200, 300), size_keys=2000, changes=20, rounds=1)
     sizes(stage)
     assert "above 200" in stage.run.row("sizes", engine="conventional", size=300)["left_out"]
     assert {"us", "each_bytes", "add_us", "remove_worst_us"} <= stage.run.row("sizes", engine="trie").figures.keys()
@@ -105,6 +105,6 @@ def test_goals_are_judged_by_what_the_broker_does_by_itself() -> None:
     ):
         run.add("sizes", {"us": us, "add_us": 25.0}, engine=engine, form=form, size=1000)
     found = {goal.what: (goal.found, goal.reached) for goal in goals(run)}
-    assert found["uncached match at 1,000 patterns, us"] == ("1.50", True)
-    assert found["add at 1,000 patterns, us"] == ("25.0", False)
+    assert found["uncached match at 1,000 patterns, us"] == ("1.5", True)
+    assert found["add at 1,000 patterns, us"] == ("25", False)
     assert list(goals(Run("topics"))) == []

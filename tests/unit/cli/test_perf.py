@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.cli.main import main
+from broker.perf.scenarios import SCENARIOS
 
 NOBODY = "amqp://guest:hush-hush@127.0.0.1:1"
 
@@ -18,7 +19,7 @@ NOBODY = "amqp://guest:hush-hush@127.0.0.1:1"
         (("throughput", "-y", "0", "-D", "5"), "consumer"),
         (("throughput", "-q", "5", "-A", "6"), "--qos 5"),
         (("throughput", "-a", "-A", "6"), "--autoack"),
-        (("throughput", "--pid", "999999999"), "no such process"),
+        *(((scenario, "--pid", "999999999"), "no such process") for scenario in SCENARIOS),
         (("throughput", "-s", "1x"), "size"),
         (("throughput", "-C", "0"), "at least 1"),
         (("throughput", "-q", "65536"), "65535"),
@@ -31,6 +32,11 @@ NOBODY = "amqp://guest:hush-hush@127.0.0.1:1"
         (("routing", "--bindings", "6M"), "at most"),
         (("backlog", "-x", "0"), "publisher"),
         (("throughput", "-f", "hot"), "invalid choice"),
+        (("connections", "-n", "0"), "argument -n/--connections: '0' is not a number such as 1000 or 10k, at least 1"),
+        (("connections", "--heartbeat", "1.5"), "argument --heartbeat: '1.5' is not whole seconds up to 65535"),
+        (("connections", "-X", "65536"), "argument -X/--channels: '65536' is more than 65535"),
+        (("churn",), "the following arguments are required: KIND"),
+        (("churn", "exchanges"), "argument KIND: invalid choice: 'exchanges'"),
     ],
 )
 def test_what_cannot_be_is_told_in_one_line(
@@ -59,8 +65,6 @@ def test_a_wrong_url_is_told_without_its_password(url: str, capsys: pytest.Captu
 
 def test_every_scenario_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     """-h is the broker's URL, so --help is the help."""
-    from broker.perf.scenarios import SCENARIOS
-
     for name in SCENARIOS:
         with pytest.raises(SystemExit) as left:
             main(["perf", name, "--help"])

@@ -33,7 +33,7 @@ from broker.core.queue.queue import Queue
 from broker.core.session.basic import BasicSession
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.connection import SessionOfConnection
-from broker.core.topology.changes import Journal, LocalJournal
+from broker.core.topology.changes import Journal
 from broker.core.vhost import Vhost
 from broker.routing.pattern import PatternLimits
 from broker.slots.states import Owner
@@ -113,13 +113,12 @@ class Room:
             return worker
 
         self.clock = Clock()
-        self.deadlines = Deadlines()
+        self.deadlines = Deadlines(self.clock)
         ports = QueuePorts[Level, Queue](
             store=self.store,
             assign=assign,
             retire=lambda queue: self.retired.append(queue.name),
             kept=lambda _queue, _slot: None,
-            clock=self.clock,
             read=lambda _stream, _slot, _then: None,
             moments=lambda _stream, _slot, _then: None,
             fetch=lambda _stream, _wanted, _then: None,
@@ -134,7 +133,7 @@ class Room:
             ports=ports,
             share=lambda _session: None,
             committer=self.committer,
-            journal_of=lambda record: journal or LocalJournal(record),
+            journal_of=lambda record: journal or Journal(record),
             record=self.journal.append,
             store_of=lambda _: LocalStore(self.store.recorder),
             generate=lambda: next(names),

@@ -235,7 +235,7 @@ def test_each_of_very_many_rejected_messages_is_one_dead_letter(yard: Graveyard)
     stream.append([message_to(queue, body) for body in bodies])
     slot = stream.manager.get(queue.worker.owner)
     assert slot is not None
-    stream.dead_letter_in_turn(slot, stream.manager.take(slot, len(bodies)), "rejected")
+    stream.dead_letter(slot, stream.manager.take(slot, len(bodies)), "rejected", at_once=False)
     buried = [len(messages(target))]
     while yard.deadlines.next_ms is not None:
         assert queue.unacked == len(bodies) - buried[-1]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from broker.core.deadlines import TURN_SHARE, Deadlines
+from broker.core.deadlines import TURN_SHARE, Clock, Deadlines
 
 
 def test_what_is_due_is_called_earliest_first() -> None:
     """Due actions run in the order of their times, not in the order of the calls."""
     called: list[str] = []
-    deadlines = Deadlines()
+    deadlines = Deadlines(Clock())
     deadlines.set("late", 30, lambda: called.append("late"))
     deadlines.set("second", 20, lambda: called.append("second"))
     deadlines.set("first", 10, lambda: called.append("first"))
@@ -22,7 +22,7 @@ def test_what_is_due_is_called_earliest_first() -> None:
 def test_a_key_has_one_moment() -> None:
     """Setting a key again moves its time in either direction, and the old time has no effect."""
     called: list[int] = []
-    deadlines = Deadlines()
+    deadlines = Deadlines(Clock())
     deadlines.set("key", 10, lambda: called.append(10))
     deadlines.set("key", 50, lambda: called.append(50))
     deadlines.run(40)
@@ -37,7 +37,7 @@ def test_a_key_has_one_moment() -> None:
 def test_a_cancelled_moment_does_not_come() -> None:
     """Cancelling forgets the key; cancelling an unknown key changes nothing."""
     called: list[str] = []
-    deadlines = Deadlines()
+    deadlines = Deadlines(Clock())
     deadlines.set("key", 10, lambda: called.append("key"))
     deadlines.cancel("key")
     deadlines.cancel("other")
@@ -49,7 +49,7 @@ def test_a_cancelled_moment_does_not_come() -> None:
 def test_an_action_that_sets_its_key_for_now_has_the_next_run() -> None:
     """An action that sets its own key for now runs again in the next run, so no run lasts for ever."""
     called: list[int] = []
-    deadlines = Deadlines()
+    deadlines = Deadlines(Clock())
 
     def again() -> None:
         called.append(len(called))
@@ -65,7 +65,7 @@ def test_an_action_that_sets_its_key_for_now_has_the_next_run() -> None:
 def test_a_turn_does_its_share() -> None:
     """Actions beyond the share of one turn run in the next turns, in their order."""
     called: list[int] = []
-    deadlines = Deadlines()
+    deadlines = Deadlines(Clock())
 
     def act(number: int) -> None:
         called.append(number)
@@ -83,7 +83,7 @@ def test_a_turn_does_its_share() -> None:
 def test_a_turn_without_a_share_left_does_nothing() -> None:
     """Without a share left nothing runs and everything due stays due, so `next_ms` still reports it."""
     called: list[str] = []
-    deadlines = Deadlines()
+    deadlines = Deadlines(Clock())
     deadlines.set("key", 10, lambda: called.append("key"))
     deadlines.left = 0
     deadlines.run(10)
@@ -93,7 +93,7 @@ def test_a_turn_without_a_share_left_does_nothing() -> None:
 def test_the_hook_hears_of_a_new_first_moment_only() -> None:
     """The hook is called when the earliest time becomes earlier, not for each later deadline."""
     rung: list[int | None] = []
-    deadlines = Deadlines()
+    deadlines = Deadlines(Clock())
     deadlines.armed = lambda: rung.append(deadlines.next_ms)
     deadlines.set("a", 30, lambda: None)
     deadlines.set("b", 40, lambda: None)
@@ -103,10 +103,10 @@ def test_the_hook_hears_of_a_new_first_moment_only() -> None:
 
 def test_a_deadline_that_moves_often_does_not_fill_the_heap() -> None:
     """A key that moves often, and keys that are cancelled, leave a bounded number of stale entries in the heap."""
-    deadlines = Deadlines()
+    deadlines = Deadlines(Clock())
     for moment in range(10_000):
         deadlines.set("key", moment, lambda: None)
-    assert len(deadlines) == 1
+    assert len(deadlines._actions) == 1
     assert len(deadlines._heap) <= 65
     for key in range(10_000):
         deadlines.set(key, key, lambda: None)

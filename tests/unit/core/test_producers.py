@@ -30,7 +30,7 @@ def test_refusals_look_for_room_when_there_may_be_some(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Sequences, "forget", counted)
     clock = Clock(START_MS)
-    producers = Producers("/", clock, Deadlines(), lambda _change: None, ProducerLimits(10, 1000, 3200))
+    producers = Producers("/", Deadlines(clock), lambda _change: None, ProducerLimits(10, 1000, 3200))
     producer = producers.of("p", "ann")
     for block in range(10):
         clock.now_ms += 1
@@ -53,7 +53,7 @@ def test_what_many_blocks_of_numbers_say_is_written_in_pieces(blocks: int) -> No
     """A snapshot names each used number of each producer, a bounded number of blocks in a change."""
     clock = Clock(START_MS)
     limits = ProducerLimits(10, 1 << 30, 3200)
-    producers = Producers("/", clock, Deadlines(), lambda _change: None, limits)
+    producers = Producers("/", Deadlines(clock), lambda _change: None, limits)
     used = {
         "ann": [block << BLOCK_SHIFT | block % 7 for block in range(blocks)],
         "bob": [(2 * block + 1) << BLOCK_SHIFT for block in range(blocks)],
@@ -65,7 +65,7 @@ def test_what_many_blocks_of_numbers_say_is_written_in_pieces(blocks: int) -> No
             producer.sequences.add(number + 9, clock.now_ms)
     changes = list(producers.snapshot()())
     assert max(len(change.get("blocks", ())) for change in changes) == min(blocks, BLOCKS_PER_CHANGE)
-    again = Producers("/", clock, Deadlines(), lambda _change: None, limits)
+    again = Producers("/", Deadlines(clock), lambda _change: None, limits)
     again.restore(changes)
     for name, numbers in used.items():
         sequences = again.of(name, name).sequences

@@ -18,7 +18,7 @@ def producers_of(
     journal: list[dict[str, Any]], clock: Clock | None = None, limits: ProducerLimits | None = None
 ) -> Producers:
     """Return the producers of a vhost."""
-    return Producers("/", clock or Clock(START_MS), Deadlines(), journal.append, limits or ProducerLimits())
+    return Producers("/", Deadlines(clock or Clock(START_MS)), journal.append, limits or ProducerLimits())
 
 
 def test_numbers_up_to_the_highest_count_as_used() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from broker.core import durable_topology
-from broker.core.arguments import from_json, to_json
+from broker.core.arguments import read_typed, typed_table
 from broker.core.durable_topology import TopologySnapshot, restore
 from broker.core.topology import changes
 from tests.unit.core.room import Room
@@ -29,13 +29,14 @@ ARGUMENTS: dict[str, Any] = {
     "then": datetime(2026, 11, 20, 23, 59, 59, tzinfo=UTC),
     "void": None,
     "list": [1, [b"\xfe"], {"table": "not a tag"}],
-    "table": {"nested": {"decimal": Decimal(-3)}, "decimal": "not a tag"},
+    "table": {"nested": {"decimal": Decimal(3)}, "decimal": "not a tag"},
+    "looks like a tag": {"$D": "1.5"},
 }
 
 
 def test_a_field_comes_back_from_json_with_its_type() -> None:
     """Every field type survives the journal, and true is not 1."""
-    back = {name: from_json(json.loads(json.dumps(to_json(value)))) for name, value in ARGUMENTS.items()}
+    back = read_typed(json.loads(json.dumps(typed_table(ARGUMENTS))))
     assert back == ARGUMENTS
     assert {name: type(value) for name, value in back.items()} == {name: type(v) for name, v in ARGUMENTS.items()}
 
@@ -43,7 +44,7 @@ def test_a_field_comes_back_from_json_with_its_type() -> None:
 def test_what_no_field_table_holds_is_an_error() -> None:
     """A value that no field table can hold is an error when it is journalled."""
     with pytest.raises(TypeError, match="set"):
-        to_json({"a": {1}})
+        typed_table({"a": {1}})
 
 
 def test_a_restored_vhost_is_the_journalled_one() -> None:
@@ -155,9 +156,10 @@ def test_a_snapshot_is_told_later_than_it_is_made(monkeypatch: pytest.MonkeyPatc
 
         return telling
 
-    for name in ("exchange_declared", "queue_declared"):
+    for name in ("exchange_declared", "new_queue"):
         monkeypatch.setattr(durable_topology, name, told(name, getattr(changes, name)))
     snapshot = TopologySnapshot(vhost)
     vhost.queues.delete("q", None)  # the log has this change after the snapshot
     assert made == []
-    assert [change["change"] for change in snapshot] == made == ["exchange_declared", "queue_declared"]
+    assert [change["change"] for change in snapshot] == ["exchange_declared", "queue_declared"]
+    assert made == ["exchange_declared", "new_queue"]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from demo.ledger import REDELIVERED_SHIFT, Count, Ledger
-from demo.plan import QueuePlan
+from demo.plan import QueuePlan, matched
 
 pytest.importorskip("numpy", reason="needs the extra [demo]")
 
@@ -16,6 +16,7 @@ from demo.verdict import COLUMNS, judge, show_report
 
 KEYS = ["flight.UA.late", "flight.AA.late", "flight.UA.on-time"]
 PLAN = [QueuePlan("ua", "# last", ("flight.UA.#",)), QueuePlan("late", "# first", ("#.late",))]
+HITS = np.array([matched(queue.binding_keys, sorted(KEYS)) for queue in PLAN])
 EXPECTED = ((0, 2), (0, 1))
 REDELIVERED = 1 << REDELIVERED_SHIFT
 
@@ -53,13 +54,13 @@ def test_every_deviation_is_counted(
     ledger.copies(queue)[row] = cell
     for field, value in change.items():
         getattr(ledger, field)[row] = value
-    verdict = dict(zip(COLUMNS, judge(ledger, PLAN, KEYS, (0, 0), killed=killed).sum(0).tolist(), strict=True))
+    verdict = dict(zip(COLUMNS, judge(ledger, HITS, KEYS, (0, 0), killed=killed).sum(0).tolist(), strict=True))
     assert verdict == {**dict.fromkeys(COLUMNS, 0), "expected": 4, "got": 4, **faults}
 
 
 def test_messages_left_in_a_queue_are_counted_there() -> None:
     """A queue with messages left after all acks is a fault."""
-    verdicts = judge(perfect(), PLAN, KEYS, (0, 5), killed=False)
+    verdicts = judge(perfect(), HITS, KEYS, (0, 5), killed=False)
     assert verdicts[:, COLUMNS.index("left")].tolist() == [0, 5]
 
 

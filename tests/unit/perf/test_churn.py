@@ -1,16 +1,25 @@
-"""Methods of a churning worker: pairs of create and delete within its quota, with nothing left at the end."""
+"""Churn: pairs of create and delete as often as wanted, with nothing left at the end."""
 
 from __future__ import annotations
 
+import asyncio
+import math
+from argparse import Namespace
 from struct import pack
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 from pamqp import frame
 
+from broker.perf.conductor import Stage
+from broker.perf.crew import Interruption
 from broker.perf.faults import Refusal
-from broker.perf.peer import Address, Script, opening
-from broker.perf.scenarios.connections import KINDS, CycleQuota, CycleWorker
+from broker.perf.histogram import Histogram
+from broker.perf.peer import Address, PeerConnection, Script, opening
+from broker.perf.progress import RunProgress
+from broker.perf.scenarios.connections import KINDS, CycleWorker, ScriptedRun
+from broker.perf.topology import RunTopology
 
 TUNE = pack(">HHHIH", 10, 30, 2047, 131_072, 60)
 PAIRS = {
@@ -23,9 +32,9 @@ OPENED = ["ProtocolHeader", "Connection.StartOk", "Connection.TuneOk", "Connecti
 ON_A_QUEUE = {"bindings", "consumers"}
 
 
-def quota(cycles: int | None) -> CycleQuota:
-    """Return a quota that ends by its number only."""
-    return CycleQuota(cycles, lambda: False)
+def worker(kind: str, *, durable: bool = False) -> CycleWorker:
+    """Return a worker with times of its own."""
+    return CycleWorker(kind, Address("127.0.0.1", 1), durable, Histogram(), Histogram())
 
 
 def said(script: Script) -> list[Any]:
@@ -43,12 +52,9 @@ def said(script: Script) -> list[Any]:
         return methods
 
 
-def cycles(worker: CycleWorker, allowed: CycleQuota) -> list[Any]:
-    """Return the methods of a worker's cycles, until the quota is used up."""
-    methods = []
-    while allowed.take():
-        methods += said(allowed.cycle(*worker.pair()))
-    return methods
+def cycles(one: CycleWorker, number: int) -> list[Any]:
+    """Return the methods of some of a worker's cycles."""
+    return [method for _ in range(number) for method in said(one.cycle())]
 
 
 def names(methods: list[Any]) -> list[str]:
@@ -59,17 +65,17 @@ def names(methods: list[Any]) -> list[str]:
 @pytest.mark.parametrize("kind", PAIRS)
 def test_a_cycle_makes_and_undoes(kind: str) -> None:
     """Five cycles are five pairs, in turn, with both times of each."""
-    allowed = quota(5)
-    worker = CycleWorker(kind, Address("127.0.0.1", 1), durable=False)
-    assert names(cycles(worker, allowed)) == list(PAIRS[kind]) * 5
-    assert (allowed.cycles, allowed.made.count, allowed.undone.count) == (5, 5, 5)
+    made, undone = Histogram(), Histogram()
+    one = CycleWorker(kind, Address("127.0.0.1", 1), False, made, undone)
+    assert names(cycles(one, 5)) == list(PAIRS[kind]) * 5
+    assert (made.count, undone.count) == (5, 5)
 
 
 @pytest.mark.parametrize("kind", PAIRS)
 def test_a_worker_leaves_nothing(kind: str) -> None:
     """A worker opens its connection, creates and deletes the queue that it needs, and closes what it opened."""
-    worker = CycleWorker(kind, Address("127.0.0.1", 1), durable=False)
-    begun, ended = names(said(worker.begin())), names(said(worker.end()))
+    one = worker(kind)
+    begun, ended = names(said(one.begin())), names(said(one.end()))
     needed = kind in ON_A_QUEUE
     assert begun == OPENED + ["Channel.Open"] + ["Queue.Declare"] * needed
     assert ended == ["Queue.Delete"] * needed + ["Connection.Close"]
@@ -77,10 +83,7 @@ def test_a_worker_leaves_nothing(kind: str) -> None:
 
 def test_a_cycle_of_connections_is_a_connection() -> None:
     """A cycle opens and closes a connection, without a channel."""
-    allowed = quota(1)
-    methods = cycles(CycleWorker("connections", Address("127.0.0.1", 1), durable=False), allowed)
-    assert names(methods) == [*OPENED, "Connection.Close"]
-    assert allowed.cycles == 1
+    assert names(cycles(worker("connections"), 1)) == [*OPENED, "Connection.Close"]
 
 
 def test_a_connection_has_the_channels_that_are_asked_for() -> None:
@@ -91,7 +94,7 @@ def test_a_connection_has_the_channels_that_are_asked_for() -> None:
 
 def test_the_same_binding_goes_as_came_and_the_next_is_another() -> None:
     """An unbind has the arguments of its bind, and each cycle has its own key."""
-    methods = cycles(CycleWorker("bindings", Address("127.0.0.1", 1), durable=False), quota(3))
+    methods = cycles(worker("bindings"), 3)
     keys = [(method.queue, method.exchange, method.routing_key) for method in methods]
     assert keys[::2] == keys[1::2]
     assert len(set(keys)) == 3
@@ -100,32 +103,65 @@ def test_the_same_binding_goes_as_came_and_the_next_is_another() -> None:
 @pytest.mark.parametrize("durable", [True, False])
 def test_queues_are_durable_when_they_shall_be(durable: bool) -> None:
     """The declare is durable if configured, and no two workers use one queue name."""
-    first, second = (CycleWorker("queues", Address("127.0.0.1", 1), durable) for _ in range(2))
-    declares = [cycles(worker, quota(1))[0] for worker in (first, second)]
+    declares = [cycles(worker("queues", durable=durable), 1)[0] for _ in range(2)]
     assert [declare.durable for declare in declares] == [durable, durable]
     assert declares[0].queue != declares[1].queue
 
 
 def test_a_cycle_that_fails_is_not_counted() -> None:
-    """A queue that was created and could not be deleted does not count as a cycle."""
-    allowed = quota(None)
-    script = allowed.cycle(*CycleWorker("queues", Address("127.0.0.1", 1), durable=False).pair())
+    """A queue that was created and could not be deleted does not count: the deletions are counted."""
+    undone = Histogram()
+    script = CycleWorker("queues", Address("127.0.0.1", 1), False, Histogram(), undone).cycle()
     next(script)
     script.send(b"")
     with pytest.raises(Refusal):
         script.throw(Refusal("no"))
-    assert (allowed.cycles, allowed.made.count) == (0, 0)
+    assert undone.count == 0
 
 
-def test_a_quota_ends_at_ctrl_c_and_at_its_time() -> None:
-    """No further cycle starts after Ctrl-C, a fault or the end of the time."""
-    assert quota(None).take()
-    assert not CycleQuota(None, lambda: True).take()
-    late = quota(None)
-    late.until_s = 0.0
-    assert not late.take()
+@pytest.mark.parametrize(
+    ("total", "until_s", "asked", "last", "times"),
+    [(7, math.inf, False, False, 7), (7, 0.0, False, False, 0), (7, math.inf, True, False, 0), (7, 0.0, True, True, 7)],
+)
+async def test_work_ends_at_its_number_its_time_and_ctrl_c(
+    total: int, until_s: float, asked: bool, last: bool, times: int
+) -> None:
+    """Three workers share the number; none begins after the time or Ctrl-C, except the last work of a run."""
+    done: list[int] = []
+
+    async def work() -> None:
+        done.append(1)
+        assert len(done) <= total
+        await asyncio.sleep(0)
+
+    run = ScriptedRun(idle_stage(asked=asked))
+    await run.each([work] * 3, total, until_s=until_s, last=last)
+    assert len(done) == times
+
+
+async def test_work_without_a_number_ends_at_a_fault() -> None:
+    """A conversation that ends with a fault keeps every worker from beginning again."""
+    run, done = ScriptedRun(idle_stage()), []
+
+    async def work() -> None:
+        done.append(1)
+        run.fault = Refusal("no") if len(done) >= 20 else None
+        assert len(done) < 23
+        await asyncio.sleep(0)
+
+    await run.each([work] * 3, None)
+    assert len(done) == 20
 
 
 def test_each_kind_is_known() -> None:
     """A worker implements every kind that the command line offers."""
     assert set(KINDS) == {"connections", *PAIRS}
+
+
+def idle_stage(*, asked: bool = False) -> Stage:
+    """Return a stage without a broker."""
+    interruption = Interruption()
+    interruption.asked = asked
+    options = Namespace(uri=Address("127.0.0.1", 1))
+    control = create_autospec(PeerConnection)
+    return Stage(options, RunTopology(()), RunProgress(quiet=True), interruption, None, control)

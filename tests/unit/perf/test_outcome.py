@@ -17,7 +17,7 @@ ROLE = frozenset({"publisher 0"})
 def report(outcome: RunOutcome, published: int, at_s: float, *, done: bool = False) -> None:
     """Enter the report of a publisher."""
     at_ns = int((outcome.begin_s + at_s) * 1e9) + 1000
-    last: dict[str, Any] = {"fault": "", "ended_ns": at_ns} if done else {}
+    last: dict[str, Any] = {"fault": "", "ended_ns": at_ns, "cpu_s": 0.1, "busy_share": 0.5} if done else {}
     times = Histogram()
     times.record(1000, published)
     figures = {"tally": RunTally(published), "at_ns": at_ns, "confirm_times": times, **last}
@@ -39,6 +39,7 @@ def test_intervals_add_up_although_the_last_report_comes_late(ended_s: float) ->
     assert outcome.tally.published == 32
     assert outcome.intervals[-1].at_s == pytest.approx(ended_s)
     assert outcome.seconds == outcome.publish_s == pytest.approx(ended_s)
+    assert (outcome.cpu_s, outcome.busy_share) == (0.1, 0.5)
 
 
 def test_an_interval_waits_a_moment_for_its_reports() -> None:

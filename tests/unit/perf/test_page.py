@@ -177,7 +177,7 @@ def test_runs_of_one_broker_are_told_apart_by_their_options() -> None:
     """Names are unique: they contain the differing options, else the number of the run."""
     texts = read(page([result(options={"size": 16, "x": 1}), result(options={"size": 1024, "x": 1})])).texts
     assert "SlotMQ 1.0, size 16" in texts
-    assert "SlotMQ 1.0, size 1024" in texts
+    assert {"SlotMQ 1.0, size 1024", "16", "1024"} <= set(texts)
     assert "SlotMQ 1.0 (run 2)" in read(page([result(), result()])).texts
 
 
@@ -194,8 +194,8 @@ def test_a_generator_that_held_up_the_run_is_seen() -> None:
         {"intervals": (Interval(0.0, 5),)},
         {"intervals": (Interval(1.0),)},
         {"figures": {}, "failures": ("the broker closed the socket",)},
-        {"latency_us": Latency(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)},
-        {"latency_us": Latency(3, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)},
+        {"latency_us": Latency(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, ((100.0, 0.0),))},
+        {"latency_us": Latency(3, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, ((100.0, 1.0),))},
     ],
 )
 def test_a_page_is_made_of_whatever_there_is(changes: dict[str, Any]) -> None:

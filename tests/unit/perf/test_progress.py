@@ -45,16 +45,6 @@ def test_a_terminal_has_one_line_that_goes_at_the_end() -> None:
     assert terminal.getvalue() == f"{ERASE}{LINE}{ERASE}{LINE}{ERASE}"
 
 
-def test_what_is_said_stays_above_the_line() -> None:
-    """A lasting message replaces the progress line, which continues below."""
-    terminal = Terminal()
-    progress = RunProgress(stream=terminal)
-    progress.show("one")
-    progress.say("this stays")
-    progress.close()
-    assert terminal.getvalue() == f"{ERASE}one{ERASE}this stays\n"
-
-
 def test_a_narrow_terminal_cuts_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line is cut to the width, because a wrapped line could not be overwritten."""
     monkeypatch.setenv("COLUMNS", "20")
@@ -68,8 +58,8 @@ def test_elsewhere_each_interval_is_a_line() -> None:
     stream = io.StringIO()
     with RunProgress(stream=stream) as progress:
         progress.show(LINE)
-        progress.say("this stays")
-    assert stream.getvalue() == f"{LINE}\nthis stays\n"
+        progress.show("one")
+    assert stream.getvalue() == f"{LINE}\none\n"
 
 
 @pytest.mark.parametrize(("stream", "every_s"), [(Terminal(), TERMINAL_EVERY_S), (io.StringIO(), ELSEWHERE_EVERY_S)])
@@ -96,5 +86,4 @@ def test_quiet_is_silent() -> None:
         progress.show(LINE)
         progress.share("binding", 0, 10)
         progress.show("one")
-        progress.say("two")
     assert terminal.getvalue() == ""

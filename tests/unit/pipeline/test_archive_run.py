@@ -78,7 +78,7 @@ class World:
     def copied(self, run: ArchiveRun, seals: Sequence[int]) -> Copied:
         """Copy slots as the tasks of a batch do."""
         target = replace(
-            run.target(str(self.folder.path)),
+            run.target(),
             open_slot=lambda handle: open_slot(self.folder.slot_path(handle.seal).read_bytes(), handle.crc),
         )
         return target.copy(
@@ -410,7 +410,7 @@ def test_a_batch_whose_bad_records_alone_are_in_the_lake_is_repeated(world: Worl
     run.end()
     again = world.run(max_bad="1")
     again.begin()
-    stream, target = SealStream({"path": str(folder.path)}), again.target(str(folder.path))
+    stream, target = SealStream({"path": str(folder.path)}), again.target()
 
     def tasks(work: Any, items: Sequence[Any]) -> list[Copied]:
         return [work(item) for item in items]

@@ -157,7 +157,7 @@ def test_batches_are_cut_by_bytes() -> None:
 
 def damaged(file: bytes, view: SlotView, number: int, octet: int = 0) -> bytes:
     """Return the file with one changed octet in a row's body."""
-    row = view.row(number)
+    row = list(view)[number]
     at = file.index(row.body) + octet
     return file[:at] + bytes([file[at] ^ 1]) + file[at + 1 :]
 

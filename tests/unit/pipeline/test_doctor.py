@@ -1,7 +1,8 @@
-"""The doctor on machines with problems; no test here starts Spark."""
+"""The doctor's findings, and its answers on machines with problems; no test here starts Spark."""
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,20 @@ import pytest
 from broker.pipeline.faults import ERROR, NO_JAVA, OK, USAGE, JobFailed
 from broker.pipeline.job import Progress, Summary
 from broker.pipeline.jobs import doctor
-from broker.pipeline.jobs.doctor import DoctorOptions, Machine, run_doctor
+from broker.pipeline.jobs.doctor import DoctorOptions, Machine, look, memory_bytes, run_doctor
 from broker.pipeline.spark import java
 from broker.pipeline.spark.java import Java, RefusedJava, Search
 
 GOOD = Java("PATH", Path("/opt/java"), "21.0.8", Path("/opt/java"))
+MACHINE = Machine(
+    python="3.11.2",
+    cores=2,
+    packages={"pyspark": "4.3.0", "pyarrow": "26.0.1", "pandas": "2.3.3", "numpy": "2.4.6"},
+    memory_bytes=8 << 30,
+    temporary="/tmp",
+    temporary_bytes=50 << 30,
+    shell="/bin/bash",
+)
 OLD = RefusedJava("$JAVA_HOME", "/opt/old/bin/java", "Java 11.0.2; Spark takes newer ones")
 
 
@@ -24,7 +34,7 @@ def examined(
     monkeypatch: pytest.MonkeyPatch, *, packages: dict[str, str | None] | None = None, found: Java | None = GOOD
 ) -> Summary:
     """Return the doctor's output on a machine on which Spark does not start."""
-    machine = Machine("3.11.2", 2, packages or {"pyspark": "4.3.0"}, 8 << 30, "/tmp", 50 << 30, "/bin/bash")
+    machine = dataclasses.replace(MACHINE, packages=packages or {"pyspark": "4.3.0"})
     monkeypatch.setattr(doctor, "look", lambda: machine)
     monkeypatch.setattr(java, "search", lambda _: Search(found, (OLD,)))
 
@@ -63,7 +73,7 @@ def test_findings_are_told_though_spark_fails(monkeypatch: pytest.MonkeyPatch) -
     summary = examined(monkeypatch)
     assert summary.code == ERROR
     said = "\n".join(summary.lines)
-    for part in ("Java 11.0.2", "/opt/java: 21.0.8", "pyspark 4.3.0", "8.0 GiB", "Spark did not start: no room"):
+    for part in ("Java 11.0.2", "/opt/java: 21.0.8", "pyspark 4.3.0", "8 GiB", "Spark did not start: no room"):
         assert part in said
     assert summary.values["failure"] == "Spark did not start: no room"
 
@@ -85,3 +95,33 @@ sys.exit(main(["pipeline", "doctor"]))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (USAGE, "")
     assert "missing: pip install" in done.stdout
+
+
+def test_a_good_machine_has_no_warnings() -> None:
+    """A good machine has no findings."""
+    assert MACHINE.missing == MACHINE.warnings == []
+
+
+def test_what_is_missing_or_little_is_named() -> None:
+    """A missing package, little memory, little space and a newer pandas are reported."""
+    poor = dataclasses.replace(
+        MACHINE, memory_bytes=1 << 30, temporary_bytes=1 << 20, packages={"pyspark": None, "pandas": "3.0.1"}
+    )
+    assert poor.missing == ["pyspark"]
+    assert [warning.partition(" ")[0] for warning in poor.warnings] == ["1", "1", "pandas"]
+
+
+def test_a_container_may_have_less_than_the_machine() -> None:
+    """The free memory is at most what the container may still use."""
+    meminfo = "MemTotal:       16000000 kB\nMemAvailable:    8000000 kB\n"
+    assert memory_bytes(meminfo, None) == 8000000 * 1024
+    assert memory_bytes(meminfo, 1000) == 1000
+    assert memory_bytes(meminfo, -5) == 0
+    assert memory_bytes("", None) is None
+
+
+def test_this_machine_can_be_looked_at() -> None:
+    """The check of this machine finds cores and a folder for temporary files."""
+    found = look()
+    assert found.cores >= 1
+    assert found.temporary_bytes > 0

@@ -1,4 +1,4 @@
-"""The search for Java: the order of places, the reasons of refusals, and the launcher."""
+"""Java for Spark: its supported versions, the order of places, the reasons of refusals, and the launcher."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.pipeline.faults import NO_JAVA
-from broker.pipeline.spark.java import NoJava, Search, find_java, search, shim_home, shim_text
+from broker.pipeline.spark.java import NoJava, Search, find_java, properties, refusal, search, shim_home, shim_text
 
 
 def fake_java(home: Path, version: str, *, vector: bool = True) -> Path:
@@ -147,13 +147,10 @@ def test_the_launcher_leaves_out_the_one_argument(tmp_path: Path) -> None:
 
 
 def test_a_launcher_that_is_damaged_is_made_anew(tmp_path: Path) -> None:
-    """A damaged launcher in the cache is replaced; a good one is kept, and no other file is left."""
+    """A damaged launcher in the cache is replaced, and no other file is left."""
     home = fake_java(tmp_path / "java", "21.0.8", vector=False)
     environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     launcher = shim_home(home, "21.0.8", environment) / "bin" / "java"
-    before = launcher.stat().st_ino
-    shim_home(home, "21.0.8", environment)
-    assert launcher.stat().st_ino == before
     launcher.write_bytes(b"\xff torn")
     shim_home(home, "21.0.8", environment)
     assert launcher.read_text() == shim_text(home / "bin" / "java")
@@ -187,3 +184,44 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path: Path) -> None:
     made = shim_home(home, "21.0.8", {"XDG_CACHE_HOME": str(tmp_path / "file")})
     assert (made / "bin" / "java").is_file()
     assert tmp_path not in made.parents
+
+
+@pytest.mark.parametrize("version", ["17.0.11", "17.0.15", "17.1", "21", "21-ea", "21.0.8", "25.0.3", "25.1.0"])
+def test_a_version_that_will_do(version: str) -> None:
+    """A recent release of a supported Java line is accepted."""
+    assert refusal(version) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [
+        ("1.8.0_402", "Spark takes 17"),
+        ("11.0.22", "Spark takes 17"),
+        ("17", "17.0.11 or newer"),
+        ("17.0.10", "17.0.11 or newer"),
+        ("17-ea", "17.0.11 or newer"),
+        ("22.0.1", "Spark takes 17"),
+        ("25", "25.0.3 or newer"),
+        ("25.0.2", "25.0.3 or newer"),
+        ("26-ea", "Spark takes 17"),
+        ("", "cannot be read"),
+        ("unknown", "cannot be read"),
+    ],
+)
+def test_a_version_that_will_not_do(version: str, why: str) -> None:
+    """A Java that is too old, unsupported or known to damage data is refused with the reason and its version."""
+    said = refusal(version)
+    assert said is not None
+    assert why in said
+    assert version in said
+
+
+def test_properties_are_read_from_among_other_lines() -> None:
+    """The output of `-XshowSettings` gives home and version, whatever lines surround them."""
+    said = (
+        "Property settings:\n    java.home = /opt/with space/jre\n    java.version = 21.0.8\n"
+        '    java.library.path = /a\n        /b\nopenjdk version "21.0.8"\n'
+    )
+    found = properties(said)
+    assert found["java.home"] == "/opt/with space/jre"
+    assert found["java.version"] == "21.0.8"

@@ -1,4 +1,4 @@
-"""Wrong usage of the jobs: one line and exit code 2, before Spark starts."""
+"""Wrong usage of the jobs: one line and exit code 2, before Spark starts; and the values of a query."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from broker.cli.main import main
+from broker.pipeline.jobs.query import plain
 from broker.pipeline.lake.lake import Lake
+from tests.slot_folders import SlotFolder
 
 BROKER = "amqp://localhost"
 
@@ -77,6 +79,39 @@ BROKER = "amqp://localhost"
         ("report --lake LAKE -o s3://bucket/x.html", "s3: is not supported"),
         ("route --lake LAKE --bindings GOOD --rows s3://bucket/x", "s3: is not supported"),
         ("deadletters --lake LAKE --replay --to BROKER --unroutable s3://bucket/x", "s3: is not supported"),
+        ("archive --lake NEW", "name the broker with either --path DIR or --url URL"),
+        ("archive --lake NEW --path D --url http://h", "name the broker with either"),
+        ("archive --path D", "the following arguments are required: --lake"),
+        ("archive --lake NEW --path D --once --follow", "not allowed with argument"),
+        ("archive --lake NEW --path D --every 0", "--every 0 is not between 0 and 86,400 seconds"),
+        ("archive --lake NEW --path D --cursor a/b", "--cursor 'a/b' cannot be the name of a folder"),
+        ("archive --lake NEW --path D --max-bad lots", "--max-bad: 'lots' is neither a number of messages nor a share"),
+        ("archive --lake FULL --path STORE", "is not a lake, and not empty"),
+        ("compact --lake FULL", "is not a lake"),
+        ("compact --lake LAKE --day 31.12.2026", "--day '31.12.2026' is not a date such as 2026-11-20"),
+        ("compact --lake LAKE --target-mb 0", "--target-mb 0 is not between"),
+        ("compact --lake LAKE --keep-days -1", "--keep-days is between 0 and 36,500"),
+        ("compact --lake LAKE --keep-days nan", "--keep-days is between"),
+        ("expire --lake LAKE", "say what to delete: --older 90d, --key K or both"),
+        ("expire --lake LAKE --older lately", "--older: 'lately' is not a time such as"),
+        ("expire --lake LAKE --key k --keep-days -1", "--keep-days is between 0 and 36,500"),
+        ("query SELECT --lake LAKE --as-of lately", "--as-of: 'lately' is not a time such as"),
+        ("query SELECT --path STORE --as-of 3", "--as-of is for a lake"),
+        ("compact --lake LAKE --target-mb 1e-9", "--target-mb 1e-09 is not between"),
+        ("query SELECT", "say what to ask: --lake DIR, --path DIR or --url URL, one of them"),
+        ("query SELECT --lake LAKE --tap t", "--tap, --queue, --vhost and --columns are for live slots"),
+        ("query SELECT --lake LAKE --csv --json", "--csv or --json, one of them"),
+        ("query SELECT --lake FULL", "is not a lake"),
+        ("query SELECT --lake LAKE --limit -1", "--limit is between 0 and"),
+        ("query SELECT --lake LAKE --limit 2147483647", "--limit is between 0 and"),
+        ("query SELECT --lake LAKE --from lately", "'lately' is not a time such as"),
+        ("query SELECT --path D --until earliest", "nothing precedes the earliest message"),
+        ("query SELECT --path D --tap a --queue b", "only one can be given"),
+        ("query SELECT --url amqp://u:secret@h", "the url should be http://"),
+        ("archive --lake NEW --url ftp://u:secret@h", "the url should be http://"),
+        ("archive --lake NEW --path STORE --tap none", "there is no tap 'none'"),
+        ("archive --lake FULL/file --path STORE", "is not a lake but a file"),
+        ("compact --lake LAKE --url http://u:secret@h", "unrecognized arguments: --url http://***@h"),
     ],
 )
 def test_bad_usage_is_one_line(
@@ -85,6 +120,9 @@ def test_bad_usage_is_one_line(
     """Wrong usage is reported with one line that names the argument."""
     monkeypatch.chdir(tmp_path)
     Lake(tmp_path / "LAKE", create=True)
+    SlotFolder(tmp_path / "STORE")
+    (tmp_path / "FULL").mkdir()
+    (tmp_path / "FULL" / "file").write_text("x")
     (tmp_path / "GOOD").write_text("ex,#,q\n")
     (tmp_path / "BAD").write_text("ex,#,q,strange\n")
     try:
@@ -95,7 +133,7 @@ def test_bad_usage_is_one_line(
     assert (code, told.out) == (2, "")
     assert said in told.err and "secret" not in told.err
     assert len([line for line in told.err.splitlines() if not line.startswith("session: ")]) == 1
-    assert {path.name for path in tmp_path.iterdir()} == {"LAKE", "GOOD", "BAD"}
+    assert {path.name for path in tmp_path.iterdir()} == {"LAKE", "STORE", "FULL", "GOOD", "BAD"}
 
 
 @pytest.mark.parametrize("job", ["replay --lake LAKE", "deadletters --lake LAKE --replay"])
@@ -113,3 +151,10 @@ def test_a_broker_that_is_not_there_is_told_before_spark_starts(
     assert "no broker answers at amqp://user@127.0.0.1" in told
     assert "secret" not in told
     assert told.count("\n") == 1
+
+
+def test_values_are_said_as_json_can() -> None:
+    """Bytes become text where they are UTF-8, else base64."""
+    assert plain([b"abc", b"\xff\x00", bytearray(b"x"), {1: b"y"}, None, 1.5]) == [
+        "abc", "/wA=", "x", {"1": "y"}, None, 1.5,
+    ]  # fmt: skip

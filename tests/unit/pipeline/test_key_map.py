@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from broker.pipeline.routes.key_map import BadKeyMap, KeyMap, meet, read_key_map
+from broker.pipeline.routes.key_map import BadKeyMap, KeyMap, read_key_map
+from broker.routing.pattern import PatternLimits
 from tests.property.topic_reference import matches
 
 
@@ -44,11 +45,12 @@ WORD = st.sampled_from(["a", "b", ""])
 @given(st.lists(st.sampled_from(["a", "b", "*", "#"]), max_size=5), st.lists(WORD, max_size=6))
 def test_a_pattern_meets_words_exactly_where_it_matches(pattern: list[str], words: list[str]) -> None:
     """A pattern captures words exactly where the reference matches; substituting them gives the key."""
-    met = meet(pattern, words)
-    assert (met is not None) == matches(pattern, words)
-    if met is not None:
-        turn = iter(met)
-        assert [w for part in pattern for w in (next(turn) if part in "*#" else [part])] == words
+    assume(pattern.count("#") <= PatternLimits().hashes)
+    old, key = ".".join(pattern), ".".join(words)
+    words = key.split(".") if key else []
+    assert KeyMap([(old, f"new.{old}" if old else "new")])(key) == (
+        ".".join(["new", *words]) if matches(pattern, words) else key
+    )
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_an_archive_on_another_machine_leaves_what_is_under_way(
         run = ArchiveRun(Lake(place, create=True), StoreCatalog(folder.path), "archive")
         run.begin()
         slots = [SlotHandle.of(folder.store, seal) for seal in folder.view.seals]
-        runs.append((run, run.target(str(folder.path)).copy(slots)))
+        runs.append((run, run.target().copy(slots)))
     for run, copied in runs:
         run.commit(copied, StreamOffset.at(folder.view, 2))
         run.end()

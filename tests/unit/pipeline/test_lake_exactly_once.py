@@ -58,7 +58,7 @@ def archive(path: Path, folder: SlotFolder, disk: DyingDisk) -> None:
         lake.write_note("archive", note)
     at = lake.position(note) or note.start
     target = LakeTarget(
-        lake.place, "", QUERY, disk=disk,
+        lake.place, QUERY, disk=disk,
         open_slot=lambda handle: open_slot(folder.slot_path(handle.seal).read_bytes(), handle.crc),
     )  # fmt: skip
     found = [slot for slot in handles(folder) if slot.seal > at.seal]

@@ -18,7 +18,6 @@ from broker.pipeline.report.traffic import (
     moment_axis,
     slice_ms,
     slice_name,
-    trend,
 )
 from broker.slot_files.seal_view import SealView
 
@@ -49,14 +48,6 @@ def test_slices_without_messages_are_there() -> None:
     """A pause is zeros, and the first and the last slice are complete."""
     first_ms, last_ms = MONDAY_MS + 10, MONDAY_MS + 3 * HOUR_MS
     assert filled({MONDAY_MS: 5, MONDAY_MS + 3 * HOUR_MS: 7}, first_ms, last_ms, HOUR_MS) == [5, 0, 0, 7]
-
-
-def test_a_trend_is_the_line_that_fits_best() -> None:
-    """A straight line is found exactly, and a single value has no slope."""
-    assert trend([10, 12, 14, 16]) == (16, 2)
-    assert trend([5]) == (5, 0)
-    value, slope = trend([0, 10, 0, 10])
-    assert (value, slope) == (8, 2)
 
 
 def days(counts: list[int]) -> dict[int, int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import StructType
 
 from broker.cli.control_client import Unanswered
@@ -85,14 +85,6 @@ def test_all_available_is_all_whatever_the_limits_say(tmp_path: Path) -> None:
     start = reader.initialOffset()
     assert reader.latestOffset(start, ReadAllAvailable())["seal"] == 5
     assert reader.latestOffset(start, reader.getDefaultReadLimit())["seal"] == 1
-
-
-def test_default_limits_are_those_of_the_options(tmp_path: Path) -> None:
-    """A batch is limited by bytes by default."""
-    folder = folder_of(tmp_path, 1)
-    assert stream(folder).getDefaultReadLimit() == ReadMaxBytes(1 << 30)
-    assert stream(folder, maxRowsPerTrigger="7").getDefaultReadLimit() == ReadMaxRows(7)
-    assert stream(folder, maxSlotsPerTrigger="7").getDefaultReadLimit() == ReadMaxFiles(7)
 
 
 def test_available_now_ends_where_it_began(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from broker.pipeline.faults import PublishFailed, SinkRefused
-from broker.pipeline.formats import BatchSink, StreamSink, TaskPublished
-from broker.pipeline.sink.publishing import BadRecordLog
+from broker.pipeline.formats import Sink
+from broker.pipeline.sink.publishing import BadRecordLog, Tally
 from broker.pipeline.source.schema import ARROW_SCHEMA
 from broker.pipeline.spark.session import register
 from broker.testing import Broker
@@ -56,11 +56,9 @@ def placed(count: int, seal: int = 3, **values: Any) -> list[dict[str, Any]]:
     ]
 
 
-def written(broker: Broker, batches: list[pa.RecordBatch], **options: str) -> TaskPublished:
+def written(broker: Broker, batches: list[pa.RecordBatch], **options: str) -> Tally:
     """Run one task."""
-    told = BatchSink({"url": broker.url, **options}, MESSAGE_COLUMNS, overwrite=False).write(iter(batches))
-    assert isinstance(told, TaskPublished)
-    return told
+    return Sink({"url": broker.url, **options}, MESSAGE_COLUMNS, overwrite=False).write(iter(batches))
 
 
 def bodies(broker: Broker) -> list[bytes]:
@@ -105,12 +103,12 @@ def test_an_attempt_after_one_that_failed_publishes_nothing_twice(broker: Broker
         yield batch_of(*rows[:400])
         raise RuntimeError("the executor is gone")
 
-    writer = BatchSink({"url": broker.url, "producer": "job"}, MESSAGE_COLUMNS, overwrite=False)
+    writer = Sink({"url": broker.url, "producer": "job"}, MESSAGE_COLUMNS, overwrite=False)
     with pytest.raises(RuntimeError, match="is gone"):
         writer.write(failing())
     assert bodies(broker)
     for _ in range(2):
-        assert writer.write(iter([batch_of(*reversed(rows))])).messages == 600
+        assert writer.write(iter([batch_of(*reversed(rows))])).rows == 600
     assert Counter(bodies(broker)) == Counter(row["body"] for row in rows)
 
 
@@ -130,10 +128,9 @@ def test_a_column_of_the_users_own_numbers_rows(broker: Broker, tmp_path: Path) 
     numbers = [0, 7, 1 << 62, None, -1]
     rows = [{"body": b"%d" % row, "number": number, "seal": 3} for row, number in enumerate(numbers)]
     for _ in range(2):
-        writer = BatchSink({**options, "badRecords": str(tmp_path)}, columns, overwrite=False)
+        writer = Sink({**options, "badRecords": str(tmp_path)}, columns, overwrite=False)
         told = writer.write(iter([pa.RecordBatch.from_pylist(rows, schema)]))
-        assert isinstance(told, TaskPublished)
-        assert (told.messages, told.refused) == (3, 2)
+        assert (told.rows, told.refused) == (5, 2)
         writer.commit([told])
     assert bodies(broker) == [b"0", b"1", b"2"]
     reasons = pq.read_table(BadRecordLog(tmp_path).files()[0]).column("reason").to_pylist()
@@ -156,9 +153,9 @@ def test_bad_rows_are_kept(broker: Broker, tmp_path: Path) -> None:
     ]
     rows = [{**row, **change} for row, change in zip(placed(len(bad)), bad, strict=True)] + placed(3, seal=9)
     options = {"badRecords": str(tmp_path), "producer": "job", "nackAttempts": "1"}
-    writer = BatchSink({"url": broker.url, **options}, MESSAGE_COLUMNS, overwrite=False)
+    writer = Sink({"url": broker.url, **options}, MESSAGE_COLUMNS, overwrite=False)
     told = writer.write(iter([batch_of(*rows)]))
-    assert (told.messages, told.refused) == (5, len(bad))
+    assert (told.rows, told.refused) == (len(rows), len(bad))
     log = BadRecordLog(tmp_path)
     assert log.files() == []
     writer.commit([told, None])
@@ -192,13 +189,13 @@ def test_only_attempts_that_won_count(broker: Broker, tmp_path: Path) -> None:
         yield nowhere
         raise RuntimeError("gone")
 
-    writer = BatchSink(options, MESSAGE_COLUMNS, overwrite=False)
+    writer = Sink(options, MESSAGE_COLUMNS, overwrite=False)
     with pytest.raises(RuntimeError):
         writer.write(failing())
     writer.abort([writer.write(iter([nowhere])), None])
     assert list((folder / "data").iterdir()) == []
     for _ in range(2):  # the second attempt is the restarted query, whose last commit was not recorded
-        stream = StreamSink(options, MESSAGE_COLUMNS, overwrite=False)
+        stream = Sink(options, MESSAGE_COLUMNS, overwrite=False)
         stream.commit([stream.write(iter([nowhere])), stream.write(iter([]))], 5)
     log = BadRecordLog(folder)
     assert len(log.files()) == len(list((folder / "data").iterdir())) == 1
@@ -216,8 +213,8 @@ def test_without_a_folder_a_bad_row_is_an_error(broker: Broker) -> None:
 
 def test_a_task_without_rows_connects_nowhere() -> None:
     """An empty partition needs no broker."""
-    writer = BatchSink({"url": "amqp://127.0.0.1:1"}, MESSAGE_COLUMNS, overwrite=False)
-    assert writer.write(iter([batch_of()])) == TaskPublished(0, 0, "")
+    writer = Sink({"url": "amqp://127.0.0.1:1"}, MESSAGE_COLUMNS, overwrite=False)
+    assert writer.write(iter([batch_of()])) == Tally()
 
 
 @pytest.mark.parametrize(
@@ -255,16 +252,16 @@ def test_a_task_without_rows_connects_nowhere() -> None:
 def test_what_the_sink_refuses(columns: str, options: dict[str, str], text: str) -> None:
     """Wrong columns and options are refused with one line before anything is published."""
     with pytest.raises(SinkRefused) as caught:
-        BatchSink({"url": "amqp://127.0.0.1:1", **options}, columns_of(columns), overwrite=False)
+        Sink({"url": "amqp://127.0.0.1:1", **options}, columns_of(columns), overwrite=False)
     assert text in str(caught.value)
 
 
 def test_other_modes_are_refused() -> None:
     """Overwriting, and a sink without an address, are refused."""
     with pytest.raises(SinkRefused, match="use mode append"):
-        BatchSink({"url": "amqp://h"}, MESSAGE_COLUMNS, overwrite=True)
+        Sink({"url": "amqp://h"}, MESSAGE_COLUMNS, overwrite=True)
     with pytest.raises(SinkRefused, match="the option url is missing"):
-        StreamSink({}, MESSAGE_COLUMNS, overwrite=False)
+        Sink({}, MESSAGE_COLUMNS, overwrite=False)
 
 
 class RegisteringSession:
@@ -305,5 +302,5 @@ def test_equal_seals_of_other_stores_and_histories_are_other_messages(broker: Br
     ]
     rows = [{**row, **origin} for origin in origins for row in placed(3)]
     for _ in range(2):
-        assert written(broker, [batch_of(*rows)], producer="p" * 189).messages == len(rows)
+        assert written(broker, [batch_of(*rows)], producer="p" * 189).rows == len(rows)
     assert len(bodies(broker)) == len(rows)

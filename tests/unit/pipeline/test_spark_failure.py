@@ -7,16 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.pipeline.faults import ERROR, GAP, JobFailed, SourceRefused
+from broker.pipeline.faults import ERROR, GAP, USAGE, SourceRefused
 from broker.pipeline.spark.log import LINE_MAX, SparkLog, reason, told
 from broker.pipeline.spark.server_files import ServerFiles, ServerState
-
-
-class GapFailed(JobFailed):
-    """Stands for a failure of the package that a worker raises."""
-
-    code = GAP
-
 
 IN_A_TASK = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
   File "/somewhere/worker.py", line 9, in read
@@ -39,6 +32,8 @@ def test_a_fault_of_the_sources_is_told_alone() -> None:
     """A gap in a worker ends the job with the gap's code and its own line, without a trace."""
     failure = told(RuntimeError(IN_A_TASK.format(raised="broker.pipeline.faults.SlotMissing: slot 3 is gone")))
     assert (str(failure), failure.code) == ("slot 3 is gone", GAP)
+    failure = told(RuntimeError(IN_A_TASK.format(raised="broker.pipeline.faults.JobRefused: no such column")))
+    assert (str(failure), failure.code) == ("no such column", USAGE)
     failure = told(SourceRefused("no such store"))
     assert (str(failure), failure.code) == ("no such store", ERROR)
 
@@ -71,19 +66,12 @@ def test_a_fault_of_the_sources_is_told_alone() -> None:
 )
 def test_the_line_that_says_what_happened(text: str, line: str) -> None:
     """The line is the innermost cause, without stack traces and internal class names."""
-    assert reason(text) == (line, ERROR)
-
-
-def test_a_failure_of_ours_in_a_worker_keeps_its_exit_code() -> None:
-    """A failure that a worker raises ends the job with the exit code of its class."""
-    raised = f"{GapFailed.__module__}.GapFailed: seal 3 is gone"
-    assert reason(IN_A_TASK.format(raised=f"broker.{raised}")) == ("seal 3 is gone", ERROR)  # the module does not exist
-    assert reason(IN_A_TASK.format(raised="broker.pipeline.spark.java.NoJava: none")) == ("none", 5)
+    assert reason(text) == line
 
 
 def test_a_long_line_is_cut_and_cannot_steer_a_terminal() -> None:
     """Octets of a message in an error are escaped and truncated."""
-    line, _ = reason("x\x1b[2J" + "y" * 5000)
+    line = reason("x\x1b[2J" + "y" * 5000)
     assert "\x1b" not in line
     assert len(line) <= LINE_MAX + 4
 

@@ -68,7 +68,6 @@ def test_any_rows_come_back(rows: Rows) -> None:
     """Rows with any ids, routes, headers and bodies are read as written, and none is damaged."""
     view = open_slot(written(rows))
     assert list(view) == rows
-    assert [view.row(number) for number in range(len(view))] == rows
     assert view.verify() == []
     stamps = [one.timestamp_ms for one in rows] or [0]
     assert (view.meta.count, view.meta.first_ts_ms, view.meta.last_ts_ms) == (len(rows), min(stamps), max(stamps))
@@ -159,7 +158,7 @@ def test_verify_names_the_damaged_rows() -> None:
         damaged[next(at for at in owner if owner[at] == number)] ^= 1
     found = open_slot(bytes(damaged))
     assert found.verify() == [1, 3]
-    assert [found.row(number) for number in (0, 2)] == [rows[0], rows[2]]
+    assert list(found)[::2] == [rows[0], rows[2]]
 
 
 def test_any_bit_outside_the_rows_is_noticed() -> None:

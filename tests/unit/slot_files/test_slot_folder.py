@@ -217,7 +217,7 @@ def test_snapshots_live_until_the_next_start() -> None:
             block = files.read(folder.snapshots.path(snapshot, n))
             view = open_slot(block, slot.crc)
             assert (slot.n, slot.count, slot.bytes, view.meta.seal) == (n, 1, len(block), 0)
-            assert view.row(0).body == snapshot.encode()
+            assert next(iter(view)).body == snapshot.encode()
     folder.snapshots.drop(snapshots[0])
     folder.snapshots.drop(snapshots[0])
     assert files.list(folder.snapshots.folder) == sorted(snapshots[1:])

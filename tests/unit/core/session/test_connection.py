@@ -66,7 +66,7 @@ def test_exclusive_queues_go_with_their_connection() -> None:
     client.call(1, commands.Queue.Declare(queue="shared"), commands.Queue.DeclareOk)
     client.call(1, commands.Queue.Bind(queue="mine", exchange="amq.topic", routing_key="#"), commands.Queue.BindOk)
     put(room.vhost.queues["mine"], 2)
-    assert [queue.name for queue in room.vhost.queues.owned_by(client.session)] == ["mine"]
+    assert [queue.name for queue in room.vhost.queues.values() if queue.exclusive_owner is client.session] == ["mine"]
     client.leave()
     assert list(room.vhost.queues) == ["shared"]
     assert not room.vhost.exchanges["amq.topic"].binding_count

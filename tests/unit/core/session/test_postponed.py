@@ -11,16 +11,17 @@ from pamqp import commands
 from broker.amqp.codec import Method, encode_method
 from broker.amqp.errors import ChannelError
 from broker.core.postponed import Postponed
-from broker.core.topology.changes import Change
+from broker.core.topology.changes import Change, Journal
 from tests.unit.core.room import Client, Room, describe
 
 Queue, Exchange = commands.Queue, commands.Exchange
 
 
-class Others:
+class Others(Journal):
     """A journal that asks others first, who answer when the test says so."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.room = Room(journal=self)
         self.agreed = True
         self.asked: list[tuple[Change, Callable[[], None]]] = []

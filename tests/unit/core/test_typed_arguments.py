@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.definitions.typed_json import read_typed, typed_table
+from broker.core.arguments import read_typed, typed_table
 
 
 @pytest.mark.parametrize(

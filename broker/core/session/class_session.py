@@ -1,0 +1,28 @@
+"""The part of a channel's session that serves one AMQP class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.amqp.channel import Channel
+from broker.amqp.codec import Method
+from broker.core.answers import Mark
+from broker.core.session.client import SessionClient
+from broker.core.topology.changes import Subject
+from broker.core.vhost import Vhost
+
+
+class ClassSession:
+    """Serve the methods of one class on one channel."""
+
+    __slots__ = ("_channel", "_session", "_vhost")
+
+    def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
+        self._channel = channel
+        self._session = session
+        self._vhost = vhost
+
+    def _answer(self, method: Any, answer: Method, subject: Subject, mark: Mark | None = None) -> None:
+        """Answer a method, unless the client wants none, once the changes of its subject are on disk."""
+        if not method.nowait:
+            self._vhost.answers.send(self._channel, answer, subject, mark)
