@@ -209,7 +209,7 @@ def test_an_alarm_is_waited_for() -> None:
         refused: list[RefusedMessage] = []
         impatient, patient = AmqpPublisher(address, options), AmqpPublisher(address, NUMBERED, refused.append)
         disk.free = 0
-        wait_until(lambda: broker.server.alarms.alarms, "an alarm")
+        wait_until(lambda: broker.server.clients.alarms.alarms, "an alarm")
         with pytest.raises(PublishFailed, match=r"is blocked: low on disk"):
             publish_all(impatient, rows(50, "", "nowhere"))
         threading.Timer(0.3, setattr, (disk, "free", 10 << 30)).start()
