@@ -30,7 +30,7 @@ from broker.parts.entrance import Entrance
 from broker.parts.http import Http
 from broker.parts.mqtt import Mqtt
 from broker.parts.overlay import Overlay
-from broker.parts.part import Part, Shared, Stopping
+from broker.parts.part import Part, Shared, Stopping, named
 from broker.parts.ports import CertificateWatch, Ports
 from broker.parts.zmq import Zmq
 from broker.process_memory import open_descriptors, resident_bytes
@@ -120,7 +120,8 @@ class BrokerServer:
         self._began = time.monotonic()
         try:
             for part in self.parts:
-                await part.open()
+                with named(part):
+                    await part.open()
                 self._opened.push_async_callback(part.close)
         except BaseException:
             await self._opened.aclose()
@@ -133,7 +134,8 @@ class BrokerServer:
         """Begin to answer clients and commands; the signal handlers must be installed by then."""
         try:
             for part in self.parts:
-                await part.start()
+                with named(part):
+                    await part.start()
         except BaseException:
             self._timers.close()
             await self._opened.aclose()

@@ -94,6 +94,13 @@ async def uncancelled(work: Awaitable[_T], cancelled: Callable[[], None] = lambd
         raise
 
 
+async def called_back(begin: Callable[[Callable[[_T], None]], object]) -> _T:
+    """Return the value that `begin` passes to its callback, which does nothing for a caller that was cancelled."""
+    answer: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+    begin(lambda value: None if answer.done() else answer.set_result(value))
+    return await answer
+
+
 class WakeUp:
     """Wakes one task. Wake-ups that come before the task waits again count once."""
 

@@ -9,10 +9,10 @@ import sys
 from random import Random
 from typing import Any
 
-from broker.mqtt.conversation import CONNECT_MAX_BYTES, EXPECTS_CONNECT, LOGIN, Acks, Conversation
+from broker.mqtt.conversation import CONNECT_MAX_BYTES, EXPECTS_CONNECT, LOGIN, Conversation
 from broker.mqtt.errors import PacketError
 from broker.mqtt.packet_cutter import PublishRun
-from broker.mqtt.packets import read_publish_properties
+from broker.mqtt.packets import Acks, read_publish_properties
 from broker.mqtt.topics import binding_key, routing_key, topic_of
 from fuzz.campaign import main
 from fuzz.mqtt_grammar import conversation
@@ -55,10 +55,9 @@ def talk(chunks: list[bytes]) -> tuple[list[Any], int]:
                 if isinstance(cut, PublishRun):
                     found += publishes(cut)
                 elif isinstance(cut, Acks):
-                    found += [("ack", cut.octet, packet_id, 0) for packet_id in cut.packet_ids]
+                    found += [("ack", cut.octet, packet_id, cut.reason_code) for packet_id in cut.packet_ids]
                 else:
-                    is_ack = type(cut).__name__ == "Ack"
-                    found.append(("ack", cut.octet, cut.packet_id, cut.reason_code) if is_ack else flat(cut))
+                    found.append(flat(cut))
                 if talk.state == LOGIN:
                     talk.accept()
             if talk.state == EXPECTS_CONNECT:

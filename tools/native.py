@@ -96,6 +96,15 @@ def recursion(tree: ast.AST, source: Sequence[str]) -> Iterator[Finding]:
                 yield node.lineno, f"{function.name}() calls itself: {UNBOUNDED}"
 
 
+def truth_by_length(tree: ast.AST, _source: Sequence[str]) -> Iterator[Finding]:
+    """Yield native classes that have a length, but no truth of their own."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and _native(node):
+            methods = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
+            if "__len__" in methods and "__bool__" not in methods:
+                yield node.lineno, f"mypyc takes an empty `{node.name} | None` for true: define `__bool__`"
+
+
 def _calls(called: ast.expr, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Return whether an expression that is called names a function, as a name or as a method of the same object."""
     arguments = function.args.posonlyargs + function.args.args
@@ -136,7 +145,7 @@ def exception_names(classes: set[str]) -> Callable[[ast.AST, Sequence[str]], Ite
     return rule
 
 
-RULES: Final = (slice_bounds, unpacked_arguments, lacking_imports, missing_attributes, recursion)
+RULES: Final = (slice_bounds, unpacked_arguments, lacking_imports, missing_attributes, recursion, truth_by_length)
 
 
 def classes_of(sources: Iterable[str]) -> set[str]:

@@ -88,7 +88,7 @@ class Cell:
         took_s = time.process_time() - begun
         gc.collect()
         grown = _rss_bytes() - before
-        assert len(self.index) == len(self.patterns)
+        assert self.index.size == len(self.patterns)
         self.runner = Runner(self.index.match, Path(keys).read_text().split())
         return {"form": kind(), "patterns": len(self.patterns), "build_s": took_s, "rss_bytes": grown}
 
@@ -155,7 +155,7 @@ class Cell:
         times_us.sort()
         count = len(times_us)
         return {
-            "patterns": len(self.index),
+            "patterns": self.index.size,
             "matches": count,
             "median_us": times_us[count // 2],
             "p99_us": times_us[min(count - 1, count * 99 // 100)],
@@ -194,7 +194,7 @@ class Cell:
             "thrash_us": median(thrash),
             "uncached_us": median(uncached),
             "distinct_keys": len(every),
-            "entries_after": len(exchange.cache),
+            "entries_after": len(exchange.cache.entries),
             "bytes_after": exchange.cache.used_bytes,
             "bypassed_after": exchange.cache.bypassed,
         }

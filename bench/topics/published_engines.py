@@ -36,7 +36,9 @@ class SplitOnce(Generic[T]):
         self._dialect = dialect
         self._patterns: dict[Any, T] = {}
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
+        """The number of patterns."""
         return len(self._patterns)
 
     def counts(self) -> Mapping[str, int]:
@@ -361,6 +363,6 @@ ENGINES: Final[dict[str, type[Any]]] = {**PUBLISHED, **index.ENGINES}
 
 
 def make_engine(name: str, dialect: TopicDialect = AMQP) -> TopicEngine[Any]:
-    """Return a new, empty engine of that name. Raises: UnknownEngine."""
-    engine: TopicEngine[Any] = PUBLISHED[name](dialect) if name in PUBLISHED else index.make_engine(name, dialect)
+    """Return a new, empty engine of that name."""
+    engine: TopicEngine[Any] = ENGINES[name](dialect)
     return engine

@@ -8,7 +8,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from broker.core.postponed import Postponed
+from broker.administration.slices import in_slices
+from broker.amqp.errors import NodeLost
+from broker.core.postponed import NODE_LOST, Postponed
 from broker.core.queue.queue import Queue
 
 COUNT_TIMEOUT_S = 2.0
@@ -29,9 +31,7 @@ async def decided(act: Callable[[], T]) -> T:
 async def count_all(queues: Collection[Queue]) -> None:
     """Make `counts` of each queue include all nodes, or only this node if the database does not answer."""
     asked: dict[Queue, Postponed] = {}
-    for number, queue in enumerate(queues, 1):
-        if number % COUNTED_AT_ONCE == 0:
-            await asyncio.sleep(0)
+    async for queue in in_slices(queues, COUNTED_AT_ONCE):
         try:
             queue.before("declare", None)
         except Postponed as postponed:
@@ -49,7 +49,7 @@ async def count_all(queues: Collection[Queue]) -> None:
 async def answers(postponed: Iterable[Postponed]) -> None:
     """Wait for the answers to all postponements, which are asked for at once.
 
-    Raises: ChannelError 406 if one is refused.
+    Raises: ChannelError 406 if one is refused; NodeLost.
     """
     loop = asyncio.get_running_loop()
     waiting, asked = [], list(postponed)
@@ -60,6 +60,8 @@ async def answers(postponed: Iterable[Postponed]) -> None:
     for answered in waiting:
         await answered
     for one in asked:
+        if one.refusal == NODE_LOST:
+            raise NodeLost(NODE_LOST)
         one.check()
 
 

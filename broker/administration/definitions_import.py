@@ -33,7 +33,7 @@ from broker.administration.definitions import (
 )
 from broker.administration.rehearsal import Rehearsal, Touched
 from broker.administration.slices import STEPS_AT_ONCE, emptied, finished
-from broker.amqp.errors import ChannelError, ProtocolError
+from broker.amqp.errors import ChannelError, NodeLost, ProtocolError
 from broker.core.auth.users import user_of
 from broker.core.definitions.document import (
     BindingEntry,
@@ -44,7 +44,7 @@ from broker.core.definitions.document import (
     row_of,
     writing_document,
 )
-from broker.core.definitions.reading import BadDefinitions
+from broker.core.definitions.reading import BadDefinitions, NotStored
 from broker.core.names import Resource
 from broker.core.policy.policy_definition import keys_without_effect
 from broker.core.postponed import Postponed
@@ -60,6 +60,7 @@ Entry = ExchangeEntry | QueueEntry | BindingEntry
 TOPOLOGY: Final = ("exchanges", "queues", "bindings")  # in the order of their dependencies
 MADE: Final = "made"  # the key of the vhosts that an import made
 ENTRIES_AT_ONCE: Final = 50
+REJOIN_S: Final = 0.1  # between two attempts of a node that was lost to its cluster
 NAMED_MAX: Final = 100  # entries without effect that the log names; the command names all
 NOT_FOUND: Final = 404
 BROKERS_OWN: Final = "amq."  # RabbitMQ skips such entries too, because they exist or may not be declared
@@ -84,6 +85,10 @@ class ImportTally:
     def declared(self, part: str, *, new: bool) -> None:
         """Count an exchange, a queue or a binding; one that exists equals the document's, or it was refused."""
         (self.made if new else self.present)[part] += 1
+
+    def restart(self, present: Counter[str]) -> None:
+        """Count the declared entries again."""
+        self.made, self.present = Counter(), present.copy()
 
     def comparing(self, after: Mapping[Key, Any]) -> Generator[None, None, None]:
         """Count the broker-wide entries, in steps of one, and name those without effect."""
@@ -140,6 +145,7 @@ class DefinitionsImport:
         self._skip_refused = skip_refused
         self._made = list(made)
         self._refused: dict[tuple[str, int], str] = {}
+        self._proposed: set[tuple[str, int]] = set()  # entries that every broker of a cluster has to make
         self.skipped: list[str] = []
         self._tally: ImportTally | None = None
         self._absent: dict[str, list[tuple[int, Entry]]] = {}
@@ -194,11 +200,31 @@ class DefinitionsImport:
     async def _apply(self, tally: ImportTally) -> None:
         administration = self._administration
         written = await finished(writing_document(await finished(self._keeping())))
-        await administration.store(partial(self._begin, written))
+        version, present = administration.version, tally.present.copy()
+        while True:
+            try:
+                await administration.store(partial(self._begin, written))
+                await self._finish_applying(tally)
+                break
+            except (NodeLost, NotStored):  # if it has begun, a start would repeat it, perhaps much later
+                if administration.version == version or administration.closed:
+                    raise
+                await asyncio.sleep(REJOIN_S)
+                self._undo.clear()
+                tally.restart(present)
+        await emptied(*[rows for rows in written.values() if isinstance(rows, list)])
+
+    async def _finish_applying(self, tally: ImportTally) -> None:
+        """Declare everything that is absent, and store the rest; undo it if anything is refused. Raises: NodeLost and
+        NotStored; it may run again when the node has joined its cluster again.
+        """
+        administration = self._administration
         try:
             self.skipped = await self._declare_all(
                 "importing", administration.vhosts.__getitem__, self._undo, tally=tally
             )
+        except NotStored:
+            raise
         except (BadDefinitions, ValueError):
             for vhost, entry in reversed(self._undo):
                 await decided(partial(_remove, vhost, entry))
@@ -207,7 +233,6 @@ class DefinitionsImport:
             raise
         await administration.vhosts.drain()
         await administration.store(self._finish)  # it was checked: it is not refused
-        await emptied(*[rows for rows in written.values() if isinstance(rows, list)])
 
     def _comparing(self, tally: ImportTally) -> Generator[None, None, None]:
         """Find the exchanges, queues and bindings that the broker has not, or not as the document says."""
@@ -350,7 +375,6 @@ class DefinitionsImport:
         entries are added to `refused`. Raises: BadDefinitions for a refused entry when `refused` is None.
         """
         skipped: list[str] = []
-        proposed: set[tuple[str, int]] = set()  # entries that every broker of a cluster has to make
         total = sum(map(len, self._absent.values()))
         done = 0
         failed: BadDefinitions | None = None
@@ -364,13 +388,13 @@ class DefinitionsImport:
                 for number, entry in waiting:
                     vhost = vhost_of(entry.vhost)
                     try:
-                        made = _declare(vhost, entry) or (part, number) in proposed
+                        made = _declare(vhost, entry) or (part, number) in self._proposed
                         if made:
                             undo.append((vhost, entry))
                         if tally is not None:
                             tally.declared(part, new=made)
                     except Postponed as unanswered:
-                        proposed.add((part, number))
+                        self._proposed.add((part, number))
                         postponed.append(((number, entry), unanswered))
                     except (ProtocolError, ValueError) as error:
                         if (

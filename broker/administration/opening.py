@@ -14,7 +14,7 @@ from broker.core.auth.first_user import create_first_user
 from broker.core.auth.users import User
 from broker.core.definitions.document import Document
 from broker.core.definitions.json_text import read_json
-from broker.core.definitions.reading import BadDefinitions, read_document
+from broker.core.definitions.reading import BadDefinitions, NotStored, read_document
 from broker.core.durable_topology import TopologySnapshot
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger
@@ -46,7 +46,7 @@ async def open_all(
     """Open the stored vhosts, or begin with the default vhost and user; then import the definitions of the settings.
 
     `watch` is told how far the recovery of the vhosts is.
-    Raises: BadDefinitions, CorruptStore, MissingData, StoreFailed; ValueError for a bad name in the settings.
+    Raises: BadDefinitions, CorruptStore, MissingData, NotStored, StoreFailed; ValueError for a bad name in settings.
     """
     named = _load(settings.server.load_definitions)
     version, found = await store.read()
@@ -69,6 +69,8 @@ async def open_all(
     elif named is not None:
         try:
             await DefinitionsImport(named, administration, rehearsal, _tell).run()
+        except NotStored:
+            raise
         except (BadDefinitions, ValueError) as bad:
             raise BadDefinitions(f"{settings.server.load_definitions}: {bad}") from None
 
@@ -100,6 +102,8 @@ async def _finish(administration: Administration, rehearsal: Rehearsal, importin
         document = read_document({part: rows for part, rows in importing.items() if part != MADE})
         made = importing[MADE]
         await DefinitionsImport(document, administration, rehearsal, _tell, made=made).run()
+    except NotStored:
+        raise
     except (BadDefinitions, ValueError) as bad:  # a client declared one of its names differently before the crash
         _log.error("definitions.import_abandoned", reason=str(bad))
         await administration.change(Draft.end_import)

@@ -1,15 +1,42 @@
-"""Slices of long work: the loop turns between them, so that a client waits for one slice and not for the work."""
+"""Slices of long work: the loop turns between them, so that a client waits for one slice and not for the work.
+
+However many callers ask for long answers, one of them has a slice in each turn of the loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator, Iterable
+from itertools import islice
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary  # of event loops
 
 STEPS_AT_ONCE: Final = 50  # objects that are compared, copied, declared or encoded between two turns of the loop
+OBJECTS_AT_ONCE: Final = 200  # objects read between two turns of the loop: less than a millisecond
 EMPTIED_AT_ONCE: Final = 1000  # objects that are freed between two turns of the loop
 
 T = TypeVar("T")
+
+_turns: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = WeakKeyDictionary()
+
+
+async def pause() -> None:
+    """Let the loop do other work, and continue at this caller's turn."""
+    loop = asyncio.get_running_loop()
+    turn = _turns.get(loop)
+    if turn is None:
+        turn = _turns[loop] = asyncio.Lock()
+    async with turn:
+        await asyncio.sleep(0)
+
+
+async def in_slices(objects: Iterable[T], at_once: int = OBJECTS_AT_ONCE) -> AsyncIterator[T]:
+    """Yield objects, and pause after each slice."""
+    rest = iter(objects)
+    while piece := list(islice(rest, at_once)):
+        for one in piece:
+            yield one
+        await pause()
 
 
 async def finished(steps: Generator[None, None, T]) -> T:

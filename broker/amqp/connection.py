@@ -16,20 +16,14 @@ from broker.amqp.channel import Channel, ChannelSession
 from broker.amqp.channel_moves import NO_METHOD, ChannelState, check_open
 from broker.amqp.codec import decode_method, encode_method
 from broker.amqp.control import (
-    ANSWER,
-    AUTHENTICATE,
     CLOSED,
     CLOSING,
-    FINISH,
     GREETING,
-    NEGOTIATE,
-    OPEN,
     OPENING,
     RUNNING,
     STARTING,
     TUNING,
-    UPDATE_SECRET,
-    move_of,
+    expected_kind,
     opens_channel,
 )
 from broker.amqp.errors import UNEXPECTED, ChannelError, ConnectionFault, Fatal, ProtocolError, Refused
@@ -40,8 +34,7 @@ from broker.amqp.handshake import (
     PROTOCOL_HEADER_BYTES,
     ConnectionLimits,
     check_tune_ok,
-    login_response,
-    new_secret,
+    octets_of,
     serves,
     start,
     tune,
@@ -280,12 +273,15 @@ class Connection(ConnectionOutput):
         self.end_holds()
         if self._on_error is not None:
             self._on_error(self, 0, error)
+        self._end_refused(error, mechanism)
+        self.failure = error.with_traceback(None)
+
+    def _end_refused(self, error: Refused, mechanism: str) -> None:
         if error.told and self.has_capability("authentication_failure_close"):
             text = f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
             self._close(ConnectionFault(403, text))
         else:
             self.finish()
-        self.failure = error.with_traceback(None)
 
     def answer_close(self) -> None:
         """Answer the client's close, if it sent one, and end: the session has released everything.
@@ -394,30 +390,30 @@ class Connection(ConnectionOutput):
             self._open_channel(number, payload)
 
     def _accept_control(self, payload: bytes) -> None:
-        """Perform the table's action for a method on channel 0 in the connection's state."""
-        move = move_of(self.state, payload)
-        if move is None:
+        """Act on a method on channel 0 that the connection's state expects."""
+        kind = expected_kind(self.state, payload)
+        if kind is None:
             return
-        if move is FINISH:
+        if kind is commands.Connection.CloseOk:
             self.drained = True
             self.finish()
             return
-        if move is ANSWER:
+        if self.state is CLOSING:
             # The client's close crossed ours: answer it, and keep waiting for the answer to ours.
             self.when_all_sent(partial(self.send, 0, CLOSE_OK))
             return
         method: Any = decode_method(payload, self.limits.table_depth_max, self.limits.table_entries_max)
-        if move is AUTHENTICATE:
+        if kind is commands.Connection.StartOk:
             self._authenticate(method)
-        elif move is NEGOTIATE:
+        elif kind is commands.Connection.TuneOk:
             check_tune_ok(self.limits, method)
             self.take_limits(method.frame_max, method.channel_max, method.heartbeat)
             self.state = OPENING
-        elif move is OPEN:
+        elif kind is commands.Connection.Open:
             self.session.open(method.virtual_host)
             self.state = RUNNING
             self.send(0, OPEN_OK)
-        elif move is UPDATE_SECRET:
+        elif kind is commands.Connection.UpdateSecret:
             self._update_secret(method)
         else:
             self.orderly = True
@@ -425,20 +421,20 @@ class Connection(ConnectionOutput):
             if not self.held:
                 self.answer_close()
 
-    def _authenticate(self, method: commands.Connection.StartOk) -> None:
+    def _authenticate(self, method: Any) -> None:
         """Admit the user and propose limits, or refuse the client: now, or when the session decides later."""
         self.client_properties = method.client_properties
         try:
-            self.session.authenticate(method.mechanism, login_response(method))
+            self.session.authenticate(method.mechanism, octets_of(method.response))
         except Refused as error:
             self.refuse(error, method.mechanism)
         else:
             if not self.held:
                 self.admit()
 
-    def _update_secret(self, method: commands.Connection.UpdateSecret) -> None:
+    def _update_secret(self, method: Any) -> None:
         try:
-            self.session.update_secret(new_secret(method), method.reason or "")
+            self.session.update_secret(octets_of(method.new_secret), method.reason or "")
         except Refused:
             raise ConnectionFault(530, "New secret was refused by one of the backends") from None
         self.send(0, commands.Connection.UpdateSecretOk())

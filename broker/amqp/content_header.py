@@ -38,7 +38,8 @@ DELIVERY_MODE_FLAG: Final = FLAG_OF["delivery_mode"]
 WATCHED_FLAGS: Final = FLAG_OF["expiration"] | FLAG_OF["reply_to"] | FLAG_OF["user_id"]
 WIDTHS: Final = {"octet": 1, "timestamp": 8}
 
-_Key = TypeVar("_Key", bytes, tuple[bytes, bytes])
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 KNOWN_MAX: Final = 1024
 KNOWN_MAX_BYTES: Final = 512
@@ -76,16 +77,17 @@ class HeaderGauge:
             if len(properties) <= KNOWN_MAX_BYTES:
                 mark = facts.mark
                 if mark is None:
-                    _remember(self.known, properties, facts)
+                    remember(self.known, properties, facts)
                 elif template is not None and template == (mark.before, mark.after):
-                    _remember(self._templates, template, facts)
+                    remember(self._templates, template, facts)
         return facts
 
 
-def _remember(known: dict[_Key, HeaderFacts], key: _Key, facts: HeaderFacts) -> None:
-    if len(known) >= KNOWN_MAX:
+def remember(known: dict[Key, Value], key: Key, value: Value, most: int = KNOWN_MAX) -> None:
+    """Cache a value; a cache with this many is emptied first."""
+    if len(known) >= most:
         known.clear()
-    known[key] = facts
+    known[key] = value
 
 
 @lru_cache(maxsize=8)

@@ -1,4 +1,4 @@
-"""Frames outside open channels: the methods of channel 0, as a table of connection states, and all others."""
+"""Frames outside open channels: the methods that each connection state expects on channel 0, and all others."""
 
 from __future__ import annotations
 
@@ -36,62 +36,28 @@ CLOSING: Final = ConnectionState.CLOSING
 CLOSED: Final = ConnectionState.CLOSED
 
 
-class ControlVerdict(Enum):
-    """The action of a connection on a method of channel 0."""
-
-    AUTHENTICATE = "authenticate, and propose limits"
-    NEGOTIATE = "take the limits"
-    OPEN = "enter the virtual host"
-    UPDATE_SECRET = "take a new secret"  # noqa: S105 - a description, not a password
-    CLOSE = "close everything, answer close-ok"
-    ANSWER = "answer close-ok, and go on waiting for close-ok"
-    FINISH = "finish"
-
-
-AUTHENTICATE: Final = ControlVerdict.AUTHENTICATE
-NEGOTIATE: Final = ControlVerdict.NEGOTIATE
-OPEN: Final = ControlVerdict.OPEN
-UPDATE_SECRET: Final = ControlVerdict.UPDATE_SECRET
-ANSWER: Final = ControlVerdict.ANSWER
-FINISH: Final = ControlVerdict.FINISH
-
-
-# A method that a state does not list is refused with 504, as RabbitMQ does; CLOSING discards it.
-MOVES: Final[dict[ConnectionState, dict[type[Method], ControlVerdict]]] = {
-    ConnectionState.STARTING: {
-        commands.Connection.StartOk: ControlVerdict.AUTHENTICATE,
-        commands.Connection.Close: ControlVerdict.CLOSE,
-    },
-    ConnectionState.TUNING: {
-        commands.Connection.TuneOk: ControlVerdict.NEGOTIATE,
-        commands.Connection.Close: ControlVerdict.CLOSE,
-    },
-    ConnectionState.OPENING: {
-        commands.Connection.Open: ControlVerdict.OPEN,
-        commands.Connection.Close: ControlVerdict.CLOSE,
-    },
-    ConnectionState.RUNNING: {
-        commands.Connection.UpdateSecret: ControlVerdict.UPDATE_SECRET,
-        commands.Connection.Close: ControlVerdict.CLOSE,
-    },
-    ConnectionState.CLOSING: {
-        commands.Connection.Close: ControlVerdict.ANSWER,
-        commands.Connection.CloseOk: ControlVerdict.FINISH,
-    },
+# The methods that each state expects on channel 0. Others are refused with 504, as in RabbitMQ; CLOSING discards them.
+EXPECTED: Final[dict[ConnectionState, tuple[type[Method], type[Method]]]] = {
+    ConnectionState.STARTING: (commands.Connection.StartOk, commands.Connection.Close),
+    ConnectionState.TUNING: (commands.Connection.TuneOk, commands.Connection.Close),
+    ConnectionState.OPENING: (commands.Connection.Open, commands.Connection.Close),
+    ConnectionState.RUNNING: (commands.Connection.UpdateSecret, commands.Connection.Close),
+    ConnectionState.CLOSING: (commands.Connection.CloseOk, commands.Connection.Close),
 }
 
 
-def move_of(state: ConnectionState, payload: bytes) -> ControlVerdict | None:
-    """Return the action on a method on channel 0, None to discard it. Raises: 504 for a method unexpected in the state,
+def expected_kind(state: ConnectionState, payload: bytes) -> type[Method] | None:
+    """Return the class of a method on channel 0, None to discard it. Raises: 504 for a method unexpected in the state,
     540 for an unknown one.
     """
     kind = METHODS.get(payload[:4])
-    move = MOVES[state].get(kind) if kind is not None else None
-    if move is None and state is not CLOSING:
-        if kind is None:
-            raise unknown_method(payload)
-        raise ConnectionFault(504, f"unexpected method in connection state {state.value}")
-    return move
+    if kind in EXPECTED[state]:
+        return kind
+    if state is CLOSING:
+        return None
+    if kind is None:
+        raise unknown_method(payload)
+    raise ConnectionFault(504, f"unexpected method in connection state {state.value}")
 
 
 def opens_channel(state: ConnectionState, kind: int, number: int, payload: bytes) -> bool:

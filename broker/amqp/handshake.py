@@ -112,20 +112,10 @@ def out_of_range(name: str, value: int, relation: str, bound: int) -> Connection
     return ConnectionFault(530, f"negotiated {name} = {value}{detail} is {relation} allowed value ({bound})")
 
 
-def login_response(method: commands.Connection.StartOk) -> bytes:
-    """Return the octets of the SASL response.
+def octets_of(field: Any) -> bytes:
+    """Return the octets of a SASL response or a secret.
 
-    pamqp calls it a str, but the codec leaves octets that are not text: compiled code may read it only as Any.
+    pamqp calls such a field a str, but the codec leaves octets that are not text: compiled code reads it only as Any.
     """
-    fields: Any = method
-    return _octets(fields.response)
-
-
-def new_secret(method: commands.Connection.UpdateSecret) -> bytes:
-    """Return the octets of the new secret, as `login_response` does."""
-    fields: Any = method
-    return _octets(fields.new_secret or "")
-
-
-def _octets(text: str | bytes) -> bytes:
-    return text.encode() if isinstance(text, str) else text
+    octets: bytes = field.encode() if isinstance(field, str) else field or b""
+    return octets

@@ -114,8 +114,13 @@ def serve(settings: Settings, source: SettingsSource, signals: Signals) -> int:
         log.error("store.failed", reason=str(error))  # noqa: TRY400 - a traceback does not help an operator
         _say(f"the store failed, stopping: {error}")
         return FAILED
-    except (BrokerError, OSError) as error:
-        _say(error.strerror or str(error) if isinstance(error, OSError) else str(error))
+    except BrokerError as error:
+        _say(str(error))
+        return code_of_start(error)
+    except OSError as error:  # of a call that has no message of its own: the log has the traceback
+        log.exception("server.failed")
+        words = [*getattr(error, "__notes__", ["the broker failed"]), error.filename, error.strerror or str(error)]
+        _say(": ".join([str(word) for word in words if word]))
         return code_of_start(error)
     except Exception:  # a defect: reported once, in the log, where operators look
         log.exception("server.crashed")

@@ -248,14 +248,14 @@ class GatheringBatch:
     def begin_atomic(self, origin: Origin | None) -> None:
         """Begin work that PostgreSQL executes completely or not at all."""
         assert self._open is None
-        self._open = AtomicWork(len(self.writer), origin)
+        self._open = AtomicWork(len(self.writer.bodies), origin)
         self._atomic.append(self._open)
 
     def end_atomic(self) -> None:
         """End the work that `begin_atomic` began."""
         work, self._open = self._open, None
         assert work is not None
-        work.end(len(self.writer))
+        work.end(len(self.writer.bodies))
 
     # -- the call -----------------------------------------------------------------------------------------------------
 
@@ -313,7 +313,7 @@ class GatheringBatch:
         """Return for each record whether a node will read it, or None if all will be read."""
         if not any(share.is_reduced for share in self.sent) and len(self.sent) == len(self.shares):
             return None
-        wanted = bytearray(len(self.writer))
+        wanted = bytearray(len(self.writer.bodies))
         for share in self.sent:
             for index in (share.sent_mine | share.sent_free).search(1):
                 wanted[share.records[index]] = 1

@@ -42,6 +42,7 @@ from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.delivery.committer import EngineCommitter
+from broker.delivery.engine_parts import LocalParts
 from broker.delivery.reader import SlotReader
 from broker.delivery.timers import Timers
 from broker.delivery.turn import Turn
@@ -116,7 +117,7 @@ class BrokerNode:
         self.queue_parts = QueueParts(data, self.inquiries, self.consumers, self.unused)
         data.caller.tell_unused(self.claims.reread)
         self.keeper = Keeper(data, read_clock=turn.read_clock, fail=give_up)
-        self.definitions = SharedDefinitions(database)
+        self.definitions = SharedDefinitions(database, self.topology.replace_limits)
 
     # -- for the server and its vhosts --------------------------------------------------------------------------------
 
@@ -155,7 +156,7 @@ class BrokerNode:
             await follower.swept()
             await self.data.drain()
 
-        self.definitions.attach(flushed, self.topology.replace_limits)
+        self.definitions.flush_with(flushed)
         self._follows = True
         self._tasks.start(self.definitions.run(follower))
 
@@ -228,6 +229,7 @@ class BrokerNode:
         """
         await self._end_epoch()
         self.clients.drop(f"this node was lost to the cluster: {reason}")
+        self.topology.log.answer_lost()
         self.data.forget_all()
 
     def members_seen(self, members: list[ClusterMember], *, changed: bool) -> None:
@@ -280,8 +282,8 @@ class BrokerNode:
         return {"held": held, "slots": slots, "clients": self.clients.count, "version": __version__, "ready": ready}
 
 
-class SharedParts:
-    """The `EngineParts` of one vhost of a node."""
+class SharedParts(LocalParts):
+    """The parts of one vhost of a node."""
 
     lasting = False
     delay = SharedDelay

@@ -88,9 +88,6 @@ class ChunkWriter:
         self._header = b""
         self._times = (-1, 0, 0)
 
-    def __len__(self) -> int:
-        return len(self.bodies)
-
     def add(self, timestamp_ms: int, expires_ms: int, due_ms: int, route: bytes, header: bytes, body: bytes) -> int:
         """Append a message and return its record. HOT."""
         bodies = self.bodies

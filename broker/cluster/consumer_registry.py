@@ -40,10 +40,7 @@ class ConsumerRegistry:
     """Register the consumers of one node, one statement at a time."""
 
     def __init__(
-        self,
-        database: Database,
-        find: Callable[[int], RegisteredQueue | None],
-        fail: Callable[[BaseException], None],
+        self, database: Database, find: Callable[[int], RegisteredQueue | None], fail: Callable[[BaseException], None]
     ) -> None:
         """`find` returns the queue of a level; `fail` ends the epoch."""
         self._database = database

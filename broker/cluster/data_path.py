@@ -31,12 +31,7 @@ class DataPath:
         self.reader = ChunkReader(database)
         self.leases = Leases(self.levels, database, self.reader, loop, fail=failed)
         self.caller = Caller(
-            self.levels,
-            database,
-            loop,
-            freed=self._freed,
-            returned=self.leases.take_back,
-            fail=failed,
+            self.levels, database, loop, freed=self._freed, returned=self.leases.take_back, fail=failed
         )
         self._working_on: list[Sequence[LeasedRow]] = []
         self._freed_also: Callable[[Sequence[int]], None] = lambda _: None

@@ -66,12 +66,7 @@ class Database:
     """
 
     def __init__(
-        self,
-        url: str,
-        node: str,
-        *,
-        schema: str = "slotmq",
-        heard: Callable[[Hint], None] = lambda _: None,
+        self, url: str, node: str, *, schema: str = "slotmq", heard: Callable[[Hint], None] = lambda _: None
     ) -> None:
         self.node = node
         self.schema = schema

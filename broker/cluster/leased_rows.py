@@ -83,10 +83,7 @@ class Arrivals:
 
 
 def reconciled(
-    levels: SharedLevels,
-    rows: Sequence[LeasedRow],
-    arriving: Iterable[LeasedRow],
-    returning: Iterable[Returned],
+    levels: SharedLevels, rows: Sequence[LeasedRow], arriving: Iterable[LeasedRow], returning: Iterable[Returned]
 ) -> list[Returned]:
     """Drop messages that only this node has, and return the rows that only the database has, which become free again.
 

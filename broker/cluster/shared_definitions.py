@@ -16,6 +16,7 @@ from broker.cluster.errors import ClusterError, Fenced
 from broker.cluster.hint import DEFINITIONS, Hint
 from broker.cluster.shared_queue import refuse_policies
 from broker.cluster.topology_changes import VhostForgotten
+from broker.core.definitions.reading import NotStored
 from broker.core.policy.policy import OPERATOR_POLICY
 from broker.core.vhost import Vhost
 from broker.tasks import WakeUp
@@ -34,8 +35,8 @@ class Follower(Protocol):
     async def swept(self) -> None: ...
 
 
-async def _nothing(*_vhost: str) -> None:
-    """Do nothing: before the node follows, no message is under way, and no queue has a limit."""
+async def _nothing() -> None:
+    """Do nothing, because no message is under way before the node follows."""
 
 
 class SharedDefinitions:
@@ -46,10 +47,11 @@ class SharedDefinitions:
     messages routed before are committed.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, limits_changed: Callable[[str], Awaitable[None]]) -> None:
+        """`limits_changed` replaces the limits of a vhost; a start may change policies before the node follows."""
         self._database = database
+        self._limits_changed = limits_changed
         self.flushed: Callable[[], Awaitable[None]] = _nothing
-        self.limits_changed: Callable[[str], Awaitable[None]] = _nothing
         self._vhosts: set[str] = set()
         self._rules: list[Any] = []  # the vhosts that may have policies
         self._unlimited = (0, 0.0)  # a version whose limits are still to be replaced, and when that was seen first
@@ -60,9 +62,9 @@ class SharedDefinitions:
         self._reporting = asyncio.Lock()
         self._look = WakeUp()
 
-    def attach(self, flushed: Callable[[], Awaitable[None]], limits_changed: Callable[[str], Awaitable[None]]) -> None:
-        """Set the functions of the node: one that commits routed messages, one that replaces the limits of a vhost."""
-        self.flushed, self.limits_changed = flushed, limits_changed
+    def flush_with(self, flushed: Callable[[], Awaitable[None]]) -> None:
+        """Set the function that returns once policies are applied and routed messages are committed."""
+        self.flushed = flushed
 
     # -- the store ----------------------------------------------------------------------------------------------------
 
@@ -71,7 +73,7 @@ class SharedDefinitions:
         try:
             rows = await self._database.function("read", "definitions_read")
         except ClusterError as error:
-            raise ValueError(f"the cluster's definitions cannot be read: {error}") from error
+            raise NotStored(f"the cluster's definitions cannot be read: {error}") from error
         if not rows:
             return 0, None
         definitions: dict[str, Any] = json.loads(rows[0]["body"])
@@ -81,7 +83,7 @@ class SharedDefinitions:
     async def write(self, definitions: Mapping[str, Any], expected: int) -> int | None:
         """Replace the definitions if no other node has done so.
 
-        Raises: ValueError if nothing was changed, or the outcome is unknown.
+        Raises: NotStored if nothing was changed, or the outcome is unknown; ValueError for a policy.
         """
         body = json.dumps(definitions, ensure_ascii=False, allow_nan=False).encode()
         vhosts, rules = _vhosts_of(definitions), _rules_of(definitions)
@@ -94,9 +96,9 @@ class SharedDefinitions:
                 "upkeep", "definitions_write", expected, body, names, changes, rules != self._rules
             )
         except Fenced as error:
-            raise ValueError("nothing was changed: this node is joining the cluster again") from error
+            raise NotStored("nothing was changed: this node is joining the cluster again") from error
         except ClusterError as error:
-            raise ValueError(f"it is not known whether the change was stored: {error}") from error
+            raise NotStored(f"it is not known whether the change was stored: {error}") from error
         version: int | None = rows[0][0]
         if version is not None:
             self._vhosts, self._rules = vhosts, rules
@@ -119,13 +121,13 @@ class SharedDefinitions:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, WAIT_MAX_S)
         except ClusterError as error:
-            raise ValueError(f"it is not known whether all nodes follow the change: {error}") from error
+            raise NotStored(f"it is not known whether all nodes follow the change: {error}") from error
         self._look.set()  # what is to be forgotten can be forgotten now
         if swept:
             try:
                 await self._replace_limits(swept)
             except ClusterError as error:
-                raise ValueError(f"it is not known whether the limits of queues hold: {error}") from error
+                raise NotStored(f"it is not known whether the limits of queues hold: {error}") from error
 
     async def _replace_limits(self, vhosts: Iterable[str]) -> None:
         """Store limits in the database by the policies of the version that this node has reported. Raises:
@@ -133,7 +135,7 @@ class SharedDefinitions:
         """
         version = self._reported[1]
         for vhost in vhosts:
-            await self.limits_changed(vhost)
+            await self._limits_changed(vhost)
         await self._database.acting("upkeep", "definitions_limited", version)
 
     # -- following ----------------------------------------------------------------------------------------------------

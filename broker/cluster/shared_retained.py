@@ -83,7 +83,6 @@ class SharedRetained(RetainedMessages):
 
     def load(self, done: Callable[[], None]) -> None:
         """Do nothing, because the first look-up builds the index."""
-        self.loaded = True
         done()
 
     # -- what is kept -------------------------------------------------------------------------------------------------

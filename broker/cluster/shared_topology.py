@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from broker.cluster.database import Database
 from broker.cluster.database_rows import as_text
+from broker.cluster.errors import Unreachable
 from broker.cluster.shared_queue import refuse_arguments
 from broker.cluster.topology_changes import (
     ExchangeDeclared,
@@ -38,6 +39,7 @@ _log = get_logger()
 DELAYED: Final = "x-delayed-message"
 LEVEL_NUMBERS: Final = 1024  # in one range, as sql/topology.sql has it
 CALLS_S: Final = 0.005  # between checks for the end of earlier calls
+QUEUES_AT_ONCE: Final = 100  # whose limits are found in one step of the loop
 Limits = dict[str, Any]  # the arguments of set_level by name
 
 
@@ -48,11 +50,7 @@ class SharedTopology:
     """
 
     def __init__(
-        self,
-        database: Database,
-        *,
-        flushed: Callable[[], Awaitable[None]],
-        fail: Callable[[BaseException], None],
+        self, database: Database, *, flushed: Callable[[], Awaitable[None]], fail: Callable[[BaseException], None]
     ) -> None:
         """Take the arguments of the TopologyLog."""
         self._database = database
@@ -139,10 +137,14 @@ class SharedTopology:
         Raises: Unreachable; Fenced.
         """
         vhost = self._vhosts.get(name)
-        queues = () if vhost is None else vhost.queues.values()
+        if vhost is None:
+            raise Unreachable(f"vhost '{name}' is not open here: another node replaces its limits")
         limits: list[Limits] = []
-        for queue in queues:
+        for number, queue in enumerate(list(vhost.queues.values()), 1):
+            if number % QUEUES_AT_ONCE == 0:
+                await asyncio.sleep(0)
             if not queue.kept:
+                vhost.sweep.update(queue)  # no sweep runs during a start
                 limits += _limits(name, queue.numbers, queue.rules)
         await replace_limits(self._database, name, limits)
 

@@ -20,6 +20,7 @@ from broker.cluster.errors import StatementRefused, Unreachable
 from broker.cluster.hint import APPLIED, LOOK, TOPOLOGY, Hint
 from broker.cluster.link import patiently
 from broker.cluster.topology_changes import TopologyChange, change_of
+from broker.core.postponed import NODE_LOST
 from broker.tasks import Tasks, WakeUp
 
 BATCH_PROPOSALS: Final = 200  # of one append, which a node applies in one step of its loop
@@ -39,23 +40,32 @@ class Extra(NamedTuple):
     limits: Sequence[dict[str, Any]]
 
 
+class Proposal(NamedTuple):
+    """Changes to append; see `TopologyLog.propose`."""
+
+    changes: list[TopologyChange]
+    done: Callable[[], None]
+    unused: int | None
+    refused: Callable[[str], None]
+
+
 class Barrier:
-    """Call back when every member concerned by a version has applied it or left. Members are identified by their
-    epochs, which are unique.
+    """Answer proposals when every member concerned by their version has applied it or left. Members are identified by
+    their epochs, which are unique.
     Invariant: versions pass in order.
     """
 
     def __init__(self) -> None:
         self._applied: dict[int, int] = {}
         self._departed: set[int] = set()
-        self._waiting: deque[tuple[int, Collection[int], Callable[[], None]]] = deque()
+        self._waiting: deque[tuple[int, Collection[int], Sequence[Proposal]]] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def wait(self, version: int, epochs: Collection[int], passed: Callable[[], None]) -> None:
-        """Call `passed` once these members have applied a version, which is newer than all waiting ones."""
-        self._waiting.append((version, epochs, passed))
+    def wait(self, version: int, epochs: Collection[int], proposals: Sequence[Proposal]) -> None:
+        """Answer proposals once these members have applied their version, which is newer than all waiting ones."""
+        self._waiting.append((version, epochs, proposals))
         self._pass()
 
     def applied(self, epoch: int, version: int) -> None:
@@ -75,19 +85,22 @@ class Barrier:
             self._applied.pop(epoch, None)
         self._pass()
 
-    def clear(self) -> None:
-        """Discard everything, without calling back."""
+    def clear(self) -> list[Proposal]:
+        """Discard everything, and return the proposals without an answer."""
+        unanswered = [proposal for _, _, proposals in self._waiting for proposal in proposals]
         self._applied.clear()
         self._departed.clear()
         self._waiting.clear()
+        return unanswered
 
     def _pass(self) -> None:
         while self._waiting:
-            version, epochs, passed = self._waiting[0]
+            version, epochs, proposals = self._waiting[0]
             if any(self._applied.get(epoch, -1) < version for epoch in epochs if epoch not in self._departed):
                 break
             self._waiting.popleft()
-            passed()
+            for proposal in proposals:
+                proposal.done()
 
 
 class FollowedTopology(Protocol):
@@ -102,18 +115,11 @@ class FollowedTopology(Protocol):
     async def look(self, alive: Callable[[], Awaitable[Iterable[int]]]) -> None: ...
 
 
-class _Proposal(NamedTuple):
-    changes: list[TopologyChange]
-    done: Callable[[], None]
-    unused: int | None
-    refused: Callable[[str], None]
-
-
 class _Sent(NamedTuple):
     """An append whose result is not known yet."""
 
     sequence: int
-    proposals: list[_Proposal]
+    proposals: list[Proposal]
     arguments: tuple[Sequence[bytes], Sequence[int | None], Extra]
 
 
@@ -138,7 +144,8 @@ class TopologyLog:
         self.applied = 0
         self.reported = 0
         self._barrier = Barrier()
-        self._proposals: list[_Proposal] = []
+        self._lost: list[Proposal] = []  # without an answer when the epoch ended
+        self._proposals: list[Proposal] = []
         self._sent: _Sent | None = None
         self._sequence = 0
         self._alone = 0  # the number of next proposals to append singly, because PostgreSQL refused one of them
@@ -169,13 +176,19 @@ class TopologyLog:
             self._tasks.start(work())
 
     async def stop(self) -> None:
-        """Stop, because the node leaves or is lost; waiting proposals are not answered."""
+        """Stop, because the node leaves or is lost. See `answer_lost`."""
         self._takes_part = False
         await self._tasks.stop()
+        self._lost += [*([] if self._sent is None else self._sent.proposals), *self._proposals, *self._barrier.clear()]
         self._proposals.clear()
         self._alone = 0
         self._sent = None
-        self._barrier.clear()
+
+    def answer_lost(self) -> None:
+        """Refuse the proposals whose answers were lost with the epoch; their clients are gone, operators are not."""
+        lost, self._lost = self._lost, []
+        for proposal in lost:
+            proposal.refused(NODE_LOST)
 
     # -- what the node tells ------------------------------------------------------------------------------------------
 
@@ -187,13 +200,15 @@ class TopologyLog:
         unused: int | None = None,
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Append changes and call `done` once every member has applied them; never while the node is not a member. If
-        PostgreSQL refuses their contents, `refused` is called with the reason. They all belong to one vhost, and are
-        applied up to the first without effect. With `unused` they are appended only if that level has no consumers.
+        """Append changes and call `done` once every member has applied them, or `refused` with a reason: PostgreSQL
+        refuses their contents, or the node is lost. They all belong to one vhost, and are applied up to the first
+        without effect. With `unused` they are appended only if that level has no consumers.
         """
         if self._takes_part:
-            self._proposals.append(_Proposal(changes, done, unused, refused))
+            self._proposals.append(Proposal(changes, done, unused, refused))
             self._work.set()
+        else:
+            asyncio.get_running_loop().call_soon(refused, NODE_LOST)
 
     def heard(self, hint: Hint) -> None:
         """Handle a hint of another node about the topology, or the notice that hints may have been lost."""
@@ -251,7 +266,7 @@ class TopologyLog:
             self._tasks.start(self._database.notify(Hint(TOPOLOGY, version)))
         self._apply(rows)
         self._topology.note_made(change for one in proposals for change in one.changes)
-        self._barrier.wait(version, epochs, lambda: _answer(proposals))
+        self._barrier.wait(version, epochs, proposals)
         if self._proposals:
             self._work.set()
         if dropped := set(self._topology.take_dropped()).difference(extra.dropped):
@@ -259,7 +274,7 @@ class TopologyLog:
         if version % SNAPSHOT_VERSIONS == 0:
             self._take_snapshot()
 
-    def _refuse(self, proposals: list[_Proposal], reason: str) -> None:
+    def _refuse(self, proposals: list[Proposal], reason: str) -> None:
         """Append the proposals of a refused append one by one; refuse a single one."""
         self._sent = None
         if len(proposals) > 1:
@@ -355,11 +370,6 @@ class TopologyLog:
         body = await asyncio.get_running_loop().run_in_executor(None, _compressed, changes)
         with suppress(Unreachable):
             await self._database.acting("upkeep", "put_snapshot", version, body)
-
-
-def _answer(proposals: Iterable[_Proposal]) -> None:
-    for proposal in proposals:
-        proposal.done()
 
 
 def _encoded(changes: Iterable[TopologyChange]) -> bytes:

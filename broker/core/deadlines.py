@@ -46,9 +46,6 @@ class Deadlines:
         self.earliest_ms = NEVER
         self.left = TURN_SHARE
 
-    def __len__(self) -> int:
-        return len(self._actions)
-
     @property
     def next_ms(self) -> int | None:
         """The earliest moment that is set."""

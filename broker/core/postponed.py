@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from broker.amqp.errors import ChannelError
+
+NODE_LOST: Final = "this node was lost to its cluster"  # the refusal of a change that may have been made or not
 
 
 class Postponed(Exception):

@@ -19,10 +19,10 @@ from broker.core.topology.changes import deleted_numbers
 from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.checkpointer import Checkpointer
 from broker.delivery.compactor import Compactor
-from broker.delivery.engine_parts import EngineParts, limits_of, new_vhost
+from broker.delivery.engine_parts import LocalParts, limits_of, new_vhost
 from broker.delivery.message_loader import MessageLoader
 from broker.delivery.pager import Pager
-from broker.delivery.queue_messages import QueueMessages
+from broker.delivery.queue_messages import LocalMessages
 from broker.delivery.reader import SlotReader
 from broker.delivery.turn import Schedule, Turn, TurnEngine
 from broker.delivery.worker import Workers
@@ -58,7 +58,7 @@ class Engine(TurnEngine):
         *,
         generate: Callable[[], str],
         fail: Callable[[BaseException], None],
-        parts: EngineParts,
+        parts: LocalParts,
     ) -> None:
         super().__init__(Schedule(turn))
         self.store = store
@@ -315,7 +315,7 @@ class Engine(TurnEngine):
         for _ in self.vhost.ports.sliced.finish():
             await asyncio.sleep(0)
 
-    def messages(self, queue: Queue) -> QueueMessages:
+    def messages(self, queue: Queue) -> LocalMessages:
         """Return the messages of a queue, for an operator."""
         return self._parts.messages(self.vhost, queue, self.reader, self.committer)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from broker.core.delayed import Delay
 from broker.core.publishing.local_store import LocalStore
@@ -14,18 +13,15 @@ from broker.core.publishing.reply_to import ReplyConsumers
 from broker.core.queue.consumer import ChannelConsumers
 from broker.core.queue.kinds import kind_of
 from broker.core.queue.level import Level
-from broker.core.queue.level_owner import LevelOwner
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.topology.changes import Change, Journal
 from broker.core.vhost import Vhost
 from broker.core.vhost_limits import VhostLimits
 from broker.delivery.committer import Committer, EngineCommitter
-from broker.delivery.queue_messages import LocalMessages, QueueMessages
-from broker.delivery.reader import SlotReader
+from broker.delivery.queue_messages import LocalMessages
 from broker.routing.cache import CacheLimits
 from broker.routing.pattern import PatternLimits
-from broker.store.message_log import MessageLog
 from broker.store.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -84,72 +80,34 @@ def limits_of(settings: Settings) -> VhostLimits:
     )
 
 
-class EngineParts(Protocol):
-    """Create the parts of the engine of one vhost. ``lasting`` is set if the messages in the vhost's store outlive the
-    process. ``delay`` creates the holder of an exchange's delayed messages, ``producers`` the registry of numbered
-    producers, ``replies`` that of direct reply consumers; ``kind_of`` and ``level_of`` are those of `QueuePorts`.
+class LocalParts:
+    """Create the parts of the engine of one vhost; here those of a standalone broker, whose log has the messages and
+    the topology. ``lasting`` is set if the messages in the vhost's store outlive the process. ``delay`` creates the
+    holder of an exchange's delayed messages, ``producers`` the registry of numbered producers, ``replies`` that of
+    direct reply consumers, ``committer`` what confirms publishes and transactions, ``journal`` what decides changes of
+    the topology, ``messages`` a queue's messages for an operator; ``kind_of`` and ``level_of`` are those of
+    `QueuePorts`.
     """
 
-    @property
-    def lasting(self) -> bool: ...
-    @property
-    def delay(self) -> Callable[..., Delay]: ...
-    @property
-    def producers(self) -> Callable[..., Producers]: ...
-    @property
-    def replies(self) -> Callable[[str], ReplyConsumers]: ...
-    @property
-    def kind_of(self) -> Callable[[str, bool], Callable[..., Queue]]: ...
-    @property
-    def level_of(self) -> Callable[[LevelOwner, int, int, QueuePorts[Level, Queue], bool], Level]: ...
-
-    def committer(
-        self,
-        log: MessageLog,
-        loop: asyncio.AbstractEventLoop,
-        schedule: Callable[[], None],
-        fail: Callable[[BaseException], None],
-    ) -> EngineCommitter:
-        """Return the committer, which confirms publishes and transactions."""
-
-    def journal(self, record: Callable[[Change], None]) -> Journal:
-        """Return the journal, which decides changes of the topology; `record` appends one to the vhost's log."""
-
-    def store(self, recorder: Recorder, producer_of: Callable[[int], str]) -> MessageStore:
-        """Return the message store; `producer_of` returns the name of a producer by its mark."""
-
-    def messages(self, vhost: Vhost, queue: Queue, reader: SlotReader, committer: EngineCommitter) -> QueueMessages:
-        """Return the messages of a queue, for an operator."""
-
-    def opened(self, vhost: Vhost) -> None:
-        """Handle a vhost that was restored from its store."""
-
-    def closed(self) -> None:
-        """Stop acting on the vhost, because it is being deleted."""
-
-
-class LocalParts:
-    """The parts of a standalone broker: its log has the messages and the topology."""
-
     lasting = True
-    delay = Delay
-    producers = Producers
-    level_of = Level
-    committer = Committer
-    journal = Journal
-    kind_of = staticmethod(kind_of)
-    messages = LocalMessages
+    delay: Callable[..., Delay] = Delay
+    producers: Callable[..., Producers] = Producers
+    level_of: Callable[..., Level] = Level
+    committer: Callable[..., EngineCommitter] = Committer
+    journal: Callable[..., Journal] = Journal
+    kind_of: Callable[[str, bool], Callable[..., Queue]] = staticmethod(kind_of)
+    messages: Callable[..., LocalMessages] = LocalMessages
 
     def replies(self, _vhost: str) -> ReplyConsumers:
         """Return the registry of direct reply consumers."""
         return ReplyConsumers()
 
-    def store(self, recorder: Recorder, _producer_of: Callable[[int], str]) -> LocalStore:
-        """Return the message store."""
+    def store(self, recorder: Recorder, _producer_of: Callable[[int], str]) -> MessageStore:
+        """Return the message store, which asks for the name of a producer by its mark."""
         return LocalStore(recorder)
 
     def opened(self, vhost: Vhost) -> None:
-        """Do nothing: the vhost has everything."""
+        """Do nothing: a vhost that was restored from its store has everything."""
 
     def closed(self) -> None:
-        """Do nothing: no other broker has the vhost."""
+        """Do nothing: no other broker has a vhost that is deleted."""

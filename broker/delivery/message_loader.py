@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from broker.amqp.content_header import facts_of
+from broker.amqp.content_header import facts_of, remember
 from broker.amqp.header_facts import HeaderFacts
 from broker.core.message.delay import HeldMessage
 from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
@@ -59,10 +59,9 @@ class MessageLoader(Maker[Message]):
         return message
 
     def _envelope(self, route: bytes) -> Envelope:
-        if len(self._envelopes) >= ENVELOPES_MAX:
-            self._envelopes.clear()
         exchange, key = route_names(route)
-        envelope = self._envelopes[route] = Envelope(exchange, key, route)
+        envelope = Envelope(exchange, key, route)
+        remember(self._envelopes, route, envelope, ENVELOPES_MAX)
         return envelope
 
     def _known(self, header: bytes) -> _Known:
@@ -71,9 +70,7 @@ class MessageLoader(Maker[Message]):
             facts = facts_of(header)
             known = (header, facts, OVERHEAD_BYTES + len(header))
             if len(header) <= HEADER_MAX_BYTES and facts.mark is None:
-                if len(self._headers) >= HEADERS_MAX:
-                    self._headers.clear()
-                self._headers[header] = known
+                remember(self._headers, header, known, HEADERS_MAX)
         return known
 
 

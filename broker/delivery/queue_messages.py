@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from broker.core.message.message import Message
 from broker.core.queue.level import Level
@@ -40,24 +40,8 @@ class Peeked:
     redelivered: bool
 
 
-class QueueMessages(Protocol):
-    """The ready messages of one queue, as an operator sees them."""
-
-    async def peek(self, count: int) -> list[Peeked]:
-        """Return up to `count` ready messages in the order of delivery; none of them counts as delivered.
-
-        Raises: StoreFailed, CorruptRecord when messages on disk cannot be read; BrokerError.
-        """
-
-    async def move(self, move: Move) -> None:
-        """Perform the next part of a move; at any time, each message is either in its old queue or in its new ones.
-
-        Raises: what `load` raises; BrokerError.
-        """
-
-
 class LocalMessages:
-    """The ready messages of a queue in this broker."""
+    """The ready messages of one queue, as an operator sees them."""
 
     def __init__(self, vhost: Vhost, queue: Queue, reader: SlotReader, committer: EngineCommitter) -> None:
         self.vhost = vhost
@@ -66,9 +50,10 @@ class LocalMessages:
         self._committer = committer
 
     async def peek(self, count: int) -> list[Peeked]:
-        """Return the next ready messages: by priority, then by id. Cost: one read for each slot that is not in memory.
+        """Return the next ready messages, none of which counts as delivered: by priority, then by id.
 
-        Raises: StoreFailed, CorruptRecord.
+        Raises: StoreFailed, CorruptRecord; in a cluster, BrokerError.
+        Cost: one read for each slot that is not in memory.
         """
         found: list[Peeked] = []
         for level in reversed(self.queue.levels):
@@ -86,7 +71,9 @@ class LocalMessages:
         return found
 
     async def move(self, move: Move) -> None:
-        """Perform the next batch of a move, once its slot is in memory. Raises: what `load` raises."""
+        """Perform the next batch of a move, once its slot is in memory; at any time, each message is either in its old
+        queue or in its new ones. Raises: what `load` raises; in a cluster, BrokerError.
+        """
         missing = move.batch()
         if missing is not None:
             self._reader.read_ahead(*missing)

@@ -72,19 +72,7 @@ class SlotReader:
             return
         self._waiting[slot] = [then]
         self.reads += 1
-        wanted = list(slot.acks.unsettled(0, slot.length)) if slot.acks.count else None
-        segments = tuple(slot.segments)
-        self._submit(
-            segments,
-            partial(self._loaded, level, slot),
-            self._store.slots.read,
-            level.number,
-            slot.first,
-            slot.end,
-            wanted,
-            segments,
-            self._revival,
-        )
+        self._read(level, slot, partial(self._loaded, level, slot), self._store.slots.read, self._revival)
 
     def read_cached(self, level: Level, slot: Slot) -> bool:
         """Read a slot at once if the page cache has it, and return whether it is in memory now."""
@@ -111,35 +99,13 @@ class SlotReader:
 
     def measure(self, level: Level, slot: Slot) -> None:
         """Read the body sizes of a slot that is on disk, and pass them to the level's slot manager."""
-        wanted = list(slot.acks.unsettled(0, slot.length))
-        segments = tuple(slot.segments)
-        self._submit(
-            segments,
-            partial(self._measured, level, slot),
-            self._store.slots.body_sizes,
-            level.number,
-            slot.first,
-            slot.end,
-            wanted,
-            segments,
-        )
+        self._read(level, slot, partial(self._measured, level, slot), self._store.slots.body_sizes)
 
     def moments(self, level: Level, slot: Slot, then: Callable[[Sequence[int]], None]) -> None:
         """Call `then` on the loop with the moments at which the messages of a delayed slot are due. Shapes: one per
         message, of any value for a settled one; none if the slot is deleted.
         """
-        wanted = list(slot.acks.unsettled(0, slot.length))
-        segments = tuple(slot.segments)
-        self._submit(
-            segments,
-            partial(_tell, then, (slot,), ()),
-            self._read_moments,
-            level.number,
-            slot.first,
-            slot.end,
-            wanted,
-            segments,
-        )
+        self._read(level, slot, partial(_tell, then, (slot,), ()), self._read_moments)
 
     def fetch(
         self,
@@ -171,6 +137,19 @@ class SlotReader:
     def close(self) -> None:
         """End the threads."""
         self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def _read(
+        self,
+        level: Level,
+        slot: Slot,
+        then: Callable[[asyncio.Future[T]], None],
+        work: Callable[..., T],
+        *more: Any,
+    ) -> None:
+        """Run a read of the unsettled messages of a slot in a thread, and call `then` on the loop with its future."""
+        segments = tuple(slot.segments)
+        wanted = list(slot.acks.unsettled(0, slot.length)) if slot.acks.count else None
+        self._submit(segments, then, work, level.number, slot.first, slot.end, wanted, segments, *more)
 
     def _submit(
         self,
@@ -213,13 +192,13 @@ class SlotReader:
             level.queue.enforce()
 
     def _read_moments(
-        self, number: int, first: int, end: int, wanted: Sequence[int], segments: tuple[int, ...]
+        self, number: int, first: int, end: int, wanted: Sequence[int] | None, segments: tuple[int, ...]
     ) -> list[int]:
         """Return the moments at which the messages of a slot are due. *Blocking.* Where an entry is damaged, the
         message itself is read.
         """
         due_ms = self._store.slots.read_due(number, first, end)
-        untold = [index for index in wanted if not due_ms[index]]
+        untold = [index for index in (range(end - first) if wanted is None else wanted) if not due_ms[index]]
         if untold:
             messages = self._store.slots.read(number, first, end, untold, segments, self._revival)
             for index in untold:

@@ -14,9 +14,9 @@ from msgspec.json import Encoder
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from broker.administration.slices import pause
 from broker.event_log import get_logger
 from broker.manage.client import ApiClient
-from broker.manage.gradual import pause
 from broker.manage.refusal import HttpRefused
 from broker.store.damage import StoreFailed
 

@@ -257,8 +257,8 @@ def visible_vhosts(call: Call) -> list[Vhost]:
 
 
 def visible_sessions(call: Call) -> list[SessionOfConnection]:
-    """Return the connections visible to the caller: those of the path's vhost or user, or all. A user without the tag
-    monitoring sees only connections of that same user. Source: rabbit_mgmt_util, filter_conn_ch_list.
+    """Return the connections visible to the caller: those of the path's vhost or user, the one that the path names, or
+    all. A user without the tag monitoring sees only that user's. Source: rabbit_mgmt_util, filter_conn_ch_list.
     Raises: HttpRefused 404, 401.
     """
     found = [session for session in call.broker.listener.sessions() if session.user is not None]
@@ -268,7 +268,12 @@ def visible_sessions(call: Call) -> list[SessionOfConnection]:
     names = {call.words["user"]} if "user" in call.words else None
     if not call.may(Needs.MONITORING):
         names = {call.user.name} if names is None else names & {call.user.name}
-    return [one for one in found if names is None or (one.user is not None and one.user.name in names)]
+    found = [one for one in found if names is None or (one.user is not None and one.user.name in names)]
+    if "connection" in call.words:
+        found = [one for one in found if one.name == call.words["connection"]][:1]
+        if not found:
+            raise not_found()
+    return found
 
 
 class Needs(Enum):

@@ -116,19 +116,12 @@ class LingeringTransport(asyncio.Transport):
 
 
 class Places(Protocol):
-    """The limits of a port on its clients."""
+    """The limits of a port on its clients. See `manage.listener.ManageListener`."""
 
-    def enter(self, client: ClientProtocol, descriptor: int) -> None:
-        """Add a new client, or abort it."""
-
-    def admit(self, client: ClientProtocol, user: str) -> None:
-        """Count the request of a user who has logged in. Raises: HttpRefused when the limit is reached."""
-
-    def release(self, client: ClientProtocol) -> None:
-        """Count a request as answered."""
-
-    def leave(self, client: ClientProtocol) -> None:
-        """Remove a client whose connection has ended."""
+    def enter(self, client: ClientProtocol, descriptor: int) -> None: ...
+    def admit(self, client: ClientProtocol, user: str) -> None: ...
+    def release(self, client: ClientProtocol) -> None: ...
+    def leave(self, client: ClientProtocol) -> None: ...
 
 
 class ClientProtocol(H11Protocol):
@@ -137,13 +130,7 @@ class ClientProtocol(H11Protocol):
     Invariant: no request is read while another one is answered, so requests sent ahead fill the client's own socket.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        state: ServerState,
-        timeout_s: float,
-        places: Places,
-    ) -> None:
+    def __init__(self, config: Config, state: ServerState, timeout_s: float, places: Places) -> None:
         """Serve a client that counts against `places`."""
         super().__init__(config, state, {})
         self.logger = _silent

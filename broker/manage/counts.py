@@ -9,11 +9,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from broker.administration.slices import in_slices
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
 from broker.core.statistics.vhost_tally import NO_MESSAGES, MessageCounts
 from broker.core.vhost import Vhost
-from broker.manage.gradual import in_pieces
 from broker.net.listener import Listener
 from broker.process_memory import resident_bytes
 from broker.store.files import Files
@@ -127,7 +127,7 @@ class Lengths(NamedTuple):
 async def lengths_of(vhosts: Iterable[Vhost]) -> Lengths:
     """Add up the queues of vhosts. Cost: O(queues), in pieces."""
     ready = unacked = delayed = queues = consumers = 0
-    async for queue in in_pieces(chain.from_iterable([list(vhost.queues.values()) for vhost in vhosts])):
+    async for queue in in_slices(chain.from_iterable([list(vhost.queues.values()) for vhost in vhosts])):
         ready += queue.ready
         unacked += queue.unacked
         delayed += queue.delayed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from contextlib import ExitStack
 
 from starlette.types import ASGIApp
 from uvicorn.config import Config
@@ -15,7 +14,7 @@ from broker.event_log import get_logger
 from broker.manage.client import payer
 from broker.manage.client_protocol import ClientProtocol
 from broker.manage.refusal import HttpRefused
-from broker.net.address import close, listening
+from broker.net.address import close, listen
 from broker.net.strangers import Strangers, descriptors_for_clients
 from broker.net.tls import TlsContext
 from broker.net.tls_server import TlsServer
@@ -35,13 +34,7 @@ class ManageListener:
     Invariant: there are at most `connections_max` strangers, and as many others.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        settings: Settings,
-        host: str,
-        tls: TlsContext | None,
-    ) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, host: str, tls: TlsContext | None) -> None:
         """`host` is the address of the sockets as in the settings; `tls` is None without TLS."""
         self._app = app
         self._host = host
@@ -144,15 +137,13 @@ class ManageListener:
         timeout_s = self._settings.tls.handshake_timeout_ms / 1000
         servers: list[asyncio.Server | TlsServer] = []
         for one in self._bound:
-            with listening(one), ExitStack() as undo:
-                copy = one.dup()
-                undo.callback(copy.close)
-                if self._context is None:
-                    servers.append(await loop.create_server(self._protocol, sock=copy, backlog=backlog))
-                else:
-                    context = self._context
-                    servers.append(TlsServer(copy, self._protocol, context, backlog=backlog, timeout_s=timeout_s))
-                undo.pop_all()
+            listen(one, backlog)
+            copy = one.dup()
+            if self._context is None:
+                servers.append(await loop.create_server(self._protocol, sock=copy, backlog=backlog))
+            else:
+                context = self._context
+                servers.append(TlsServer(copy, self._protocol, context, backlog=backlog, timeout_s=timeout_s))
         return servers
 
     def _protocol(self) -> asyncio.Protocol:

@@ -10,10 +10,10 @@ from itertools import islice
 from time import thread_time
 from typing import Any, Final, Generic, TypeVar
 
+from broker.administration.slices import OBJECTS_AT_ONCE, in_slices, pause
 from broker.core.bounded_pattern import BoundedPattern
 from broker.manage.answers import Response, encoded, json_answer, rows_answer
 from broker.manage.call import Call
-from broker.manage.gradual import OBJECTS_AT_ONCE, in_pieces, pause
 from broker.manage.refusal import HttpRefused, bad_request
 from broker.operations.rows import Row
 
@@ -149,7 +149,7 @@ async def listed(query: Mapping[str, str], listing: Listing[T]) -> Response:
     if asked.page is None and not asked.sort and listing.order is None:
         return rows_answer(map(make, listing.objects), at_once=ROWS_AT_ONCE)
     objects = listing.objects
-    found = objects if isinstance(objects, list) else [one async for one in in_pieces(objects)]
+    found = objects if isinstance(objects, list) else [one async for one in in_slices(objects)]
     total = len(found)
     if asked.names is not None:
         found = await _filtered(found, listing, asked.names)
@@ -176,7 +176,7 @@ async def listed(query: Mapping[str, str], listing: Listing[T]) -> Response:
 async def _filtered(found: Sequence[T], listing: Listing[T], names: NameFilter) -> list[T]:
     """Return the objects with a name that the filter finds. Raises: HttpRefused 400."""
     kept = []
-    async for one in in_pieces(found):
+    async for one in in_slices(found):
         if any(map(names.finds, listing.names(one))):
             kept.append(one)
         if names.needs_pause():
@@ -206,7 +206,7 @@ async def _ordered(found: Sequence[T], listing: Listing[T], asked: PageQuery, st
         runs.append(run)
         await pause()
     merged = merge(*runs, reverse=asked.descending)
-    return [found[place] async for _key, place in in_pieces(islice(merged, stop))]
+    return [found[place] async for _key, place in in_slices(islice(merged, stop))]
 
 
 def _sorting(listing: Listing[T], asked: PageQuery) -> tuple[Callable[[T], Any] | None, int]:

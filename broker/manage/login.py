@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import secrets
@@ -10,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final
+from typing import Final, NamedTuple
 
 from starlette.datastructures import Headers
 
@@ -22,6 +21,7 @@ from broker.manage.client import ApiClient
 from broker.manage.origin import PAGE, host_and_port
 from broker.manage.refusal import HttpRefused, LoginRefused
 from broker.settings.access import Http
+from broker.tasks import called_back
 
 CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="RabbitMQ Management"'),)  # clients of its API look for it
 REFUSED: Final = "the login was refused; the broker's log says why"
@@ -74,14 +74,9 @@ class HttpLogin:
 
         Raises: HttpRefused (401).
         """
-        waiting: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-
-        def decided_as(verdict: Verdict) -> None:
-            if not waiting.done():  # else the request was cancelled meanwhile
-                waiting.set_result(verdict)
-
-        self._logins.decide_basic(name, password, client.peer, decided_as, client.gone)
-        decided = await waiting
+        decided: Verdict = await called_back(
+            lambda told: self._logins.decide_basic(name, password, client.peer, told, client.gone)
+        )
         if isinstance(decided, Refused):
             _log.warning("http.login_refused", conn=client.peer.name, reason=decided.reason)
             raise refused(headers, decided.shown or REFUSED, shown=decided.shown)
@@ -134,17 +129,12 @@ def credentials_of(header: str) -> tuple[str, bytes] | None:
         return None
 
 
-@dataclass(slots=True)
-class LoginSession:
+class LoginSession(NamedTuple):
     """One session. Units: seconds of a clock that never goes back."""
 
     user: User
     began_s: float
     used_s: float
-
-    def use(self, now_s: float) -> None:
-        """Record the time of a request."""
-        self.used_s = now_s
 
 
 class LoginSessions:
@@ -182,9 +172,7 @@ class LoginSessions:
         session = self._sessions.pop(key, None)
         if session is None or self._ended(session, now_s):
             return None
-        if use:
-            session.use(now_s)
-        self._sessions[key] = session
+        self._sessions[key] = session._replace(used_s=now_s) if use else session
         return self._users.get(session.user.name)
 
     def end(self, token: str) -> None:

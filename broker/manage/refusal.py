@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.amqp.errors import BrokerError, NodeLost, ProtocolError
-from broker.operations.request import OperationRefused
+from broker.operations.request import OperationRefused, PartMissing
 
 WORDS: Final = {
     400: "bad_request",
@@ -99,6 +99,8 @@ def refusal_of(error: Exception, *, rabbitmq: bool) -> HttpRefused | None:
     """
     if isinstance(error, HttpRefused):
         return error
+    if isinstance(error, PartMissing):
+        return not_found(str(error))
     if isinstance(error, OperationRefused):  # an argument of the body
         return bad_request(str(error))
     if isinstance(error, NodeLost):  # which joins again: the same request may succeed then

@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from operator import gt
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.manage.history import History, sample_range
 from broker.operations.rows import Row
@@ -26,17 +27,12 @@ SWEPT_AT_ONCE: Final = 500
 Read = Callable[[], "Sequence[int] | None"]
 
 
-@dataclass(slots=True)
-class Watched:
+class Watched(NamedTuple):
     """The history of one object, such as a queue. `read` returns its current numbers, None if the object is gone."""
 
     history: History
     read: Read
     asked_s: float
-
-    def ask(self, at_s: float) -> None:
-        """Record a request for the history."""
-        self.asked_s = at_s
 
 
 class Samples:
@@ -79,9 +75,9 @@ class Samples:
             if len(self._watched) >= WATCHED_MAX:
                 del self._watched[min(self._watched, key=lambda key: self._watched[key].asked_s)]
             history = History(sampled.names, sampled.counters, self._interval_ms)
-            watched = self._watched[sampled.key] = Watched(history, sampled.read, now_s)
+            watched = Watched(history, sampled.read, now_s)
             self._sample(sampled.key, watched)
-        watched.ask(now_s)
+        self._watched[sampled.key] = watched._replace(asked_s=now_s)
         return watched.history
 
     def tick(self) -> None:
@@ -199,10 +195,11 @@ class AskedRates:
         window_s = now_s - known.before_s
         return [round((count - earlier) / window_s, 2) for count, earlier in zip(counts, before, strict=True)]
 
-    def changed_s(self, key: Hashable) -> float | None:
-        """Return when an object's counters changed last between two readings, None without readings."""
+    def idle_since(self, key: Hashable) -> dict[str, str]:
+        """Return the column with the time at which a reading last found other counters; none without readings."""
         known = self._readings.get(key)
-        return None if known is None else known.changed_s
+        at = None if known is None else datetime.fromtimestamp(known.changed_s, UTC)
+        return {} if at is None else {"idle_since": at.isoformat(timespec="milliseconds")}
 
     def sweep(self, most: int = SWEPT_AT_ONCE) -> None:
         """Check some of the readings, and drop those that were not requested recently. Cost: O(most)."""

@@ -15,7 +15,7 @@ from broker.mqtt.packet_cutter import ACK_RUN, PUBLISH_RUN, PacketCutter
 from broker.mqtt.packets import (
     V5,
     V311,
-    Ack,
+    Acks,
     Connect,
     Disconnect,
     Subscribe,
@@ -44,16 +44,6 @@ class Ping:
     """A PINGREQ packet."""
 
     __slots__ = ()
-
-
-class Acks:
-    """Consecutive acknowledgements of one type without an error. Shapes: `octet` is the first of each packet."""
-
-    __slots__ = ("octet", "packet_ids")
-
-    def __init__(self, octet: int, packet_ids: list[int]) -> None:
-        self.octet = octet
-        self.packet_ids = packet_ids
 
 
 PING: Final = Ping()
@@ -92,7 +82,7 @@ class Conversation(PacketCutter):
         self.clear()
 
     def next_packet(self) -> Any:
-        """Return the next packet, None when there is none: a Connect, PublishRun, Acks, Ack, Subscribe, ... HOT.
+        """Return the next packet, None when there is none: a Connect, PublishRun, Acks, Subscribe, ... HOT.
 
         Raises: PacketError.
         """
@@ -124,7 +114,7 @@ class Conversation(PacketCutter):
         self.reasons = connect.properties.get(REQUEST_PROBLEM, 1) == 1
         return connect
 
-    def _decode(self, kind: int) -> Ack | Subscribe | Unsubscribe | Ping | Disconnect:
+    def _decode(self, kind: int) -> Acks | Subscribe | Unsubscribe | Ping | Disconnect:
         packet = kind & 0xF0
         if packet not in CLIENT_PACKETS:
             what = "a second CONNECT" if packet == CONNECT else f"a packet of type {packet >> 4}"

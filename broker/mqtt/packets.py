@@ -13,7 +13,14 @@ from broker.mqtt.properties import (
     encode_properties,
     read_properties,
 )
-from broker.mqtt.reason_codes import MALFORMED, PROTOCOL_ERROR, RETURN_CODES_311, TOPIC_INVALID, VERSION_UNSUPPORTED
+from broker.mqtt.reason_codes import (
+    MALFORMED,
+    PROTOCOL_ERROR,
+    RETURN_CODES_311,
+    SUCCESS,
+    TOPIC_INVALID,
+    VERSION_UNSUPPORTED,
+)
 from broker.mqtt.topics import SHARED, filter_of
 from broker.mqtt.wire import Reader, varint
 
@@ -23,6 +30,8 @@ PUBACK: Final = 0x40
 PUBREC: Final = 0x50
 PUBREL: Final = 0x62
 PUBCOMP: Final = 0x70
+SUBACK: Final = 0x90
+UNSUBACK: Final = 0xB0
 PROTOCOL_NAME: Final = b"MQTT"
 PINGRESP: Final = b"\xd0\x00"
 NO_PROPERTIES: Final[dict[int, Any]] = {}
@@ -107,14 +116,16 @@ class Unsubscribe(NamedTuple):
     filters: list[str]
 
 
-class Ack:
-    """A PUBACK, PUBREC, PUBREL or PUBCOMP with a reason code. Shapes: `octet` is the first of the packet."""
+class Acks:
+    """Consecutive acknowledgements of one type without a reason code, or one with it. Shapes: `octet` is the first of
+    each packet.
+    """
 
-    __slots__ = ("octet", "packet_id", "reason_code")
+    __slots__ = ("octet", "packet_ids", "reason_code")
 
-    def __init__(self, octet: int, packet_id: int, reason_code: int) -> None:
+    def __init__(self, octet: int, packet_ids: list[int], reason_code: int = SUCCESS) -> None:
         self.octet = octet
-        self.packet_id = packet_id
+        self.packet_ids = packet_ids
         self.reason_code = reason_code
 
 
@@ -200,7 +211,7 @@ def read_unsubscribe(reader: Reader, version: int) -> Unsubscribe:
     return Unsubscribe(packet_id, filters)
 
 
-def read_ack(reader: Reader, version: int, octet: int) -> Ack:
+def read_ack(reader: Reader, version: int, octet: int) -> Acks:
     """Return an acknowledgement by the first octet of its packet. Raises: PacketError 0x81, 0x82."""
     packet_id = _packet_id(reader)
     reason_code = 0
@@ -209,7 +220,7 @@ def read_ack(reader: Reader, version: int, octet: int) -> Ack:
         if reader.left:
             read_properties(reader, octet >> 4)
     reader.finish()
-    return Ack(octet, packet_id, reason_code)
+    return Acks(octet, [packet_id], reason_code)
 
 
 def read_disconnect(reader: Reader, version: int) -> Disconnect:
@@ -243,17 +254,8 @@ def encode_connack(version: int, reason_code: int, *, present: bool, properties:
     return b"" if code is None else _packet(0x20, flags + bytes((code,)))
 
 
-def encode_suback(version: int, packet_id: int, codes: list[int], reason: str = "") -> bytes:
-    """Return a SUBACK packet with a code for each filter; `reason` says why some were refused."""
-    return _encode_list(0x90, version, packet_id, codes, reason)
-
-
-def encode_unsuback(version: int, packet_id: int, codes: list[int]) -> bytes:
-    """Return an UNSUBACK packet, which has codes in MQTT 5 only."""
-    return _encode_list(0xB0, version, packet_id, codes if version == V5 else [], "")
-
-
-def _encode_list(kind: int, version: int, packet_id: int, codes: list[int], reason: str) -> bytes:
+def encode_answer(kind: int, version: int, packet_id: int, codes: list[int], reason: str = "") -> bytes:
+    """Return a SUBACK or UNSUBACK packet with a code for each filter; `reason` says why some were refused."""
     properties = b""
     if version == V5:
         properties = counted({REASON_STRING: reason} if reason else {})

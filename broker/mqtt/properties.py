@@ -5,20 +5,38 @@ Source: MQTT 5.0, section 2.2.2.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import MALFORMED, PROTOCOL_ERROR
 from broker.mqtt.wire import Reader, binary, text, varint
 
-OCTET: Final = 0
-FLAG: Final = 1  # an octet that is 0 or 1
-TWO: Final = 2
-FOUR: Final = 3
-VARINT: Final = 4
-TEXT: Final = 5
-BINARY: Final = 6
-PAIR: Final = 7
+FLAG: Final = 0  # an octet that is 0 or 1
+TWO: Final = 1
+FOUR: Final = 2
+VARINT: Final = 3
+TEXT: Final = 4
+BINARY: Final = 5
+PAIR: Final = 6
+
+READ: Final[dict[int, Callable[[Reader], Any]]] = {
+    FLAG: Reader.octet,
+    TWO: Reader.two,
+    FOUR: Reader.four,
+    VARINT: Reader.varint,
+    TEXT: Reader.text,
+    BINARY: Reader.binary,
+    PAIR: lambda reader: (reader.text(), reader.text()),
+}
+ENCODE: Final[dict[int, Callable[[Any], bytes]]] = {
+    FLAG: lambda value: bytes((value,)),
+    TWO: lambda value: int(value).to_bytes(2, "big"),
+    FOUR: lambda value: int(value).to_bytes(4, "big"),
+    VARINT: varint,
+    TEXT: text,
+    BINARY: binary,
+}
 
 PAYLOAD_FORMAT: Final = 0x01
 MESSAGE_EXPIRY_S: Final = 0x02
@@ -114,7 +132,7 @@ def read_properties(reader: Reader, packet: int) -> dict[int, Any]:
             raise PacketError(MALFORMED, f"an unknown property, 0x{identifier:02x}")
         if packet not in known.packets:
             raise PacketError(PROTOCOL_ERROR, f"property 0x{identifier:02x} in a packet that cannot have it")
-        value = _read_value(reader, known.kind)
+        value = READ[known.kind](reader)
         if identifier == USER_PROPERTY:
             values.setdefault(USER_PROPERTY, []).append(value)
             continue
@@ -130,22 +148,6 @@ def read_properties(reader: Reader, packet: int) -> dict[int, Any]:
     return values
 
 
-def _read_value(reader: Reader, kind: int) -> Any:
-    if kind in (OCTET, FLAG):
-        return reader.octet()
-    if kind == TWO:
-        return reader.two()
-    if kind == FOUR:
-        return reader.four()
-    if kind == VARINT:
-        return reader.varint()
-    if kind == TEXT:
-        return reader.text()
-    if kind == BINARY:
-        return reader.binary()
-    return reader.text(), reader.text()
-
-
 def encode_properties(values: dict[int, Any]) -> bytes:
     """Return properties without their length, in the order of `values`."""
     pieces: list[bytes] = []
@@ -155,19 +157,5 @@ def encode_properties(values: dict[int, Any]) -> bytes:
             for name, of_name in value:
                 pieces += (bytes((identifier,)), text(name), text(of_name))
             continue
-        pieces += (bytes((identifier,)), _encode_value(kind, value))
+        pieces += (bytes((identifier,)), ENCODE[kind](value))
     return b"".join(pieces)
-
-
-def _encode_value(kind: int, value: Any) -> bytes:
-    if kind in (OCTET, FLAG):
-        return bytes((value,))
-    if kind == TWO:
-        return int(value).to_bytes(2, "big")
-    if kind == FOUR:
-        return int(value).to_bytes(4, "big")
-    if kind == VARINT:
-        return varint(value)
-    if kind == TEXT:
-        return text(value)
-    return binary(value)

@@ -6,8 +6,7 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Final
 
 from broker.amqp.errors import BrokerError, NotNow
@@ -90,11 +89,12 @@ def bind(host: str, port: int, another: str = "", setting: str = "server.host") 
     return bound
 
 
-@contextmanager
-def listening(bound: socket.socket) -> Iterator[None]:
-    """Add the address to the error when listening on a bound socket fails. Raises: CannotListen."""
+def listen(bound: socket.socket, backlog: int) -> None:
+    """Listen on a bound socket. Call it before a loop serves it: uvloop closes one on which it cannot listen, and says
+    nothing. Raises: CannotListen.
+    """
     try:
-        yield
+        bound.listen(backlog)
     except OSError as error:
         host, port = bound.getsockname()[:2]
         raise CannotListen(host, port, _reason(error)) from error

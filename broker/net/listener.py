@@ -23,7 +23,7 @@ from broker.core.session.connection import SessionOfConnection
 from broker.core.vhost import Vhost
 from broker.delivery.turn import Turn
 from broker.event_log import get_logger
-from broker.net.address import close, close_servers, listening
+from broker.net.address import close, close_servers, listen
 from broker.net.handshakes import Handshakes
 from broker.net.publisher_throttle import PublisherThrottle, Stop
 from broker.net.strangers import descriptors_for_clients
@@ -48,7 +48,7 @@ class Listener:
     """Holds the connected clients.
 
     Shapes: `transports` has the clients in the order in which they connected.
-    Raises: OSError from `serve` when the address cannot be listened on.
+    Raises: CannotListen from `serve`.
     """
 
     def __init__(
@@ -115,13 +115,12 @@ class Listener:
 
         `ports` has the numbers of the ports, `protocols` what serves one client whose socket comes from elsewhere.
         """
-        loop = asyncio.get_running_loop()
+        loop, backlog = asyncio.get_running_loop(), self._settings.server.backlog
         make = self.protocols[protocol] = partial(self._transport, UNKNOWN, machine)
         for one in bound:
-            with listening(one):
-                server = await loop.create_server(make, sock=one, backlog=self._settings.server.backlog)
-                self._servers.append(server)
-                self.ports[protocol] = one.getsockname()[1]
+            listen(one, backlog)
+            self._servers.append(await loop.create_server(make, sock=one, backlog=backlog))
+            self.ports[protocol] = one.getsockname()[1]
         if self._tls is not None and tls_bound:
             self.ports[f"{protocol}/ssl"] = tls_bound[0].getsockname()[1]
             self._listen_with_tls(self._tls, [(one, make) for one in tls_bound])
@@ -157,6 +156,8 @@ class Listener:
     ) -> None:
         backlog, timeout_s = self._settings.server.backlog, self._settings.tls.handshake_timeout_ms / 1000
         self._tls_bound += bound
+        for one, _ in bound:
+            listen(one, backlog)
         self._tls_servers += [
             TlsServer(one.dup(), make, tls.context, backlog=backlog, timeout_s=timeout_s) for one, make in bound
         ]

@@ -94,7 +94,7 @@ def _without_vhost(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "vhost"}
 
 
-DEFINITION_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+OPERATIONS: Final[dict[str, Operation[Any]]] = {
     "backup": Operation(
         backup,
         Backup,

@@ -119,4 +119,4 @@ async def _settled(unacked: Callable[[], int], timeout_s: int, asker: Asker) -> 
     return left
 
 
-DRAIN_OPERATIONS: Final[dict[str, Operation[Any]]] = {"drain": Operation(drain, Drain)}
+OPERATIONS: Final[dict[str, Operation[Any]]] = {"drain": Operation(drain, Drain)}

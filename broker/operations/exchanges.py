@@ -143,7 +143,7 @@ async def _done(broker: OperatedBroker, vhost: Vhost, *, made: bool) -> dict[str
     return {"made": made}
 
 
-EXCHANGE_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+OPERATIONS: Final[dict[str, Operation[Any]]] = {
     "declare_exchange": Operation(declare_exchange, DeclareExchange, _may_declare, asks_database=True),
     "delete_exchange": Operation(delete_exchange, DeleteExchange, _may_delete, asks_database=True),
     "bind": Operation(bind, Binding, _may_bind, asks_database=True),

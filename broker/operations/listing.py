@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from broker.administration.administration import Administration
 from broker.administration.deciding import count_all
+from broker.administration.slices import in_slices
 from broker.core.queue.consumer import Consumer
 from broker.core.queue.queue import Queue
 from broker.core.session.connection import SessionOfConnection
@@ -172,12 +173,7 @@ def offline_rows(administration: Administration) -> Iterator[Row]:
 
 async def gather(rows: Iterable[Row]) -> list[Row]:
     """Return the rows, yielding to the loop from time to time."""
-    gathered: list[Row] = []
-    for row in rows:
-        gathered.append(row)
-        if len(gathered) % ROWS_AT_ONCE == 0:
-            await asyncio.sleep(0)
-    return gathered
+    return [row async for row in in_slices(rows, ROWS_AT_ONCE)]
 
 
 def queue_listed(vhost: Vhost, queue: Queue) -> Row:
@@ -265,7 +261,7 @@ def policy_rows(vhost: Vhost, *, operator: bool) -> Iterator[Row]:
         yield picked({**row, "apply_to": row["apply-to"]}, POLICY)
 
 
-LISTINGS: Final[dict[str, Operation[Any]]] = {
+OPERATIONS: Final[dict[str, Operation[Any]]] = {
     "list_queues": Operation(list_queues, ListQueues, tag=MONITORING),
     "list_exchanges": _of_vhosts(
         lambda vhost: (exchange_listed(vhost, one) for one in list(vhost.exchanges.values())), MONITORING

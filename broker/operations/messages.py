@@ -246,7 +246,7 @@ def _row(fetched: Fetched) -> dict[str, Any]:
     return message_row(peeked, len(message.body))
 
 
-MESSAGE_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+OPERATIONS: Final[dict[str, Operation[Any]]] = {
     "publish": Operation(publish, Publish, _may_publish, asks_database=True),
     "get": Operation(get, Get, of_queue("read"), asks_database=True),
 }

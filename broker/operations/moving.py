@@ -149,7 +149,7 @@ async def _run(
     return {**counts, "unwanted": tally.unwanted, "to": to, "left": source.counts()[0], "stopped": reason or None}
 
 
-MOVING_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+OPERATIONS: Final[dict[str, Operation[Any]]] = {
     "move": Operation(move, MoveMessages, _may_move, asks_database=True),
     "requeue_dead_letters": Operation(requeue_dead_letters, RequeueDeadLetters, _may_requeue, asks_database=True),
 }

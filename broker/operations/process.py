@@ -11,7 +11,7 @@ from broker.event_log import get_logger
 from broker.operations.drain import TIMEOUT_MAX_S, TIMEOUT_S, Drain, drain
 from broker.operations.operated_broker import ClusterMembership, OperatedBroker, OverlayView
 from broker.operations.operation import MONITORING, Operation
-from broker.operations.request import Asker, OperationRefused, Range, parameters
+from broker.operations.request import Asker, OperationRefused, PartMissing, Range, parameters
 from broker.operations.rows import slot_count, user_name
 from broker.taps.tap_listing import cursor_rows
 
@@ -129,7 +129,7 @@ def close_connection(broker: OperatedBroker, asked: CloseConnection, _asker: Ask
 
 def _node(broker: OperatedBroker) -> ClusterMembership:
     if broker.cluster is None:
-        raise OperationRefused(NOT_A_NODE)
+        raise PartMissing(NOT_A_NODE)
     return broker.cluster
 
 
@@ -152,7 +152,7 @@ async def cluster_leave(broker: OperatedBroker, asked: LeaveCluster, _asker: Ask
 
 def _view(broker: OperatedBroker) -> OverlayView:
     if not broker.overlay.is_on:
-        raise OperationRefused(NO_OVERLAY)
+        raise PartMissing(NO_OVERLAY)
     return broker.overlay
 
 
@@ -175,11 +175,11 @@ def zmq(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> list[dict[str
     """Return the ØMQ bridges."""
     found = broker.zmq()
     if not found:
-        raise OperationRefused(NO_BRIDGE)
+        raise PartMissing(NO_BRIDGE)
     return found
 
 
-PROCESS_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+OPERATIONS: Final[dict[str, Operation[Any]]] = {
     "health": Operation(health, Nothing, tag=MONITORING),
     "status": Operation(status, Nothing, tag=MONITORING),
     "reload": Operation(reload, Nothing),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from broker.administration.slices import in_slices
 from broker.amqp.errors import BrokerError
 from broker.core.message.message import OVERHEAD_BYTES, Message
 from broker.core.queue.level import Level
@@ -132,19 +133,15 @@ class QueueRates:
             await asyncio.sleep(max(0.0, last_s + WINDOW_MIN_S - loop.time()))
             await self._look(queues)
             rates: dict[Key, Rates] = {}
-            for done, (key, counters) in enumerate(self._seen.items(), 1):
+            async for key, counters in in_slices(self._seen.items(), QUEUES_AT_ONCE):
                 rates[key] = counters.rates_since(before[key])
-                if done % QUEUES_AT_ONCE == 0:
-                    await asyncio.sleep(0)
             return rates
 
     async def _look(self, queues: Mapping[Key, Queue]) -> None:
         loop = asyncio.get_running_loop()
         found: dict[Key, QueueCounters] = {}
-        for done, (key, queue) in enumerate(queues.items(), 1):
+        async for key, queue in in_slices(queues.items(), QUEUES_AT_ONCE):
             found[key] = QueueCounters.of(queue, loop.time())
-            if done % QUEUES_AT_ONCE == 0:
-                await asyncio.sleep(0)
         self._seen = found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import field
 from functools import partial
 from itertools import islice
@@ -15,7 +14,6 @@ from broker.core.auth.users import User
 from broker.core.names import Resource, is_short_text, refuse_reserved
 from broker.core.queue.kinds import TapQueue
 from broker.core.queue.level import Level
-from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import with_default_type
 from broker.event_log import get_logger
 from broker.operations.messages import drop
@@ -25,6 +23,7 @@ from broker.operations.request import Asker, OfQueue, OperationRefused, Range, p
 from broker.operations.rights import of_queue
 from broker.operations.rows import message_row, slot_count
 from broker.slots.slot import Slot
+from broker.tasks import called_back
 
 _log = get_logger()
 
@@ -139,18 +138,6 @@ async def delete_queue(broker: OperatedBroker, asked: DeleteQueue, _asker: Asker
     return {"messages": count}
 
 
-async def _purged(queue: Queue) -> int:
-    """Purge a queue, over several turns if it is long, and return how many messages were dropped."""
-    count: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def end(dropped: int) -> None:
-        if not count.done():  # otherwise the asker has hung up
-            count.set_result(dropped)
-
-    queue.purge(end)
-    return await count
-
-
 async def purge_queue(broker: OperatedBroker, asked: PurgeQueue, _asker: Asker) -> dict[str, int]:
     """Drop the ready messages of a queue, or some from its head, and return how many."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
@@ -163,7 +150,7 @@ async def purge_queue(broker: OperatedBroker, asked: PurgeQueue, _asker: Asker) 
         count = await drop(engine, queue, asked.limit)
     else:
         await decided(partial(queue.before, "purge", None))
-        count = await _purged(queue)
+        count = await called_back(queue.purge)  # over several turns if it is long
     _log.info("queue.purged", vhost=vhost.name, queue=queue.name, messages=count)
     await engine.committer.drain()
     return {"messages": count}
@@ -242,7 +229,7 @@ def slot_row(level: Level, slot: Slot) -> dict[str, Any]:
     }
 
 
-QUEUE_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+OPERATIONS: Final[dict[str, Operation[Any]]] = {
     "declare_queue": Operation(declare_queue, DeclareQueue, _may_declare, asks_database=True),
     "delete_queue": Operation(delete_queue, DeleteQueue, of_queue("configure"), asks_database=True),
     "purge_queue": Operation(purge_queue, PurgeQueue, of_queue("read"), asks_database=True),

@@ -18,6 +18,10 @@ class OperationRefused(Exception):
     """An operation cannot be carried out; the text is the answer."""
 
 
+class PartMissing(OperationRefused):
+    """The broker has no such part: no cluster, overlay or bridge."""
+
+
 class Asker:
     """The requester of an operation. This base class is the broker itself: it may do everything."""
 

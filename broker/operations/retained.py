@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Final
 
+from broker.administration.slices import in_slices
 from broker.core.auth.permissions import Kind
 from broker.core.auth.users import User
 from broker.core.message.message import Message
@@ -17,6 +19,7 @@ from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OperationRefused, Range, parameters
 from broker.operations.rows import body_fields, properties_row
+from broker.tasks import called_back
 
 _log = get_logger()
 
@@ -50,10 +53,9 @@ async def list_retained(broker: OperatedBroker, asked: ListRetained, _asker: Ask
     now_ms = vhost.ports.clock.now_ms
     body_bytes = min(asked.body_bytes, BODIES_BYTES_MAX // asked.limit)
     rows: list[dict[str, Any]] = []
-    for start in range(0, min(len(keys), asked.limit), PORTION):
+    async for start in in_slices(range(0, min(len(keys), asked.limit), PORTION), 1):
         messages = await _read(retainer, keys[start : min(start + PORTION, asked.limit)])
         rows += [_row(retainer, message, now_ms, body_bytes) for message in messages]
-        await asyncio.sleep(0)
     rows.sort(key=lambda row: str(row["topic"]))
     return {
         "rows": rows,
@@ -68,10 +70,8 @@ async def delete_retained(broker: OperatedBroker, asked: OfRetained, _asker: Ask
     vhost = broker.vhost(asked.vhost)
     retainer, committer = _retainer(vhost), broker.engine(vhost).committer
     keys = await _found(retainer, asked.filter, None)
-    for number, key in enumerate(keys, 1):
+    async for key in in_slices(keys, PORTION):
         retainer.keep(key, b"", b"")
-        if number % PORTION == 0:
-            await asyncio.sleep(0)
     _log.info("retained.deleted", vhost=vhost.name, filter=asked.filter, messages=len(keys))
     await committer.drain()
     return {"messages": len(keys)}
@@ -98,15 +98,7 @@ async def _found(retainer: Retainer, topic_filter: str, most: int | None) -> lis
 
 async def _read(retainer: Retainer, keys: Sequence[str]) -> list[Message]:
     messages: list[Message] = []
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def end() -> None:
-        if not done.done():  # otherwise the asker has hung up
-            done.set_result(None)
-
-    retainer.read(keys, messages.append, end)
-    await done
-    return messages
+    return await called_back(lambda end: retainer.read(keys, messages.append, partial(end, messages)))
 
 
 def _row(retainer: Retainer, message: Message, now_ms: int, body_bytes: int) -> dict[str, Any]:
@@ -129,7 +121,7 @@ def _may(broker: OperatedBroker, user: User, asked: OfRetained, kind: Kind = "re
     broker.permissions.check(user, broker.vhost(asked.vhost).queue_resource(RETAINED_NAME), kind)
 
 
-RETAINED_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+OPERATIONS: Final[dict[str, Operation[Any]]] = {
     "list_retained": Operation(list_retained, ListRetained, _may),
     "delete_retained": Operation(delete_retained, OfRetained, _may),
 }

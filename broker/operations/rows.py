@@ -265,7 +265,7 @@ def channel_row(node: str, channel: ChannelOf, stats: Mapping[str, Any]) -> Row:
         "consumer_count": len(basic.consumers),
         "global_prefetch_count": basic.prefetch_channel,
         "message_stats": stats,
-        "messages_unacknowledged": len(basic.unacked) + basic.unacked.aside_count,
+        "messages_unacknowledged": basic.unacked.count + basic.unacked.aside_count,
         "messages_uncommitted": 0 if transactions is None else len(transactions.publications),
         "messages_unconfirmed": confirms.published - confirms.confirmed,
         "name": channel_name(channel),

@@ -154,7 +154,7 @@ def _may_read(broker: OperatedBroker, user: User, asked: ReadTaps) -> None:
         check_tap(broker, user, asked.vhost, tap)
 
 
-TAP_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+OPERATIONS: Final[dict[str, Operation[Any]]] = {
     "tap_add": Operation(tap_add, AddTap, _may_add),
     "tap_remove": Operation(
         tap_remove, RemoveTap, lambda broker, user, asked: check_tap(broker, user, asked.vhost, asked.name, "configure")

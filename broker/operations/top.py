@@ -6,6 +6,7 @@ import asyncio
 from typing import Annotated, Any, Final
 
 from broker.administration.deciding import count_all
+from broker.administration.slices import in_slices
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.operations.operated_broker import OperatedBroker
@@ -44,12 +45,10 @@ async def top(broker: OperatedBroker, asked: Top, _asker: Asker) -> dict[str, An
     chosen = [(vhost, queue) for vhost, queue in every if vhost in vhosts and sought in queue.name.lower()]
     await count_all([queue for _vhost, queue in chosen])
     rows: list[TopRow] = []
-    for vhost, queue in chosen:
+    async for vhost, queue in in_slices(chosen, ROWS_AT_ONCE):
         rows.append(TopRow(vhost, queue, rates.get((vhost.name, queue.number), NO_RATES)))
         if by == "age":
             await rows[-1].find_age(heads)
-        if len(rows) % ROWS_AT_ONCE == 0:
-            await asyncio.sleep(0)
     totals = await asyncio.to_thread(_arrange, rows, by, reverse=asked.reverse)  # others run meanwhile
     page = rows[asked.offset : asked.offset + asked.limit]
     for row in page:
@@ -102,4 +101,4 @@ class TopRow:
                 self.fields["age"] = round(max(0, self._clock.now_ms - oldest_ms) / 1000, 1)
 
 
-TOP_OPERATIONS: Final[dict[str, Operation[Any]]] = {"top": Operation(top, Top, tag=MONITORING)}
+OPERATIONS: Final[dict[str, Operation[Any]]] = {"top": Operation(top, Top, tag=MONITORING)}

@@ -183,7 +183,7 @@ def _glob(text: str | None) -> Pattern[str] | None:
     return regex(translate(text))
 
 
-TRACE_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+OPERATIONS: Final[dict[str, Operation[Any]]] = {
     "set_tracing": Operation(set_tracing, SetTracing),
     "trace": Operation(trace, Trace, _may_trace),
 }

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, NamedTuple, cast
 
+from broker.administration.slices import in_slices
 from broker.core.queue.consumer import Consumer
 from broker.core.queue.queue import Queue
 from broker.core.queue.unacked import Run
@@ -52,11 +52,9 @@ async def unacked(broker: OperatedBroker, asked: Unacked, _asker: Asker) -> list
     count = asked.count
     body_bytes = min(asked.body_bytes, BODIES_BYTES_MAX // max(count, 1))
     held: list[_Held] = []
-    for place, session in enumerate(broker.sessions(), 1):
+    async for session in in_slices(broker.sessions(), SESSIONS_AT_ONCE):
         if session.vhost is vhost:
             held += _held_by(session, queue)
-        if place % SESSIONS_AT_ONCE == 0:
-            await asyncio.sleep(0)
     held.sort(key=lambda one: one.age_rank)
     found = list(_rows(held, count, vhost.ports.clock.now_ms, body_bytes))
     if broker.ask_nodes is not None and not asked.local:
@@ -124,4 +122,4 @@ def _row(held: _Held, tag: int, now_ms: int, body_bytes: int) -> dict[str, Any]:
     return row if message is None else row | body_fields(message.body, body_bytes)
 
 
-UNACKED_OPERATIONS: Final[dict[str, Operation[Any]]] = {"unacked": Operation(unacked, Unacked, of_queue("read"))}
+OPERATIONS: Final[dict[str, Operation[Any]]] = {"unacked": Operation(unacked, Unacked, of_queue("read"))}

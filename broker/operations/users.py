@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from broker.administration.administration import Administration
 from broker.administration.definitions import Draft, event_fields
+from broker.core.auth.permissions import Permissions
 from broker.core.auth.user_limits import CHANNELS, CONNECTIONS, checked_limits
 from broker.core.auth.users import user_of
 from broker.core.definitions.document import Row
 from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OperationRefused, parameters
+
+P = TypeVar("P")
 
 
 @parameters
@@ -166,42 +169,26 @@ async def clear_user_limits(broker: OperatedBroker, asked: ClearLimits, _asker: 
     )
 
 
-async def set_permission(broker: OperatedBroker, asked: SetPermission, _asker: Asker) -> None:
-    """Set the permissions of a user in a vhost."""
-    named = asdict(asked)
-    await broker.administration.change(lambda draft: draft.permissions.set(**named), "permission.set", **named)
+def _of_rights(event: str, parameters: type[P], change: Callable[[Permissions], Callable[..., object]]) -> Operation[P]:
+    """Return the operation that changes rights in one way; its parameters are those of the change and of the event."""
+
+    async def run(broker: OperatedBroker, asked: Any, _asker: Asker) -> None:
+        named = asdict(asked)
+        await broker.administration.change(lambda draft: change(draft.permissions)(**named), event, **named)
+
+    return Operation(run, parameters)
 
 
-async def delete_permission(broker: OperatedBroker, asked: Permitted, _asker: Asker) -> None:
-    """Remove the permissions of a user in a vhost."""
-    named = asdict(asked)
-    await broker.administration.change(lambda draft: draft.permissions.clear(**named), "permission.cleared", **named)
-
-
-async def set_topic_permission(broker: OperatedBroker, asked: SetTopicPermission, _asker: Asker) -> None:
-    """Limit the routing keys of a user at an exchange."""
-    named = asdict(asked)
-    await broker.administration.change(
-        lambda draft: draft.permissions.topics.set(**named), "topic_permission.set", **named
-    )
-
-
-async def delete_topic_permission(broker: OperatedBroker, asked: DeleteTopicPermission, _asker: Asker) -> None:
-    """Remove a user's topic permissions, at one exchange or at all."""
-    named = asdict(asked)
-    await broker.administration.change(
-        lambda draft: draft.permissions.topics.clear(**named), "topic_permission.cleared", **named
-    )
-
-
-USER_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+OPERATIONS: Final[dict[str, Operation[Any]]] = {
     "add_user": Operation(add_user, AddUser),
     "set_user": Operation(set_user, SetUser),
     "delete_user": Operation(delete_user, Named),
     "set_user_limits": Operation(set_user_limits, SetLimits),
     "clear_user_limits": Operation(clear_user_limits, ClearLimits),
-    "set_permission": Operation(set_permission, SetPermission),
-    "delete_permission": Operation(delete_permission, Permitted),
-    "set_topic_permission": Operation(set_topic_permission, SetTopicPermission),
-    "delete_topic_permission": Operation(delete_topic_permission, DeleteTopicPermission),
+    "set_permission": _of_rights("permission.set", SetPermission, lambda rights: rights.set),
+    "delete_permission": _of_rights("permission.cleared", Permitted, lambda rights: rights.clear),
+    "set_topic_permission": _of_rights("topic_permission.set", SetTopicPermission, lambda rights: rights.topics.set),
+    "delete_topic_permission": _of_rights(
+        "topic_permission.cleared", DeleteTopicPermission, lambda rights: rights.topics.clear
+    ),
 }

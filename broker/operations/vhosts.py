@@ -248,7 +248,7 @@ async def clear_global_parameter(administration: Administration, name: str) -> N
     await administration.change(change, "global_parameter.cleared", name=name)
 
 
-VHOST_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+OPERATIONS: Final[dict[str, Operation[Any]]] = {
     "add_vhost": Operation(add_vhost, AddVhost),
     "delete_vhost": Operation(delete_vhost, Named),
     "set_vhost_limits": Operation(set_vhost_limits, SetLimits),

@@ -40,10 +40,7 @@ def weight(stream: StreamName, broker: str) -> int:
 
 
 def choose(
-    stream: StreamName,
-    reachable: Mapping[str, Collection[str]],
-    wanted: Collection[str],
-    avoided: Collection[str] = (),
+    stream: StreamName, reachable: Mapping[str, Collection[str]], wanted: Collection[str], avoided: Collection[str] = ()
 ) -> tuple[str, ...]:
     """Return the brokers through which a stream reaches all wanted leaves that any of them can reach. `reachable` has
     the leaves that each live broker of the tree node can reach. One broker is enough unless none reaches all; then each

@@ -23,8 +23,9 @@ class Coverage:
         self._firsts: list[int] = []
         self._lasts: list[int] = []
 
-    def __len__(self) -> int:
-        """Return the number of ranges above `upto`."""
+    @property
+    def ranges(self) -> int:
+        """The number of ranges above `upto`."""
         return len(self._firsts)
 
     def __contains__(self, number: int) -> bool:
@@ -78,10 +79,6 @@ class Acknowledgements:
 
     def __init__(self) -> None:
         self._positions: dict[str, int] = {}
-
-    def __len__(self) -> int:
-        """Return the number of leaves that have acknowledged something."""
-        return len(self._positions)
 
     def credit(self, leaves: Iterable[str], number: int) -> None:
         """Raise the positions of these leaves to a number. Cost: O(leaves)."""

@@ -320,7 +320,7 @@ class Sink:
 
     def _keep(self, coverage: Coverage, run: StreamRun) -> None:
         """Keep a run until those before it have arrived, if there is room."""
-        if run.lost or len(coverage) >= MOST_RANGES:
+        if run.lost or coverage.ranges >= MOST_RANGES:
             return
         fresh: list[tuple[Element, int | None]] = []
         value = self._value_before(run, run.first)

@@ -43,9 +43,10 @@ class SpaceSubscriptions:
         self._roots = CoverSet(covers=aggregation is Aggregation.COVERING)
         self._limits: tuple[int, int] | None = None  # until a change
 
-    def __len__(self) -> int:
-        """Return the number of conjunctions."""
-        return len(self._holders)
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no conjunction."""
+        return not self._holders
 
     def limits(self, start: Callable[[str], int]) -> tuple[int, int]:
         """Return the lowest and the highest start point of the bindings. Cost: all of them after a change."""
@@ -197,5 +198,5 @@ class Subscriptions:
         batch.note(conjunction.space, held.release(conjunction.pattern, binding))
         if self._aggregation is Aggregation.NONE:
             batch.touched.add(conjunction.space)
-        if not len(held):
+        if held.is_empty:
             del self._spaces[conjunction.space]

@@ -83,7 +83,8 @@ class Clients(Part):
         )
 
     async def close(self) -> None:
-        """Abort the remaining connections."""
+        """Accept no clients, and abort the remaining connections."""
+        self.listener.refuse_new()
         self.drop()
         self._passwords.close()
 

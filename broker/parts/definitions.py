@@ -6,8 +6,10 @@ from broker.administration.administration import Administration
 from broker.administration.definitions import LocalDefinitions
 from broker.administration.opening import open_all
 from broker.administration.rehearsal import Rehearsal
+from broker.amqp.errors import NotNow
 from broker.core.alarms import DATABASE, Alarms
 from broker.core.auth.first_user import warn_of_guest
+from broker.core.definitions.reading import NotStored
 from broker.event_log import get_logger
 from broker.net.listener import Listener
 from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
@@ -60,7 +62,7 @@ class Definitions(Part):
         self.rehearsal: Rehearsal
 
     async def open(self) -> None:
-        """Join the cluster, if this is one; then recover all vhosts. Raises: as `open_all`."""
+        """Join the cluster, if this is one; then recover all vhosts. Raises: as `open_all`, and NotNow."""
         shared, data, clients = self._shared, self._data, self._clients
         settings, node = shared.settings, data.node
         definitions = node.definitions if node is not None else LocalDefinitions(shared.files, shared.path)
@@ -76,7 +78,10 @@ class Definitions(Part):
         if node is not None:
             await node.start(ClusterClients(clients.listener, clients.alarms, clients.throttle))
         self.rehearsal = Rehearsal(data.vhosts, settings, shared.turn, generate_name)
-        await open_all(self.administration, self.rehearsal, data.folder, definitions, settings, shared.recovery)
+        try:
+            await open_all(self.administration, self.rehearsal, data.folder, definitions, settings, shared.recovery)
+        except NotStored as error:
+            raise NotNow(f"cannot start: {error}") from error
         if node is not None:
             node.follow(self.administration)
         warn_of_guest(clients.users, clients.logins.loopback_only)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,19 @@ class Part:
 
     async def take_settings(self, settings: Settings) -> None:
         """Apply changed settings, none of which needs a restart."""
+
+
+@contextmanager
+def named(part: Part) -> Iterator[None]:
+    """Add a note with the part's name to an error of the operating system, which does not say what failed.
+
+    Raises: OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        error.add_note(f"the part {type(part).__name__.lower()} did not start")
+        raise
 
 
 @dataclass(slots=True)

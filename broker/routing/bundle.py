@@ -9,6 +9,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from mypy_extensions import mypyc_attr
 
+Arguments = Mapping[str, Any]
+"""The argument table of a binding."""
+
 
 @dataclass(frozen=True, slots=True)
 class Binding:
@@ -107,6 +110,9 @@ class Bundle(Generic[AnySource]):
 
     def __len__(self) -> int:
         return len(self._arguments)
+
+    def __bool__(self) -> bool:
+        return len(self._arguments) > 0
 
     def __iter__(self) -> Iterator[Binding]:
         """Yield the bindings as new objects."""

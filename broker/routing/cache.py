@@ -33,99 +33,77 @@ class CacheLimits:
     window: int = 4 * 65536
 
 
-class Admission:
-    """Admit a key at its second miss, and stop admitting for some time when caching is not worth it.
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class BoundedCache(Generic[K, V]):
+    """A cache bounded in entries and bytes, which evicts its oldest entries when it is full. It admits a key at its
+    second miss, and nothing for some time when caching is not worth it.
 
     First misses are kept as hashes in two generations, which together are no larger than the cache. A key that would be
     evicted before its next use is therefore not admitted. After each window of misses, if the cache grew by less than a
     tenth of them (one-off keys, a working set over the bounds, many changes of bindings), the cache admits nothing for
     one window, then for two, and at most for eight, and discards the first misses. Existing entries are still hit. Only
     misses are counted, so that a hit stays one look-up.
+
+    Shapes: ``_gained`` counts the entries that were added, less those that were evicted or ended.
+    Read `entries` itself. Cost: O(1) amortised, for an eviction too.
     """
 
-    __slots__ = ("_gained", "_generation", "_misses", "_old_sights", "_pause", "_sights", "_skip", "_window")
+    __slots__ = ("_gained", "_limits", "_misses", "_old_sights", "_pause", "_sights", "_skip", "_weights", "entries",
+                 "used_bytes")  # fmt: skip
 
-    def __init__(self, limits: CacheLimits) -> None:
-        self._generation = limits.entries // 2 + 1
-        self._window = limits.window
+    def __init__(self, limits: CacheLimits | None = None) -> None:
+        self._limits = limits or CacheLimits()
         self._sights: set[int] = set()
         self._old_sights: set[int] = set()
         self._misses = 0
         self._gained = 0
         self._skip = 0
         self._pause = 1
+        self._weights: dict[K, int] = {}
+        self.entries: dict[K, V] = {}
+        self.used_bytes = 0
 
     @property
     def bypassed(self) -> bool:
         """Return whether nothing is being admitted at present."""
         return self._skip > 0
 
-    def second_sight(self, key: Hashable) -> bool:
+    def forget_misses(self) -> None:
+        """Free what only decides whether a key is admitted; the entries stay.
+
+        A key already missed is then admitted at its third miss.
+        """
+        self._sights = set()
+        self._old_sights = set()
+
+    def _second_sight(self, key: K) -> bool:
         """Count a miss and return whether the key should be admitted."""
         if self._skip:
             self._skip -= 1
             return False
         self._misses += 1
-        if self._misses > self._window:
-            useless = self._gained * 10 < self._window
+        if self._misses > self._limits.window:
+            useless = self._gained * 10 < self._limits.window
             self._misses = 0
             self._gained = 0
             if not useless:
                 self._pause = 1
             else:
-                self._skip = self._pause * self._window
+                self._skip = self._pause * self._limits.window
                 self._pause = min(2 * self._pause, SKIPPED_WINDOWS_MAX)
-                self.forget()
+                self.forget_misses()
                 return False
         digest = hash(key)
         if digest in self._sights or digest in self._old_sights:
             return True
-        if len(self._sights) >= self._generation:
+        if len(self._sights) > self._limits.entries // 2:
             self._old_sights = self._sights
             self._sights = set()
         self._sights.add(digest)
         return False
-
-    def forget(self) -> None:
-        """Discard the first misses; a key already missed is then admitted at its third miss."""
-        self._sights = set()
-        self._old_sights = set()
-
-    def gained(self, count: int) -> None:
-        """Count entries that were added, or, below zero, entries that were evicted or ended."""
-        self._gained += count
-
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-
-
-class BoundedCache(Generic[K, V]):
-    """A cache bounded in entries and bytes, which evicts its oldest entries when it is full.
-
-    Read `entries` itself. Cost: O(1) amortised, for an eviction too.
-    """
-
-    __slots__ = ("_admission", "_limits", "_weights", "entries", "used_bytes")
-
-    def __init__(self, limits: CacheLimits | None = None) -> None:
-        self._limits = limits or CacheLimits()
-        self._admission = Admission(self._limits)
-        self._weights: dict[K, int] = {}
-        self.entries: dict[K, V] = {}
-        self.used_bytes = 0
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    @property
-    def bypassed(self) -> bool:
-        """Return whether nothing is being admitted at present."""
-        return self._admission.bypassed
-
-    def forget_misses(self) -> None:
-        """Free what only decides whether a key is admitted; the entries stay."""
-        self._admission.forget()
 
     def _insert(self, key: K, entry: V, weight_bytes: int) -> bool:
         """Add an entry and return True, or return False if it alone exceeds the bound. The key is new."""
@@ -138,7 +116,7 @@ class BoundedCache(Generic[K, V]):
         self.entries[key] = entry
         self._weights[key] = weight_bytes
         self.used_bytes += weight_bytes
-        self._admission.gained(1)
+        self._gained += 1
         return True
 
     def _make_room(self, wanted_bytes: int = 0) -> None:
@@ -151,7 +129,7 @@ class BoundedCache(Generic[K, V]):
         oldest = list(islice(self.entries, len(self.entries) // EVICTED_SHARE + 1))
         for old_key in oldest:
             self._discard(old_key)
-        self._admission.gained(-len(oldest))
+        self._gained -= len(oldest)
 
     def _discard(self, key: K) -> V:
         self.used_bytes -= self._weights.pop(key)
@@ -175,8 +153,8 @@ class CompositeCache(BoundedCache[tuple[str, str], Route]):
         """Return the route of a key that is not cached or has ended: live if it was admitted and its parts live."""
         if name_and_key in self.entries:
             self._discard(name_and_key)
-            self._admission.gained(-1)
-        elif not self._admission.second_sight(name_and_key):
+            self._gained -= 1
+        elif not self._second_sight(name_and_key):
             return Route(destinations)
         route = Route(destinations, live=True, parts=parts)
         weight_bytes = ENTRY_BYTES + len(name_and_key[1]) + 8 * len(destinations) + 100 * len(parts)
@@ -249,8 +227,8 @@ class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
         known = payload in self.entries
         if known:
             self._discard(payload)
-            self._admission.gained(-1)
-        if not entry.route.live or not (known or self._admission.second_sight(payload)):
+            self._gained -= 1
+        if not entry.route.live or not (known or self._second_sight(payload)):
             return False
         # A destination counts twice: an entry keeps the route's tuple alive, and most keep a sorted copy of it.
         weight_bytes = ENTRY_BYTES + len(payload) + 16 * len(entry.route.destinations)

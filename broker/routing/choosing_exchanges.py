@@ -6,7 +6,7 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
-from broker.routing.bundle import freeze_value
+from broker.routing.bundle import Arguments, freeze_value
 from broker.routing.cache import CacheLimits
 from broker.routing.exchange import BARE, Exchange, ExchangeProperties, KeyedExchange, MessageFields
 from broker.routing.hash_buckets import GOLDEN, MASK, HashBuckets, digest, mixed
@@ -58,12 +58,12 @@ class HashExchange(KeyedExchange):
             return self._resolve(fields.property(self._property) or "") + self.listeners.match(keys)
         return self.route(keys[0]).destinations
 
-    def _attach(self, destination: Any, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None) -> None:
+    def _attach(self, destination: Any, key: str, arguments: Arguments, limits: PatternLimits | None) -> None:
         identity = f"{'exchange' if isinstance(destination, Exchange) else 'queue'} {destination.name}"
         if self._buckets.add(destination, identity, parse_weight(key)):
             self.cache.drop_all()
 
-    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
+    def _detach(self, destination: Hashable, key: str, arguments: Arguments) -> None:
         if destination not in self._parted and self._buckets.remove(destination, parse_weight(key)):
             self.cache.drop_all()
 
@@ -117,12 +117,10 @@ class ModulusExchange(KeyedExchange):
         """Return the only destination of a message; of several keys the first one counts."""
         return self.route(keys[0]).destinations
 
-    def _attach(
-        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
-    ) -> None:
+    def _attach(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None) -> None:
         self._changed()
 
-    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
+    def _detach(self, destination: Hashable, key: str, arguments: Arguments) -> None:
         if destination not in self._parted:
             self._changed()
 
@@ -179,12 +177,10 @@ class RandomExchange(Exchange):
         self._state = (self._state + GOLDEN) & MASK
         return (among[mixed(self._state) % len(among)], *heard)
 
-    def _attach(
-        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
-    ) -> None:
+    def _attach(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None) -> None:
         self._drop_routes()
 
-    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
+    def _detach(self, destination: Hashable, key: str, arguments: Arguments) -> None:
         if destination not in self._parted:
             self._drop_routes()
 
@@ -201,9 +197,7 @@ class LocalRandomExchange(RandomExchange):
 
     type = "x-local-random"
 
-    def _attach(
-        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
-    ) -> None:
+    def _attach(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None) -> None:
         if key:
             raise BindingArgumentError(f"Non empty binding '{key}' key not permitted")
         if isinstance(destination, Exchange):

@@ -150,13 +150,8 @@ class CoverIndex:
 
     def __init__(self) -> None:
         self.visited = 0
-        self._count = 0
         self._root = Place()
         self._naming: dict[str, dict[str, Pattern]] = {}  # word -> text -> pattern
-
-    def __len__(self) -> int:
-        """Return the number of patterns."""
-        return self._count
 
     def counts(self) -> Mapping[str, int]:
         """Return the numbers of places, without the root, and of literal words in patterns."""
@@ -193,7 +188,6 @@ class CoverIndex:
                     self._naming[word] = {pattern.text: pattern}
                 else:
                     named[pattern.text] = pattern
-        self._count += 1
 
     def remove(self, pattern: Pattern) -> None:
         """Remove one existing pattern. Cost: its words."""
@@ -222,7 +216,6 @@ class CoverIndex:
                 del self._naming[word]
         if not self._naming:
             self._naming.clear()  # a dict keeps its size when keys are deleted
-        self._count -= 1
 
     def covering(self, narrower: Pattern) -> Pattern | None:
         """Return a pattern that covers this one, or None.

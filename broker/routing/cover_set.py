@@ -81,10 +81,6 @@ class CoverSet:
         self._members: dict[str, Member] = {}
         self._roots: dict[str, Pattern] = {}
 
-    def __len__(self) -> int:
-        """Return the number of distinct patterns."""
-        return len(self._members)
-
     @property
     def roots(self) -> Iterable[Pattern]:
         """Return the patterns that no other one covers."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from broker.routing.bundle import Arguments
 from broker.routing.cache import CacheLimits
 from broker.routing.destinations import Destinations, count_down, count_up
 from broker.routing.exchange import BARE, ExchangeProperties, KeyedExchange, MessageFields
@@ -27,17 +28,15 @@ class DirectExchange(KeyedExchange):
         """Return `direct`."""
         return "direct"
 
-    def matches(self, key: str, arguments: Mapping[str, Any], keys: Sequence[str], fields: MessageFields) -> bool:
+    def matches(self, key: str, arguments: Arguments, keys: Sequence[str], fields: MessageFields) -> bool:
         """Return whether the key of a binding is one of the keys."""
         return key in keys
 
-    def _attach(
-        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
-    ) -> None:
+    def _attach(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None) -> None:
         if count_up(self._keys.setdefault(key, {}), destination):
             self.cache.drop(key)
 
-    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
+    def _detach(self, destination: Hashable, key: str, arguments: Arguments) -> None:
         destinations = self._keys[key]
         if count_down(destinations, destination):
             if destination not in self._parted:
@@ -70,12 +69,10 @@ class DefaultExchange(KeyedExchange):
         """Invalidate the route of a queue that has just been declared or deleted."""
         self.cache.drop(queue_name)
 
-    def _attach(
-        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
-    ) -> None:
+    def _attach(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None) -> None:
         raise TypeError("the default exchange has implicit bindings only")
 
-    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
+    def _detach(self, destination: Hashable, key: str, arguments: Arguments) -> None:
         raise TypeError("the default exchange has implicit bindings only")
 
     def _resolve(self, key: str) -> tuple[Any, ...]:

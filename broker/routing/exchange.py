@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
-from broker.routing.bundle import Binding, Bundle, Destination, binding_identity
+from broker.routing.bundle import Arguments, Binding, Bundle, Destination, binding_identity
 from broker.routing.cache import CacheLimits
 from broker.routing.listeners import NOBODY, Listeners
 from broker.routing.pattern import AMQP, Pattern, PatternLimits, TopicDialect, parse_pattern
@@ -149,9 +149,7 @@ class Exchange(Destination["Exchange"]):
             self._standing = Route((), live=True)
         return self._standing
 
-    def bind(
-        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None = None
-    ) -> bool:
+    def bind(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None = None) -> bool:
         """Add a binding and return whether it is new. Cost: its key, not the other bindings. The limits apply to new
         bindings; for restored ones, those of the exchange apply.
         Raises: BindingKeyError or BindingArgumentError (both ValueError), with nothing changed; the caller's 406.
@@ -167,17 +165,17 @@ class Exchange(Destination["Exchange"]):
         self.binding_count += 1
         return True
 
-    def is_bound(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> bool:
+    def is_bound(self, destination: Hashable, key: str, arguments: Arguments) -> bool:
         """Return whether there is such a binding."""
         bundle = self.bundles.get(destination)
         return bundle is not None and binding_identity(key, arguments) in bundle
 
-    def bound_with(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def bound_with(self, destination: Hashable, key: str, arguments: Arguments) -> Mapping[str, Any] | None:
         """Return the arguments of a binding, None if there is no such binding."""
         bundle = self.bundles.get(destination)
         return None if bundle is None else bundle.get(binding_identity(key, arguments))
 
-    def unbind(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def unbind(self, destination: Hashable, key: str, arguments: Arguments) -> Mapping[str, Any] | None:
         """Remove a binding and return the arguments with which it was made, None if there was none.
 
         Cost: its key, not the other bindings.
@@ -312,7 +310,7 @@ class Exchange(Destination["Exchange"]):
         heard = self.listeners.patterns
         return any(destination not in heard for destination in destinations)
 
-    def matches(self, key: str, arguments: Mapping[str, Any], keys: Sequence[str], fields: MessageFields) -> bool:
+    def matches(self, key: str, arguments: Arguments, keys: Sequence[str], fields: MessageFields) -> bool:
         """Return whether one binding, by its key and arguments, may lead a message to its destination.
 
         True if other bindings matter, too. Cost: that of one comparison, without the index.
@@ -345,12 +343,10 @@ class Exchange(Destination["Exchange"]):
             self._standing = None
 
     @abstractmethod
-    def _attach(
-        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
-    ) -> None: ...
+    def _attach(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None) -> None: ...
 
     @abstractmethod
-    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None: ...
+    def _detach(self, destination: Hashable, key: str, arguments: Arguments) -> None: ...
 
     def _end_routes_to(self, destination: Hashable) -> None:
         """End the routes that lead to a destination, and perhaps others."""

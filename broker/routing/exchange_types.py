@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from broker.routing.cache import CacheLimits
 from broker.routing.choosing_exchanges import HashExchange, LocalRandomExchange, ModulusExchange, RandomExchange
 from broker.routing.direct_exchange import DirectExchange
 from broker.routing.exchange import Exchange, ExchangeProperties
-from broker.routing.fanout_exchange import DeduplicationExchange, FanoutExchange, HistoryExchange, MemoryExchange
+from broker.routing.fanout_exchange import DeduplicationExchange, FanoutExchange, HistoryExchange
 from broker.routing.headers_exchange import HeadersExchange
 from broker.routing.index import AUTO, CHOICES
 from broker.routing.pattern import AMQP, DIALECTS, PatternLimits, TopicDialect
@@ -29,9 +29,12 @@ PREDECLARED: Final[Mapping[str, str]] = {  # AMQP 0-9-1, 3.1.3.1 and rabbit_vhos
     "amq.match": "headers",
     "amq.rabbitmq.trace": "topic",
 }
-_MEMORY_TYPES: Final[dict[str, type[MemoryExchange]]] = {
-    "x-recent-history": HistoryExchange,
-    "x-message-deduplication": DeduplicationExchange,
+_CACHING: Final[dict[str, Callable[..., Exchange]]] = {
+    kind.type: kind for kind in (DirectExchange, FanoutExchange, HashExchange, ModulusExchange)
+}
+_OTHERS: Final[dict[str, Callable[..., Exchange]]] = {
+    kind.type: kind
+    for kind in (HeadersExchange, RandomExchange, LocalRandomExchange, HistoryExchange, DeduplicationExchange)
 }
 
 
@@ -58,32 +61,19 @@ def make_exchange(
     properties = ExchangeProperties(durable, auto_delete, internal, arguments)
     arguments = arguments or {}
     exchange: Exchange
-    match _routing_type(arguments) if type == DELAYED_TYPE else type:
-        case "direct":
-            exchange = DirectExchange(name, properties, cache_limits)
-        case "fanout":
-            exchange = FanoutExchange(name, properties, cache_limits)
-        case "topic":
+    routing_type = _routing_type(arguments) if type == DELAYED_TYPE else type
+    try:
+        if routing_type == "topic":
             dialect, index = _dialect(arguments), _topic_index(arguments, topic_index)
             exchange = TopicExchange(name, properties, cache_limits, pattern_limits, dialect, index)
-        case "headers":
-            exchange = HeadersExchange(name, properties)
-        case "x-consistent-hash" | "x-recent-history" | "x-message-deduplication" as known:
-            try:
-                if known == "x-consistent-hash":
-                    exchange = HashExchange(name, properties, cache_limits)
-                else:
-                    exchange = _MEMORY_TYPES[known](name, properties)
-            except ValueError as error:
-                raise ExchangeArgumentError(str(error)) from error
-        case "x-modulus-hash":
-            exchange = ModulusExchange(name, properties, cache_limits)
-        case "x-random":
-            exchange = RandomExchange(name, properties)
-        case "x-local-random":
-            exchange = LocalRandomExchange(name, properties)
-        case unknown:
-            raise ExchangeArgumentError(f"unknown exchange type '{unknown}'")
+        elif routing_type in _CACHING:
+            exchange = _CACHING[routing_type](name, properties, cache_limits)
+        elif routing_type in _OTHERS:
+            exchange = _OTHERS[routing_type](name, properties)
+        else:
+            raise ExchangeArgumentError(f"unknown exchange type '{routing_type}'")
+    except ValueError as error:
+        raise ExchangeArgumentError(str(error)) from error
     if type == DELAYED_TYPE:
         exchange.become_delayed(DELAYED_TYPE)
     return exchange

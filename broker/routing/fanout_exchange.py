@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
+from broker.routing.bundle import Arguments
 from broker.routing.cache import CacheLimits
 from broker.routing.exchange import BARE, Exchange, ExchangeProperties, MessageFields
 from broker.routing.pattern import PatternLimits
@@ -39,13 +40,11 @@ class FanoutExchange(Exchange):
         """Return all destinations."""
         return (*self.bundles, *self.listeners.match(keys))
 
-    def _attach(
-        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
-    ) -> None:
+    def _attach(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None) -> None:
         if destination not in self.bundles:
             self._drop_routes()
 
-    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
+    def _detach(self, destination: Hashable, key: str, arguments: Arguments) -> None:
         bundle = self.bundles.get(destination)
         if destination not in self._parted and (bundle is None or len(bundle) == 0):
             self._drop_routes()

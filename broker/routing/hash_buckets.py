@@ -31,10 +31,6 @@ class HashBuckets:
         self._draws: dict[Any, tuple[int, int]] = {}  # seed and weight in force
         self._owners: dict[int, Any] = {}
 
-    def __len__(self) -> int:
-        """Return the number of destinations."""
-        return len(self._draws)
-
     def add(self, destination: Hashable, identity: str, weight: int) -> bool:
         """Count one more binding of a destination and return whether that changed its share.
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from broker.routing.bundle import binding_identity, freeze_value
+from broker.routing.bundle import Arguments, binding_identity, freeze_value
 from broker.routing.exchange import BARE, Exchange, ExchangeProperties, MessageFields
 from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
@@ -111,7 +111,7 @@ class HeadersExchange(Exchange):
         """Return the destinations of a message by its headers. Cost: all bindings, as in RabbitMQ."""
         return self.match_headers(fields.headers) + self.listeners.match(keys)
 
-    def matches(self, key: str, arguments: Mapping[str, Any], keys: Sequence[str], fields: MessageFields) -> bool:
+    def matches(self, key: str, arguments: Arguments, keys: Sequence[str], fields: MessageFields) -> bool:
         """Return whether the headers of a message satisfy a binding."""
         return HeadersPredicate(arguments).matches(comparable_headers(fields.headers))
 
@@ -125,12 +125,10 @@ class HeadersExchange(Exchange):
                 matched[destination] = None
         return tuple(matched)
 
-    def _attach(
-        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
-    ) -> None:
+    def _attach(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None) -> None:
         self._predicates[destination, binding_identity(key, arguments)] = HeadersPredicate(arguments)
 
-    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
+    def _detach(self, destination: Hashable, key: str, arguments: Arguments) -> None:
         del self._predicates[destination, binding_identity(key, arguments)]
 
     def _drop_routes(self) -> None:

@@ -28,10 +28,6 @@ CHOICES: Final = (AUTO, "bitmap", "trie", "dfa")
 """The values of a setting or an exchange argument."""
 
 
-class UnknownEngine(ValueError):
-    """No engine has this name."""
-
-
 class TopicEngine(Protocol[T]):
     """Maps distinct canonical patterns, literal ones among them, to one target each."""
 
@@ -51,20 +47,12 @@ class TopicEngine(Protocol[T]):
     def match(self, key: str) -> list[T]:
         """Return the targets of all patterns that match a routing key; the same target may come more than once."""
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
         """Return the number of patterns."""
 
     def counts(self) -> Mapping[str, int]:
         """Return the sizes of the structures within, by name; without a pattern all of them are 0."""
-
-
-def make_engine(name: str, dialect: TopicDialect = AMQP) -> TopicEngine[Any]:
-    """Return a new, empty engine of that name. Raises: UnknownEngine, a ValueError that lists the names."""
-    kind = ENGINES.get(DEFAULT if name == AUTO else name)
-    if kind is None:
-        raise UnknownEngine(f"{name!r} is not a topic engine; known are {', '.join((AUTO, *ENGINES))}")
-    engine: TopicEngine[Any] = kind(dialect)
-    return engine
 
 
 def footprint_bytes(root: object, closed: tuple[type, ...] = (), without: type | tuple[type, ...] = ()) -> int:
@@ -107,10 +95,11 @@ class TopicIndex:
         self._dialect = dialect
         self._engine: TopicEngine[Any] = Tiered(dialect) if engine is None else engine
         self._literals: dict[str, Any] = {}
-        self._wildcards = len(self._engine)
+        self._wildcards = self._engine.size
 
-    def __len__(self) -> int:
-        """Return the number of distinct canonical keys."""
+    @property
+    def size(self) -> int:
+        """The number of distinct canonical keys."""
         return len(self._literals) + self._wildcards
 
     def counts(self) -> Mapping[str, int]:

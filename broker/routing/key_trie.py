@@ -36,9 +36,6 @@ class KeyTrie:
         self._nodes = 0
         self.visited = 0
 
-    def __len__(self) -> int:
-        return self._count
-
     @property
     def used_bytes(self) -> int:
         """Return an upper bound on the memory of keys and nodes, without the texts of the keys."""

@@ -65,7 +65,7 @@ class Listeners:
         return tuple(dict.fromkeys(found))
 
     def _count(self) -> None:
-        self.present = bool(self.patterns) or len(self._wanted) > 0
+        self.present = bool(self.patterns) or self._wanted.size > 0
 
 
 NOBODY: Final = Listeners()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 STAR = "*"
 HASH = "#"
@@ -162,34 +162,16 @@ def check_limits(key: str, words: Sequence[str], limits: PatternLimits) -> None:
         raise BindingKeyError(f"binding key '{key}' has {len(words)} words, the limit is {limits.words}")
 
 
-class TopicDialect(Protocol):
-    """The dialect in which a topic exchange reads binding keys and routing keys.
+class TopicDialect:
+    """The dialect in which a topic exchange reads binding keys and routing keys. It turns keys into words of one
+    alphabet, in which the wildcards are `*` and `#`, so that one index and its engines serve all dialects.
 
-    It turns keys into words of one alphabet, in which the wildcards are `*` and `#`, so that one index and its engines
-    serve all dialects.
-    """
-
-    @property
-    def name(self) -> str:
-        """Return the name by which an exchange selects the dialect."""
-
-    def words(self, key: str) -> list[str]:
-        """Return the words of a routing key."""
-
-    def parse(self, key: str, limits: PatternLimits | None = None) -> Pattern:
-        """Return a binding key as a pattern.
-
-        Raises: BindingKeyError for a malformed key, and for one that exceeds the limits, if any.
-        """
-
-
-class AmqpDialect:
-    """RabbitMQ's: dots separate, `*` is one word, `#` zero or more, anywhere.
-
+    This one is RabbitMQ's: dots separate, `*` is one word, `#` zero or more, anywhere. An exchange selects a dialect by
+    its `name`.
     Source: AMQP 0-9-1, 3.1.3.3; RabbitMQ.
     """
 
-    name: Final = "amqp"
+    name = "amqp"
 
     def words(self, key: str) -> list[str]:
         """Return the words of a routing key; the empty key has none."""
@@ -200,7 +182,7 @@ class AmqpDialect:
         return parse_pattern(key, limits)
 
 
-class MqttDialect:
+class MqttDialect(TopicDialect):
     """MQTT's: slashes separate, `+` is one level, `#` is last and matches the level above it too.
 
     An empty level is a level, and the empty key has one. No filter that begins with a wildcard matches a topic that
@@ -210,7 +192,7 @@ class MqttDialect:
     Source: MQTT 5.0, section 4.7.
     """
 
-    name: Final = "mqtt"
+    name = "mqtt"
 
     def words(self, key: str) -> list[str]:
         """Return the words of a topic name; wildcards in it are ordinary characters."""
@@ -246,6 +228,6 @@ def _escape(level: str) -> str:
     return "/*" if level == STAR else level
 
 
-AMQP: Final = AmqpDialect()
+AMQP: Final = TopicDialect()
 MQTT: Final = MqttDialect()
 DIALECTS: Final[dict[str, TopicDialect]] = {dialect.name: dialect for dialect in (AMQP, MQTT)}

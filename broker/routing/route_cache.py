@@ -53,7 +53,7 @@ class RouteCache(BoundedCache[str, Route]):
 
     def offer(self, key: str, destinations: tuple[Any, ...]) -> Route:
         """Return the route of a key that is not cached or has ended: live if it was admitted, else for one use."""
-        if key not in self.entries and not self._admission.second_sight(key):
+        if key not in self.entries and not self._second_sight(key):
             return Route(destinations) if destinations else NOWHERE
         route = Route(destinations, live=True)
         weight_bytes = ENTRY_BYTES + len(key) + 8 * len(destinations)
@@ -104,7 +104,7 @@ class RouteCache(BoundedCache[str, Route]):
             self.drop_all()
         elif touched:
             self._end(touched)
-            self._admission.gained(-1)
+            self._gained -= 1
 
     def drop_those_to(self, destination: Hashable) -> None:
         """End the routes that lead to a destination, or every route if they have very many destinations.
@@ -130,7 +130,7 @@ class RouteCache(BoundedCache[str, Route]):
             self._trie.clear()
         for route in routes:
             route.end()
-        self._admission.gained(-1)
+        self._gained -= 1
 
     def _end(self, keys: Sequence[str]) -> None:
         """End the routes of some keys and keep the keys, so that they are admitted at once when they are used again.

@@ -72,7 +72,7 @@ class Router:
         """Return whether a message from this exchange can reach an exchange that reads headers or properties."""
         if exchange.alternate is None and not exchange.onward:
             return exchange.by_headers
-        return any(reached.by_headers for reached in self._reachable(exchange))
+        return any(reached.by_headers for reached in self.reachable(exchange))
 
     def match(
         self, exchange: Exchange, key: str, fields: MessageFields, more_keys: Sequence[str] = ()
@@ -143,7 +143,7 @@ class Router:
                         behind.add(destination)
         return tuple(queues), complete
 
-    def _reachable(self, exchange: Exchange) -> dict[Exchange, None]:
+    def reachable(self, exchange: Exchange) -> dict[Exchange, None]:
         """Return the exchanges that a message may pass, whatever its key."""
         reached = {exchange: None}
         pending = [exchange]
@@ -158,7 +158,7 @@ class Router:
     def _standing_route(self, exchange: Exchange) -> Route:
         known = self._standing.get(exchange.name)
         if known is None or not known.live:
-            reachable = self._reachable(exchange)
+            reachable = self.reachable(exchange)
             parts = [reached.standing for reached in reachable]
             if any(reached.alternate is not None and self._alternate(reached) is None for reached in reachable):
                 parts.append(self._absent)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
+from broker.routing.bundle import Arguments
 from broker.routing.cache import CacheLimits
 from broker.routing.exchange import BARE, ExchangeProperties, KeyedExchange, MessageFields
-from broker.routing.index import AUTO, DEFAULT, TopicIndex, make_engine
+from broker.routing.index import AUTO, DEFAULT, ENGINES, TopicIndex
 from broker.routing.pattern import AMQP, PatternLimits, TopicDialect, words_match
 
 
@@ -29,7 +30,7 @@ class TopicExchange(KeyedExchange):
         super().__init__(name, properties, cache_limits)
         self.dialect = dialect
         self._engine_name = DEFAULT if index == AUTO else index
-        self._index = TopicIndex(make_engine(index, dialect), limits=pattern_limits, dialect=dialect)
+        self._index = TopicIndex(ENGINES[self._engine_name](dialect), limits=pattern_limits, dialect=dialect)
 
     @property
     def index_name(self) -> str:
@@ -41,19 +42,17 @@ class TopicExchange(KeyedExchange):
         """Return `topic` for the patterns of AMQP, nothing for those of another dialect."""
         return "topic" if self.dialect is AMQP else ""
 
-    def matches(self, key: str, arguments: Mapping[str, Any], keys: Sequence[str], fields: MessageFields) -> bool:
+    def matches(self, key: str, arguments: Arguments, keys: Sequence[str], fields: MessageFields) -> bool:
         """Return whether the pattern of a binding matches one of the keys."""
         pattern = self.dialect.parse(key).words
         return any(words_match(pattern, self.dialect.words(one)) for one in keys)
 
-    def _attach(
-        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
-    ) -> None:
+    def _attach(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None) -> None:
         pattern = self.dialect.parse(key, self._index.limits if limits is None else limits)
         if self._index.add(pattern, destination):
             self._end_routes_of(pattern)
 
-    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
+    def _detach(self, destination: Hashable, key: str, arguments: Arguments) -> None:
         pattern = self.dialect.parse(key)
         if self._index.remove(pattern, destination) and destination not in self._parted:
             self._end_routes_of(pattern)

@@ -12,7 +12,7 @@ from broker.amqp.errors import NodeLost
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.vhost import Vhost
 from broker.delivery.engine import Engine
-from broker.delivery.engine_parts import EngineParts, LocalParts
+from broker.delivery.engine_parts import LocalParts
 from broker.delivery.turn import Turn
 from broker.event_log import get_logger
 from broker.settings import Settings
@@ -52,7 +52,7 @@ class SharedEngines(Protocol):
     def pending_bytes(self) -> int:
         """Bytes that wait to be committed."""
 
-    def parts_of(self, vhost: str) -> EngineParts:
+    def parts_of(self, vhost: str) -> LocalParts:
         """Return the parts of the engine of a vhost."""
 
 

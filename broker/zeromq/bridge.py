@@ -22,6 +22,7 @@ from broker.routing.exchange import Exchange
 from broker.routing.pattern import HASH, STAR, split_words
 from broker.settings.zmq import ZmqEndpoint
 from broker.tasks import Tasks
+from broker.zeromq.interest import DerivedInterest
 from broker.zeromq.loop_socket import LoopSocket
 
 _log = get_logger()
@@ -47,6 +48,8 @@ DATA: Final = 1  # the channel of messages
 BINDINGS: Final = 2  # the channel on which bindings may be refused
 WILDCARDS: Final = (STAR, HASH)
 DOT: Final = b"."
+SUBSCRIBE: Final = b"\x01"  # the first octet of a message to a publisher
+UNSUBSCRIBE: Final = b"\x00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +72,12 @@ class BridgeContext:
 
 class Bridge(ClientEvents):
     """Connect a ØMQ socket to an exchange. Shapes: `kind` is the type of the socket in the settings: publish or
-    subscribe. `lingers` is set if sent messages matter after its end.
+    subscribe. `lingers` is set if sent messages matter after its end. `interest` is what one side asks of the other.
     """
 
     kind: str
     lingers: bool
+    interest: DerivedInterest[Any, Any]
 
     def __init__(self, settings: ZmqEndpoint, context: BridgeContext, socket_type: int) -> None:
         self.settings = settings
@@ -233,6 +237,9 @@ class Bridge(ClientEvents):
             "state": "up" if self.connection is not None else "down",
             "problem": self.problem,
             "peers": len(self._peers),
+            "subscriptions": len(self.interest),
+            "passed_on": len(self.interest.asked),
+            "everything": self.interest.is_everything,
         }
 
 

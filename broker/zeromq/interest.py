@@ -32,9 +32,9 @@ class ExchangeWatch:
         vhost: Vhost,
         exchange: str,
         *,
-        wanted: Callable[[str], None],
-        unwanted: Callable[[str], None],
-        renewed: Callable[[], None],
+        wanted: Callable[[str], None] = lambda _pattern: None,
+        unwanted: Callable[[str], None] = lambda _pattern: None,
+        renewed: Callable[[], None] = lambda: None,
     ) -> None:
         self._space = Space(vhost.name, exchange)
         self._wanted = wanted

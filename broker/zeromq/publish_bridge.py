@@ -20,13 +20,11 @@ from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.operations.rows import properties_row
 from broker.settings.zmq import ZmqPublish
-from broker.zeromq.bridge import BINDINGS, DATA, UNLIMITED, Bridge, BridgeContext
+from broker.zeromq.bridge import BINDINGS, DATA, SUBSCRIBE, UNLIMITED, UNSUBSCRIBE, Bridge, BridgeContext
 from broker.zeromq.interest import DerivedInterest, ExchangeWatch
 
 _log = get_logger()
 
-SUBSCRIBE: Final = b"\x01"
-UNSUBSCRIBE: Final = b"\x00"
 NOT_FOUND: Final = 404
 PREFETCH: Final = 1000  # messages on their way to the bridge,
 PREFETCH_WAITING: Final = 50  # ... and while they may have to wait there
@@ -52,9 +50,7 @@ class PublishBridge(Bridge):
         super().__init__(settings, context, zmq.XPUB)
         self._waits = settings.slow == "wait"
         self._queue_max = settings.queue_max_messages
-        self._interest: DerivedInterest[bytes, str] = DerivedInterest(
-            self._binding_key, "#", settings.subscriptions_max
-        )
+        self.interest: DerivedInterest[bytes, str] = DerivedInterest(self._binding_key, "#", settings.subscriptions_max)
         self._by_words = True
         self._refused: set[str] = set()
         self._queue: Queue | None = None
@@ -80,9 +76,9 @@ class PublishBridge(Bridge):
         """
         head = frames[0][:1]
         if len(frames) == 1 and head == SUBSCRIBE:
-            self._interest.add(frames[0][1:])
+            self.interest.add(frames[0][1:])
         elif len(frames) == 1 and head == UNSUBSCRIBE:
-            self._interest.remove(frames[0][1:])
+            self.interest.remove(frames[0][1:])
         self.changed.set()
 
     async def set_up(self, connection: ClientLink) -> None:
@@ -95,7 +91,7 @@ class PublishBridge(Bridge):
             )
         if self._watched is not vhost:
             self._watched = vhost
-            ExchangeWatch(vhost, exchange.name, wanted=_ignore, unwanted=_ignore, renewed=self._renew)
+            ExchangeWatch(vhost, exchange.name, renewed=self._renew)
         arguments: FieldTable = {"x-max-length": self._queue_max}
         declare = commands.Queue.Declare(exclusive=True, arguments=arguments)
         name = (await connection.call(DATA, declare)).queue
@@ -107,7 +103,7 @@ class PublishBridge(Bridge):
         await connection.call(DATA, commands.Basic.Consume(queue=name))
         self._refused.clear()
         self._renewed = False
-        self._interest.restart()
+        self.interest.restart()
         self.socket.resume()
 
     def _renew(self) -> None:
@@ -119,7 +115,7 @@ class PublishBridge(Bridge):
         """Make and remove bindings, the new ones first. Raises: CallRefused."""
         if self._renewed:
             raise CallRefused(0, "the exchange was declared again")
-        added, removed = self._interest.take()
+        added, removed = self.interest.take()
         assert self._queue is not None
         queue, exchange = self._queue.name, self.settings.exchange
         while added:
@@ -136,8 +132,8 @@ class PublishBridge(Bridge):
             self._refuse(added[place_of_failed], failed[0])
             added = added[place_of_failed + 1 :]
             await connection.call(BINDINGS, commands.Channel.Open())
-        if self._interest.is_everything and "#" in self._refused:
-            self._interest.lift_limit()
+        if self.interest.is_everything and "#" in self._refused:
+            self.interest.lift_limit()
             self.changed.set()
             return
         calls = [
@@ -243,16 +239,9 @@ class PublishBridge(Bridge):
         """Return a row of facts, as JSON."""
         return {
             **super().facts(),
-            "subscriptions": len(self._interest),
-            "passed_on": len(self._interest.asked),
-            "everything": self._interest.is_everything,
             "refused": self.refused,
             "messages": self.sent,
             "waiting": 0 if self._queue is None else self._queue.ready,
             "full": self.full,
             "lost": self.dropped,
         }
-
-
-def _ignore(_pattern: str) -> None:
-    """Ignore the bindings."""

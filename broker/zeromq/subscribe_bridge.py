@@ -16,13 +16,11 @@ from broker.core.definitions.json_text import read_json
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.settings.zmq import ZmqSubscribe
-from broker.zeromq.bridge import DATA, UNLIMITED, Bridge, BridgeContext
+from broker.zeromq.bridge import DATA, SUBSCRIBE, UNLIMITED, UNSUBSCRIBE, Bridge, BridgeContext
 from broker.zeromq.interest import DerivedInterest, ExchangeWatch
 
 _log = get_logger()
 
-SUBSCRIBE: Final = b"\x01"
-UNSUBSCRIBE: Final = b"\x00"
 PERSISTENT: Final = 2
 HERE, ELSEWHERE = "here", "elsewhere"  # where a pattern is wanted: by a binding, or at another site of the overlay
 
@@ -41,7 +39,7 @@ class SubscribeBridge(Bridge):
     def __init__(self, settings: ZmqSubscribe, context: BridgeContext) -> None:
         super().__init__(settings, context, zmq.XSUB)
         self._properties: dict[str, Any] = {"delivery_mode": PERSISTENT} if settings.persistent else {}
-        self._interest: DerivedInterest[tuple[str, str], bytes] = DerivedInterest(
+        self.interest: DerivedInterest[tuple[str, str], bytes] = DerivedInterest(
             lambda wanted: self.form.prefix(wanted[1]), b"", settings.subscriptions_max
         )
         self._watched: Vhost | None = None
@@ -65,14 +63,13 @@ class SubscribeBridge(Bridge):
         if self._watched is vhost:
             return
         self._watched = vhost
-        self._interest.clear()  # the patterns wanted in a former vhost of the name
+        self.interest.clear()  # the patterns wanted in a former vhost of the name
         exchange = self.settings.exchange
         ExchangeWatch(
             vhost,
             exchange,
             wanted=lambda pattern: self._want(vhost, HERE, pattern, wanted=True),
             unwanted=lambda pattern: self._want(vhost, HERE, pattern, wanted=False),
-            renewed=lambda: None,
         )
         self.context.follow_overlay(
             self.vhost, exchange, lambda pattern, wanted: self._want(vhost, ELSEWHERE, pattern, wanted=wanted)
@@ -82,9 +79,9 @@ class SubscribeBridge(Bridge):
         if vhost is not self._watched:
             return
         if wanted:
-            self._interest.add((where, pattern))
+            self.interest.add((where, pattern))
         else:
-            self._interest.remove((where, pattern))
+            self.interest.remove((where, pattern))
         self.changed.set()
 
     async def set_up(self, connection: ClientLink) -> None:
@@ -96,7 +93,7 @@ class SubscribeBridge(Bridge):
 
     async def apply(self, connection: ClientLink) -> None:
         """Subscribe and unsubscribe; the socket subscribes again at each peer that connects later."""
-        added, removed = self._interest.take()
+        added, removed = self.interest.take()
         for prefix in added:
             self.socket.send([SUBSCRIBE + prefix])
         for prefix in removed:
@@ -189,9 +186,6 @@ class SubscribeBridge(Bridge):
         """Return a row of facts, as JSON."""
         return {
             **super().facts(),
-            "subscriptions": len(self._interest),
-            "passed_on": len(self._interest.asked),
-            "everything": self._interest.is_everything,
             "messages": self.published,
             "full": 0,
             "rejected": self.rejected,

@@ -1,11 +1,11 @@
-"""A defect that is planted in a copy of the project, to see the tests catch it."""
+"""Defects that are planted in a copy of the project, to see the tests catch them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Defect"]
+__all__ = ["Defect", "defects"]
 
 
 class Defect(NamedTuple):
@@ -16,3 +16,8 @@ class Defect(NamedTuple):
     old: str
     new: str
     tests: Sequence[str]
+
+
+def defects(path: str, tests: Sequence[str], *replaced: tuple[str, str, str]) -> list[Defect]:
+    """Return defects of one file that the same tests catch. Shapes: `replaced` has name, old and new text."""
+    return [Defect(name, path, old, new, tests) for name, old, new in replaced]

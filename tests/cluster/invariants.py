@@ -17,10 +17,7 @@ _CHECKS: Final = (
         """SELECT s.level, s.number, sum(bit_count(s.bits)) AS bits, bit_count(bit_or(s.bits)) AS messages FROM slot s
            GROUP BY s.level, s.number HAVING count(*) > 1 AND sum(bit_count(s.bits)) <> bit_count(bit_or(s.bits))""",
     ),
-    (
-        "row without a message",
-        "SELECT s.level, s.number, s.holder FROM slot s WHERE bit_count(s.bits) = 0",
-    ),
+    ("row without a message", "SELECT s.level, s.number, s.holder FROM slot s WHERE bit_count(s.bits) = 0"),
     (
         "numbers of a node do not ascend",
         """SELECT b.* FROM (SELECT b.node, b.epoch, b.sequence, b.number,

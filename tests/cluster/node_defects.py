@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.cluster.defect import Defect
+from tests.cluster.defect import Defect, defects
 
 __all__ = ["NODE_DEFECTS"]
 
@@ -18,60 +18,44 @@ OF_RETURNS: Final = ("tests/cluster/test_data_path_returns.py",)
 OF_ORDER: Final = ("tests/unit/cluster/test_demand.py", "tests/cluster/test_sql_order.py")
 
 NODE_DEFECTS: Final = (
-    Defect(
-        "a call that is sent again as another one",
+    *defects(
         DATABASE,
-        "            self._sent = sequence\n",
-        "            sequence += 0 if self._sent is None else 1\n            self._sent = sequence\n",
         OF_DATABASE,
-    ),
-    Defect(
-        "a lease whose answer was lost is never noticed",
-        DATABASE,
-        "            await self._reconcile(connections, self.epoch)\n",
-        "            pass\n",
-        OF_DATABASE,
-    ),
-    Defect(
-        "statements of the lost connections run on",
-        DATABASE,
-        "        await connections.end_backends(backends)\n",
-        "",
-        OF_DATABASE,
-    ),
-    Defect(
-        "held rows are compared before the result of the call in flight is known",
-        DATABASE,
-        "        while self._sent is not None and not connections.is_broken:\n            await self.link.change()\n",
-        "",
-        OF_DATABASE,
-    ),
-    Defect(
-        "new calls go before held rows were compared",
-        DATABASE,
-        "self.link.ready(early=self._sent is not None)",
-        "self.link.ready(early=True)",
-        OF_DATABASE,
+        (
+            "a call that is sent again as another one",
+            "            self._sent = sequence\n",
+            "            sequence += 0 if self._sent is None else 1\n            self._sent = sequence\n",
+        ),
+        (
+            "a lease whose answer was lost is never noticed",
+            "            await self._reconcile(connections, self.epoch)\n",
+            "            pass\n",
+        ),
+        ("statements of the lost connections run on", "        await connections.end_backends(backends)\n", ""),
+        (
+            "held rows are compared before the result of the call in flight is known",
+            """        while self._sent is not None and not connections.is_broken:
+            await self.link.change()
+""",
+            "",
+        ),
+        (
+            "new calls go before held rows were compared",
+            "self.link.ready(early=self._sent is not None)",
+            "self.link.ready(early=True)",
+        ),
+        ("an answer that no standby confirmed", 'warning = connections.warning("call")', 'warning = ""'),
+        (
+            "a database that went back in time is not noticed",
+            "newest = MISSING if is_older else self._newest_synchronous if epoch else None",
+            "newest = MISSING if is_older else None",
+        ),
     ),
     Defect(
         "a call that is cancelled with its caller",
         "broker/tasks.py",
         "try:\n            return await asyncio.shield(task)\n        finally:",
         "try:\n            return await task\n        finally:",
-        OF_DATABASE,
-    ),
-    Defect(
-        "an answer that no standby confirmed",
-        DATABASE,
-        'warning = connections.warning("call")',
-        'warning = ""',
-        OF_DATABASE,
-    ),
-    Defect(
-        "a database that went back in time is not noticed",
-        DATABASE,
-        "newest = MISSING if is_older else self._newest_synchronous if epoch else None",
-        "newest = MISSING if is_older else None",
         OF_DATABASE,
     ),
     Defect(
@@ -95,19 +79,29 @@ NODE_DEFECTS: Final = (
         "return head",
         ("tests/unit/cluster/test_connections.py",),
     ),
-    Defect(
-        "a zombie that acts",
+    *defects(
         NODE,
-        "return self._is_caught_up and self._tenure.may_act(self._clock())",
-        "return self._is_caught_up",
         OF_NODE,
-    ),
-    Defect(
-        "a lease that counts from the answer of a beat",
-        NODE,
-        "                self._prolong(sent_s, now_s)\n",
-        "                self._prolong(now_s, now_s)\n",
-        OF_NODE,
+        (
+            "a zombie that acts",
+            "return self._is_caught_up and self._tenure.may_act(self._clock())",
+            "return self._is_caught_up",
+        ),
+        (
+            "a lease that counts from the answer of a beat",
+            "                self._prolong(sent_s, now_s)\n",
+            "                self._prolong(now_s, now_s)\n",
+        ),
+        (
+            "a new epoch that begins before the old one was dropped",
+            "                await self._events.lost(self._reason)\n",
+            "                asyncio.ensure_future(self._events.lost(self._reason))\n",
+        ),
+        (
+            "a network that loses everything is waited for",
+            '            self.database.drop(f"PostgreSQL did',
+            '            str(f"PostgreSQL did',
+        ),
     ),
     Defect(
         "an observer that counts its own outage",
@@ -130,33 +124,15 @@ NODE_DEFECTS: Final = (
         ";",
         OF_NODE,
     ),
-    Defect(
-        "a dead node whose session hangs stays for ever",
+    *defects(
         OTHERS,
-        "            await self._database.end_sessions(node)\n",
-        "            pass\n",
         OF_NODE,
-    ),
-    Defect(
-        "a new epoch that begins before the old one was dropped",
-        NODE,
-        "                await self._events.lost(self._reason)\n",
-        "                asyncio.ensure_future(self._events.lost(self._reason))\n",
-        OF_NODE,
-    ),
-    Defect(
-        "two brokers of one name",
-        OTHERS,
-        "if beats.setdefault(member.epoch, member.beats) != member.beats:",
-        "if False:",
-        OF_NODE,
-    ),
-    Defect(
-        "a network that loses everything is waited for",
-        NODE,
-        '            self.database.drop(f"PostgreSQL did',
-        '            str(f"PostgreSQL did',
-        OF_NODE,
+        (
+            "a dead node whose session hangs stays for ever",
+            "            await self._database.end_sessions(node)\n",
+            "            pass\n",
+        ),
+        ("two brokers of one name", "if beats.setdefault(member.epoch, member.beats) != member.beats:", "if False:"),
     ),
     Defect(
         "a node that was counted out begins a generation",
@@ -165,47 +141,43 @@ NODE_DEFECTS: Final = (
         "p_sequence IS NULL OR EXISTS (",
         ("tests/cluster/test_sql_members.py",),
     ),
-    Defect(
-        "a lease begins where the last one ended, whatever is in flight",
+    *defects(
         DEMAND,
-        "            if finished < self._candidate_before:\n                return\n",
-        "",
         OF_ORDER,
+        (
+            "a lease begins where the last one ended, whatever is in flight",
+            "            if finished < self._candidate_before:\n                return\n",
+            "",
+        ),
+        (
+            "the bound passes calls that began between two leases",
+            "                self._candidate_before = began\n",
+            "                self._candidate_before = finished\n",
+        ),
+        (
+            "a lease that its room cut short raises the bound beyond what it left",
+            "self.bound = min(self._candidate, last)",
+            "self.bound = self._candidate",
+        ),
+        (
+            "a message that was returned during a lease is skipped",
+            "        if number < self._candidate:\n            self._candidate = number\n",
+            "",
+        ),
     ),
-    Defect(
-        "the bound passes calls that began between two leases",
-        DEMAND,
-        "                self._candidate_before = began\n",
-        "                self._candidate_before = finished\n",
-        OF_ORDER,
-    ),
-    Defect(
-        "a lease that its room cut short raises the bound beyond what it left",
-        DEMAND,
-        "self.bound = min(self._candidate, last)",
-        "self.bound = self._candidate",
-        OF_ORDER,
-    ),
-    Defect(
-        "a message that was returned during a lease is skipped",
-        DEMAND,
-        "        if number < self._candidate:\n            self._candidate = number\n",
-        "",
-        OF_ORDER,
-    ),
-    Defect(
-        "messages are returned that arriving ones overtake",
+    *defects(
         "broker/cluster/leases.py",
-        "        if level.demand.asked:\n            return\n        ready =",
-        "        ready =",
         OF_RETURNS,
-    ),
-    Defect(
-        "messages are returned that released ones do not hold back",
-        "broker/cluster/leases.py",
-        "        if level.manager.ready < ready:\n            level.demand.note_backlog()\n",
-        "",
-        OF_RETURNS,
+        (
+            "messages are returned that arriving ones overtake",
+            "        if level.demand.asked:\n            return\n        ready =",
+            "        ready =",
+        ),
+        (
+            "messages are returned that released ones do not hold back",
+            "        if level.manager.ready < ready:\n            level.demand.note_backlog()\n",
+            "",
+        ),
     ),
     Defect(
         "messages are returned from ahead of those of the call that runs",

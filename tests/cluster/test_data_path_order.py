@@ -143,13 +143,7 @@ async def run(script: list[Event], seed: int, *, alone: bool) -> Course:
     return course
 
 
-OVERTAKING: list[Event] = [
-    ("publish", 0, 1),
-    ("publish", 1, 1),
-    ("publish", 2, 1),
-    ("steps", 0, 10),
-    ("publish", 0, 1),
-]
+OVERTAKING: list[Event] = [("publish", 0, 1), ("publish", 1, 1), ("publish", 2, 1), ("steps", 0, 10), ("publish", 0, 1)]
 """With seed 238 a call of B is in flight while one of C with a higher number is leased."""
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aio_pika
+import pika
 import pytest
 from aio_pika.exceptions import DeliveryError
+from pika.exceptions import NackError
 
 from broker.cli.control_client import ask
+from tests.broker_process import BrokerProcess
 from tests.cluster.two_nodes import Nodes
 from tests.deadline import DEADLINE_S, wait_until
 
@@ -111,3 +116,26 @@ def test_each_confirmed_message_is_there_and_no_refused_one(nodes: Nodes, name: 
     assert sorted(found) == sorted(confirmed)
     dead = drained(nodes, name + "-dead")
     assert sorted(dead) == (sorted(refused) if kind == "buried" else [])
+
+
+def test_a_policy_that_a_start_brings_limits_the_queues(tmp_path: Path, postgres_url: str, schema: str) -> None:
+    """There are so many queues that no sweep has reached all of them when the node stores their limits."""
+    environment = {"SLOTMQ_CLUSTER__SCHEMA_NAME": schema}
+    node = BrokerProcess(tmp_path / "a", "--cluster", postgres_url, "--node", "a", environment=environment).start()
+    queues = [{"name": f"q{number}", "vhost": "/"} for number in range(3000)]
+    ask(node.folder, "import_definitions", definitions={"queues": queues})
+    node.terminate()
+    definition = {"max-length": 1, "overflow": "reject-publish"}
+    policy = {"vhost": "/", "name": "limit", "pattern": "^q", "definition": definition, "apply-to": "queues"}
+    path = tmp_path / "definitions.json"
+    path.write_text(json.dumps({"policies": [policy]}))
+    node.environment["SLOTMQ_SERVER__LOAD_DEFINITIONS"] = str(path)
+    node.start()
+    channel = pika.BlockingConnection(pika.URLParameters(node.address.url)).channel()
+    channel.confirm_delivery()
+    for number in (0, 1500, 2999):
+        channel.basic_publish("", f"q{number}", b"1")
+        with pytest.raises(NackError):
+            channel.basic_publish("", f"q{number}", b"2")
+    channel.connection.close()
+    node.terminate()

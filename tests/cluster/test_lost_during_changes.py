@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import aio_pika
 import asyncpg
 import pika
 import pytest
 from pika.exceptions import AMQPError
 
 from broker.cli.control_client import Unanswered, ask
-from tests.cluster.members import CALM_MS
+from broker.store.damage import CorruptStore
+from tests.broker_process import BrokerProcess
+from tests.cluster.members import CALM_MS, LEASE_MS, until
+from tests.cluster.proxy import Point, Proxy
 from tests.cluster.test_defects import BREAK, MEND, execute
 from tests.cluster.two_nodes import Nodes
-from tests.deadline import wait_until
+from tests.deadline import DEADLINE_S, wait_until
+from tests.in_process import client_of, running_broker
 from tools.postgres_server import PostgresServer
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -38,6 +47,25 @@ def own_nodes(tmp_path: Path, shared_postgres: PostgresServer, schema: str) -> I
 
 
 @contextmanager
+def locked(nodes: Nodes, postgres: PostgresServer, table: str, mode: str = "ACCESS EXCLUSIVE") -> Iterator[None]:
+    """Let statements wait for a lock of a table."""
+    loop = asyncio.new_event_loop()
+    connection = loop.run_until_complete(asyncpg.connect(postgres.url))
+    loop.run_until_complete(connection.execute(f"BEGIN; LOCK TABLE {nodes.schema}.{table} IN {mode} MODE"))
+    try:
+        yield
+    finally:
+        loop.run_until_complete(connection.close())
+        loop.close()
+
+
+def waiting(nodes: Nodes, postgres: PostgresServer, table: str) -> int:
+    """Count the statements that wait for a lock of a table."""
+    found = f"SELECT count(*) FROM pg_locks WHERE relation = '{nodes.schema}.{table}'::regclass AND NOT granted"
+    return int(postgres.sql(found))
+
+
+@contextmanager
 def committing(nodes: Nodes, postgres: PostgresServer, vhost: str = "/") -> Iterator[None]:
     """Let a call of node a wait in PostgreSQL, with a message that is gathered for the next one."""
     parameters = pika.URLParameters(nodes.by_name["a"].address.url)
@@ -45,19 +73,14 @@ def committing(nodes: Nodes, postgres: PostgresServer, vhost: str = "/") -> Iter
     client = pika.BlockingConnection(parameters)
     channel = client.channel()
     channel.queue_declare("q", durable=True)
-    waiting = f"SELECT count(*) FROM pg_locks WHERE relation = '{nodes.schema}.batch'::regclass AND NOT granted"
-    loop = asyncio.new_event_loop()
-    connection = loop.run_until_complete(asyncpg.connect(postgres.url))
-    loop.run_until_complete(connection.execute(f"BEGIN; LOCK TABLE {nodes.schema}.batch"))
     try:
-        channel.basic_publish("", "q", b"1", PERSISTENT)
-        wait_until(lambda: int(postgres.sql(waiting)), "the call waits")
-        channel.basic_publish("", "q", b"2", PERSISTENT)
-        channel.basic_qos(prefetch_count=1)  # its answer follows the message
-        yield
+        with locked(nodes, postgres, "batch"):
+            channel.basic_publish("", "q", b"1", PERSISTENT)
+            wait_until(lambda: waiting(nodes, postgres, "batch"), "the call waits")
+            channel.basic_publish("", "q", b"2", PERSISTENT)
+            channel.basic_qos(prefetch_count=1)  # its answer follows the message
+            yield
     finally:
-        loop.run_until_complete(connection.close())
-        loop.close()
         with suppress(AMQPError):  # the node closes it
             client.close()
 
@@ -66,6 +89,11 @@ def end_epoch(nodes: Nodes, postgres: PostgresServer) -> None:
     """Let the next beat of node a find that it was counted out."""
     postgres.sql(f"DELETE FROM {nodes.schema}.beat WHERE node = 'a'")
     wait_until(lambda: happened(nodes, "node.lost"), "the epoch ends")
+
+
+def stored(nodes: Nodes, postgres: PostgresServer) -> Any:
+    """Return the definitions in PostgreSQL."""
+    return json.loads(bytes.fromhex(postgres.sql(f"SELECT encode(body, 'hex') FROM {nodes.schema}.definitions")))
 
 
 def happened(nodes: Nodes, event: str) -> int:
@@ -107,6 +135,101 @@ def test_a_vhost_that_another_node_deletes(own_nodes: Nodes, shared_postgres: Po
             end_epoch(own_nodes, shared_postgres)
         deletion.result()
     check_works(own_nodes)
+
+
+@pytest.mark.parametrize("waits", ["commit", "append"])
+def test_an_import(own_nodes: Nodes, shared_postgres: PostgresServer, waits: str) -> None:
+    """The node finishes it when it has joined again, so that no later start repeats it."""
+    document = {"queues": [{"name": "i", "vhost": "/"}], "users": [{"name": "u", "password": "p", "tags": ""}]}
+    folder = own_nodes.by_name["a"].folder
+    imported = partial(ask, folder, "import_definitions", definitions=document)
+    with ThreadPoolExecutor(1) as thread:
+        if waits == "commit":
+            with committing(own_nodes, shared_postgres):
+                answer = thread.submit(imported)
+                wait_until(lambda: "importing" in stored(own_nodes, shared_postgres), "the import has begun")
+                end_epoch(own_nodes, shared_postgres)
+        else:
+            with locked(own_nodes, shared_postgres, "change", "SHARE"):
+                answer = thread.submit(imported)
+                wait_until(lambda: waiting(own_nodes, shared_postgres, "change"), "the append waits")
+                end_epoch(own_nodes, shared_postgres)
+        outcome: Any = answer.result()
+        assert outcome["made"] == {"queues": 1, "users": 1}
+    assert "importing" not in stored(own_nodes, shared_postgres)
+    own_nodes.channel("b").queue_declare("q", durable=True)
+    check_works(own_nodes)
+
+
+@pytest.mark.parametrize("verb", ["declare_queue", "delete_queue"])
+def test_a_command_whose_change_is_lost(own_nodes: Nodes, shared_postgres: PostgresServer, verb: str) -> None:
+    """The operator is told, and does not wait for ever."""
+    own_nodes.channel("b").queue_declare("q", durable=True)
+    name = "q" if verb == "delete_queue" else "new"
+    with ThreadPoolExecutor(1) as thread, locked(own_nodes, shared_postgres, "change", "SHARE"):
+        answer = thread.submit(ask, own_nodes.by_name["a"].folder, verb, queue=name)
+        wait_until(lambda: waiting(own_nodes, shared_postgres, "change"), "the append waits")
+        end_epoch(own_nodes, shared_postgres)
+        with pytest.raises(Unanswered, match="this node was lost to its cluster"):
+            answer.result(DEADLINE_S)
+    own_nodes.channel("b").queue_declare("q", durable=True)
+    check_works(own_nodes)
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["epoch", "postgresql"])
+async def test_a_vhost_that_goes_offline(
+    tmp_path: Path, shared_postgres: PostgresServer, schema: str, away: bool
+) -> None:
+    """What it has not committed is dropped, or waits for PostgreSQL; the other vhosts continue to work."""
+    with Proxy(shared_postgres.url) as proxy:
+        cluster = {"url": proxy.url, "node": "a", "schema_name": schema, "lease_ms": CALM_MS}
+        async with running_broker(tmp_path, cluster=cluster) as broker, client_of(broker) as channel:
+            node = broker.node
+            assert node is not None
+            await broker.administration.change(lambda draft: draft.add_vhost("v", {}))
+            connection = await asyncpg.connect(shared_postgres.url)
+            await connection.execute(f"BEGIN; LOCK TABLE {schema}.batch")
+            queue = await channel.declare_queue("q", durable=True)
+            send = partial(channel.default_exchange.publish, routing_key=queue.name)
+            answers = [asyncio.ensure_future(send(aio_pika.Message(b"1")))]
+            await until(lambda: node.data.levels.running)
+            answers.append(asyncio.ensure_future(send(aio_pika.Message(b"1"))))
+            await until(lambda: node.data.levels.batch.messages)
+            broker.vhosts.take_offline("v", CorruptStore(tmp_path, 1, 0, "of the test"))
+            if away:
+                proxy.hold()
+                proxy.cut()
+            else:
+                await execute(shared_postgres.url, schema, "DELETE FROM beat")
+                await until(lambda: not node.database.epoch)
+            assert "v" in broker.engines
+            await connection.close()
+            proxy.release()
+            await until(lambda: "v" not in broker.engines and node.member.may_act())
+            await asyncio.gather(*answers, return_exceptions=True)
+            assert broker.failure is None
+            async with client_of(broker) as again:
+                await again.default_exchange.publish(aio_pika.Message(b"2"), "q")
+
+
+@pytest.mark.parametrize("call", ["applied", "to_regproc", "definitions_read", "definitions_write"])
+def test_a_start(tmp_path: Path, shared_postgres: PostgresServer, schema: str, call: str) -> None:
+    """A node that loses PostgreSQL after it has joined says so in one line; a service manager starts it again."""
+    with Proxy(shared_postgres.url) as proxy:
+        environment = {"SLOTMQ_CLUSTER__SCHEMA_NAME": schema, "SLOTMQ_CLUSTER__LEASE_MS": str(LEASE_MS)}
+        node = BrokerProcess(tmp_path / "a", "--cluster", proxy.url, "--node", "a", environment=environment)
+        path = tmp_path / "definitions.json"
+        path.write_text(json.dumps({"vhosts": [{"name": "v"}]}))
+        node.start().terminate()  # makes the schema
+        node.environment["SLOTMQ_SERVER__LOAD_DEFINITIONS"] = str(path)
+        trap = proxy.trap(rf"^SELECT (\* FROM )?{call}\(", Point.ASKED)
+        node.spawn()
+        assert node.wait() == 1
+        assert trap.sprung.is_set()
+        last = node.stderr().splitlines()[-1]
+        assert re.match(r"slotmq: (cannot join the cluster|cannot start: .*): ", last), last
+        node.start()
+        assert node.terminate() == 0
 
 
 def test_a_defect_while_a_change_is_followed(own_nodes: Nodes, shared_postgres: PostgresServer) -> None:

@@ -15,17 +15,7 @@ from bitarray import bitarray
 
 from broker.cluster.errors import NameTaken
 from broker.cluster.node import BOOT_TIME
-from tests.cluster.members import (
-    CALM_MS,
-    LEASE_MS,
-    LEVEL,
-    NodeInThread,
-    TestNode,
-    held_by,
-    joined,
-    publish,
-    until,
-)
+from tests.cluster.members import CALM_MS, LEASE_MS, LEVEL, NodeInThread, TestNode, held_by, joined, publish, until
 from tests.cluster.proxy import Point, Proxy, Then
 from tests.cluster.test_database import found, rows
 from tools.postgres_server import PostgresServer

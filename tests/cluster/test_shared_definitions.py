@@ -66,11 +66,15 @@ async def start(
             database = await PlainDatabase.joined(postgres_url, schema, name)
             stack.push_async_callback(database.close)
             cast("Any", database).notify = notify
-            nodes.append(SharedDefinitions(cast("Any", database)))
+            nodes.append(SharedDefinitions(cast("Any", database), _no_limits))
             monkeypatch.setattr("broker.parts.definitions.LocalDefinitions", lambda _files, _path: nodes[-1])
             return await stack.enter_async_context(_node(tmp_path / name, database, nodes[-1], sections))
 
         yield started
+
+
+async def _no_limits(_vhost: str) -> None:
+    """Do nothing: PostgreSQL has no queues."""
 
 
 @asynccontextmanager

@@ -35,11 +35,7 @@ class TopologyNode:
         self.is_dead = False
         self.clients: list[Client] = []
         self.database = Database(url, name, schema=schema, heard=self._heard)
-        self.topology = SharedTopology(
-            self.database,
-            flushed=self._flushed,
-            fail=self.failures.append,
-        )
+        self.topology = SharedTopology(self.database, flushed=self._flushed, fail=self.failures.append)
         self.node = ClusterNode(
             self.database,
             self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -14,7 +15,7 @@ import pytest
 from crc32c import crc32c
 from pamqp import commands
 
-from tests.broker_process import PROJECT, READY_LINE, WITHOUT_HTTP, BrokerProcess
+from tests.broker_process import PACKAGE, PROJECT, READY_LINE, WITHOUT_HTTP, BrokerProcess
 from tests.deadline import DEADLINE_S, wait_until
 from tests.raw_client import RawClient
 
@@ -230,6 +231,25 @@ def test_a_log_that_nobody_reads_harms_nobody(tmp_path: Path, reader: str) -> No
             process.kill()
             if reader != "goes away":
                 os.close(reading)
+
+
+@pytest.mark.parametrize(("part", "verb"), [("overlay", "open"), ("entrance", "start")])
+def test_an_error_of_the_system_names_the_part_that_did_not_start(
+    broker_process: BrokerProcess, tmp_path: Path, part: str, verb: str
+) -> None:
+    """The line has the part and the reason, one log event the call that failed; exit code 1."""
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import broker.parts.{part} as module, os\n"
+        f"async def fails(self): os.close(-1)\n"
+        f"module.{part.title()}.{verb} = fails\n"
+    )
+    broker_process.environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(PACKAGE)])
+    broker_process.spawn()
+    assert broker_process.wait(DEADLINE_S) == 1
+    lines = broker_process.stderr().splitlines()
+    lines.remove(f"slotmq: the part {part} did not start: Bad file descriptor")
+    (failed,) = [event for event in map(json.loads, lines) if event["level"] == "error"]
+    assert failed["event"] == "server.failed" and "in fails" in failed["exception"]
 
 
 def test_an_address_that_is_not_ours_is_named(broker_process: BrokerProcess) -> None:

@@ -15,14 +15,17 @@ from typing import Any
 import pika
 import pytest
 import trustme
+import uvloop
 from pamqp import commands
 from pika.credentials import ExternalCredentials
 from structlog.testing import capture_logs
 
+from broker.net.address import CannotListen, bind
 from broker.server import BrokerServer
+from broker.settings import Settings
 from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S, PAUSE_S
-from tests.in_process import running_broker
+from tests.in_process import WITHOUT_HTTP, running_broker
 from tests.raw_client import RawClient, publish_frames
 
 HOST = "localhost"
@@ -104,6 +107,27 @@ async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, "it never came to that"
         await asyncio.sleep(PAUSE_S)
+
+
+@pytest.mark.parametrize("section", ["server", "tls"])
+def test_a_port_that_another_program_took_meanwhile_is_named(
+    section: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    """Another program may bind the port too and listen first; uvloop reports nothing, and the start names the port."""
+    (other,) = bind("127.0.0.1", 0)
+    port = other.getsockname()[1]
+    sections = {"server": {"host": "127.0.0.1", "port": 0, "data_dir": tmp_path / "data"}, "tls": {"port": 0, **files}}
+    sections[section]["port"] = port
+
+    async def start() -> None:
+        broker = BrokerServer(Settings(**WITHOUT_HTTP, **sections))
+        await broker.recover()
+        other.listen()
+        with pytest.raises(CannotListen, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+            await broker.serve()
+
+    with other, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(start())
 
 
 async def test_pika_talks_over_tls(authority: trustme.CA, files: dict[str, str], tmp_path: Path) -> None:

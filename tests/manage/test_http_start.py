@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from structlog.testing import capture_logs
 
 from broker.amqp.errors import BrokerError
@@ -65,8 +67,11 @@ async def test_a_taken_port_is_only_a_warning_where_nobody_asked_for_it() -> Non
                 await part_of(Settings(http=asked, metrics={"enabled": False})).open()
 
 
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 @pytest.mark.parametrize("asked", [False, True])
-async def test_a_port_that_another_broker_takes_between_two_steps(asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_another_broker_takes_between_two_steps(
+    asked: bool, new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two brokers that start together both bind the port, and one listens; the other has no HTTP and says so."""
 
     def bind_second(*arguments: Any) -> list[socket.socket]:
@@ -74,18 +79,21 @@ async def test_a_port_that_another_broker_takes_between_two_steps(asked: bool, m
         other[0].listen()
         return bound
 
-    monkeypatch.setattr("broker.parts.http.bind", bind_second)
-    other = bind("127.0.0.1", 0)
-    with other[0]:
-        port = other[0].getsockname()[1]
-        settings = Settings(http={"port": port}, metrics={"enabled": False}) if asked else left_to_itself(port)
+    async def start(settings: Settings) -> None:
         part = part_of(settings)
         try:
-            with capture_logs() as events, pytest.raises(CannotListen) if asked else nullcontext():
+            with pytest.raises(CannotListen) if asked else nullcontext():
                 await part.open()
         finally:
             await part.close()
         assert part.port() == 0
+
+    monkeypatch.setattr("broker.parts.http.bind", bind_second)
+    other = bind("127.0.0.1", 0)
+    port = other[0].getsockname()[1]
+    settings = Settings(http={"port": port}, metrics={"enabled": False}) if asked else left_to_itself(port)
+    with other[0], asyncio.Runner(loop_factory=new_loop) as runner, capture_logs() as events:
+        runner.run(start(settings))
     assert [event["event"] for event in events] == ([] if asked else ["http.off"])
 
 

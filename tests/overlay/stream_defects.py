@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.cluster.defect import Defect
+from tests.cluster.defect import Defect, defects
 
 SIMULATION: Final = ("tests/overlay/test_simulation.py",)
 INNER: Final = ("tests/unit/overlay/test_inner.py",)
@@ -28,19 +28,19 @@ STREAM_DEFECTS: Final = (
         "            behind.leave_out(run.last)\n            return True",
         CATCH_UP,
     ),
-    Defect(
-        "one answer to a question is on its way at a time",
+    *defects(
         "broker/overlay/progress.py",
-        "        if not self.since < first <= self.next:",
-        "        if True:",
         CATCH_UP,
-    ),
-    Defect(
-        "a question that goes on does not move the window",
-        "broker/overlay/progress.py",
-        "            self.flight_bytes -= self._in_flight.popleft()[1]",
-        "            self._in_flight.popleft()",
-        CATCH_UP,
+        (
+            "one answer to a question is on its way at a time",
+            "        if not self.since < first <= self.next:",
+            "        if True:",
+        ),
+        (
+            "a question that goes on does not move the window",
+            "            self.flight_bytes -= self._in_flight.popleft()[1]",
+            "            self._in_flight.popleft()",
+        ),
     ),
     Defect(
         "what expired while a link was down is sent",
@@ -63,19 +63,43 @@ STREAM_DEFECTS: Final = (
         "if False:",
         ("tests/overlay/test_links.py",),
     ),
-    Defect(
-        "a gap throws away what has arrived behind it",
+    *defects(
         "broker/overlay/sink.py",
-        "            last = min(last, run.last)\n            self._gaps",
-        "            last = run.last\n            self._drop_waiting(coverage)\n            self._gaps",
         SINK,
+        (
+            "a gap throws away what has arrived behind it",
+            "            last = min(last, run.last)\n            self._gaps",
+            "            last = run.last\n            self._drop_waiting(coverage)\n            self._gaps",
+        ),
+        (
+            "a message that was delivered but not committed is acknowledged",
+            "return self._coverage.upto if self.committed_upto >= self._handed else self.committed_upto",
+            "return self._coverage.upto",
+        ),
+        (
+            "a run that comes twice is delivered twice",
+            "(e for e in run.elements if e.number >= expected)",
+            "run.elements",
+        ),
     ),
-    Defect(
-        "a stream keeps its incarnation over a start",
+    *defects(
         "broker/overlay/source.py",
-        "return self.is_stale or not self._changes or self._changes[-1].incarnation != self._incarnation",
-        "return self.is_stale",
         SIMULATION,
+        (
+            "a stream keeps its incarnation over a start",
+            "return self.is_stale or not self._changes or self._changes[-1].incarnation != self._incarnation",
+            "return self.is_stale",
+        ),
+        (
+            "who had another incarnation begins with the first number that is kept",
+            "begin = 1 + max(known, default=0)",
+            "begin = 1 + min(self.trimmed, had)",
+        ),
+        (
+            "V_m follows what is known now, although it promised more",
+            "vector[leaf] = max(vector[leaf], virtual_time)",
+            "pass",
+        ),
     ),
     Defect(
         "a leaf takes the virtual times of another life for its own",
@@ -84,19 +108,29 @@ STREAM_DEFECTS: Final = (
         "return time",
         SIMULATION,
     ),
-    Defect(
-        "a leaf without bindings does not read which virtual times others have of it",
+    *defects(
         "broker/overlay/leaf.py",
-        "            self._read_time(run.vector[self._name])\n            self._leave_foreign(now_ms)\n",
-        "            pass\n",
         LEAF,
-    ),
-    Defect(
-        "who had another incarnation begins with the first number that is kept",
-        "broker/overlay/source.py",
-        "begin = 1 + max(known, default=0)",
-        "begin = 1 + min(self.trimmed, had)",
-        SIMULATION,
+        (
+            "a leaf without bindings does not read which virtual times others have of it",
+            "            self._read_time(run.vector[self._name])\n            self._leave_foreign(now_ms)\n",
+            "            pass\n",
+        ),
+        (
+            "each change of interest is appended at once",
+            "source.before_next(partial(self._change_vector, source) if source.begins else None)",
+            "self._change_vector(source) if source.is_stale else None",
+        ),
+        (
+            "a new leaf hears of a stream with its next message only",
+            "if source.has_newcomers or self._now_ms",
+            "if self._now_ms",
+        ),
+        (
+            "a received stream is forgotten before it is durable",
+            "if sink.is_settled and self._subscriptions",
+            "if self._subscriptions",
+        ),
     ),
     Defect(
         "a binding that is covered starts with what covers it",
@@ -154,96 +188,71 @@ STREAM_DEFECTS: Final = (
         "return min((positions[leaf] for leaf in leaves if leaf in positions), default=None)",
         SIMULATION,
     ),
-    Defect(
-        "the cached sufficiency is not reset when interest changes",
+    *defects(
         "broker/overlay/forwarding.py",
-        "if self._version != interest.version:",
-        "if self._version < 0:",
         SIMULATION,
+        (
+            "the cached sufficiency is not reset when interest changes",
+            "if self._version != interest.version:",
+            "if self._version < 0:",
+        ),
+        (
+            "silence is claimed over a gap",
+            "if silence.leads_to(run):\n            return",
+            "if silence.vector_at == run.vector_at:\n            return",
+        ),
     ),
-    Defect(
-        "silence is claimed over a gap",
+    *defects(
         "broker/overlay/forwarding.py",
-        "if silence.leads_to(run):\n            return",
-        "if silence.vector_at == run.vector_at:\n            return",
-        SIMULATION,
-    ),
-    Defect(
-        "silence is extended over a gap",
-        "broker/overlay/forwarding.py",
-        "if silence is not None and silence.leads_to(run):",
-        "if silence is not None and silence.vector_at == run.vector_at:",
         FORWARDING,
+        (
+            "silence is extended over a gap",
+            "if silence is not None and silence.leads_to(run):",
+            "if silence is not None and silence.vector_at == run.vector_at:",
+        ),
+        (
+            "an inner broker looks at the routing key alone",
+            "return any(node in interest.wanting(space, key) for key in data.copies)",
+            "return False",
+        ),
+        (
+            "an unknown vector counts as sufficient",
+            "            if vector is None:\n                return _INSUFFICIENT",
+            "            if vector is None:\n                return _SUFFICIENT",
+        ),
     ),
-    Defect(
-        "an inner broker looks at the routing key alone",
-        "broker/overlay/forwarding.py",
-        "return any(node in interest.wanting(space, key) for key in data.copies)",
-        "return False",
-        FORWARDING,
-    ),
-    Defect(
-        "no tips: the end of a stream that was lost is never missed",
+    *defects(
         "broker/overlay/leaf.py",
-        "        if source.needed_from() <= source.sent or source.stream.space in self._waiting:\n            tip",
-        "        if source.needed_from() < 0:\n            tip",
         SIMULATION,
+        (
+            "no tips: the end of a stream that was lost is never missed",
+            "        if source.needed_from() <= source.sent or source.stream.space in self._waiting:\n            tip",
+            "        if source.needed_from() < 0:\n            tip",
+        ),
+        (
+            "a leaf that nobody knows yet after a restart is dropped from the vector",
+            "return self.interest.direction(leaf) is not None and self.interest.time(leaf) >= virtual_time",
+            "return True",
+        ),
+        (
+            "a restarted publisher binds only what it knows",
+            "frozenset(interest.roots(node, space)) if enough else EVERYTHING",
+            "frozenset(interest.roots(node, space))",
+        ),
     ),
-    Defect(
-        "an unknown vector counts as sufficient",
-        "broker/overlay/forwarding.py",
-        "            if vector is None:\n                return _INSUFFICIENT",
-        "            if vector is None:\n                return _SUFFICIENT",
-        FORWARDING,
-    ),
-    Defect(
-        "a leaf that nobody knows yet after a restart is dropped from the vector",
-        "broker/overlay/leaf.py",
-        "return self.interest.direction(leaf) is not None and self.interest.time(leaf) >= virtual_time",
-        "return True",
-        SIMULATION,
-    ),
-    Defect(
-        "a restarted publisher binds only what it knows",
-        "broker/overlay/leaf.py",
-        "frozenset(interest.roots(node, space)) if enough else EVERYTHING",
-        "frozenset(interest.roots(node, space))",
-        SIMULATION,
-    ),
-    Defect(
-        "V_m follows what is known now, although it promised more",
-        "broker/overlay/source.py",
-        "vector[leaf] = max(vector[leaf], virtual_time)",
-        "pass",
-        SIMULATION,
-    ),
-    Defect(
-        "a leaf starts wherever its first run begins",
+    *defects(
         "broker/overlay/sink.py",
-        "if run.first == 1 and run.last > 0:\n            self._value = 0\n            return self._begin(0)",
-        "if run.last > 0:\n            self._value = 0\n            return self._begin(run.first - 1)",
         SIMULATION,
-    ),
-    Defect(
-        "a leaf takes any vector change that names it for its base",
-        "broker/overlay/sink.py",
-        "if before < floor <= value:",
-        "if floor <= value:",
-        SIMULATION,
-    ),
-    Defect(
-        "a message that was delivered but not committed is acknowledged",
-        "broker/overlay/sink.py",
-        "return self._coverage.upto if self.committed_upto >= self._handed else self.committed_upto",
-        "return self._coverage.upto",
-        SINK,
-    ),
-    Defect(
-        "a run that comes twice is delivered twice",
-        "broker/overlay/sink.py",
-        "(e for e in run.elements if e.number >= expected)",
-        "run.elements",
-        SINK,
+        (
+            "a leaf starts wherever its first run begins",
+            "if run.first == 1 and run.last > 0:\n            self._value = 0\n            return self._begin(0)",
+            "if run.last > 0:\n            self._value = 0\n            return self._begin(run.first - 1)",
+        ),
+        (
+            "a leaf takes any vector change that names it for its base",
+            "if before < floor <= value:",
+            "if floor <= value:",
+        ),
     ),
     Defect(
         "a full link loses a run, and nobody says so",
@@ -259,40 +268,25 @@ STREAM_DEFECTS: Final = (
         "start",
         START_POINTS,
     ),
-    Defect(
-        "the position of a leaf that joins is the end of the stream",
+    *defects(
         "broker/overlay/source.py",
-        "self.acks.credit([leaf for leaf in new if leaf not in old], change.number - 1)",
-        "self.acks.credit(list(new), change.number)",
         SOURCE,
-    ),
-    Defect(
-        "each change of interest is appended at once",
-        "broker/overlay/leaf.py",
-        "source.before_next(partial(self._change_vector, source) if source.begins else None)",
-        "self._change_vector(source) if source.is_stale else None",
-        LEAF,
-    ),
-    Defect(
-        "a new leaf hears of a stream with its next message only",
-        "broker/overlay/leaf.py",
-        "if source.has_newcomers or self._now_ms",
-        "if self._now_ms",
-        LEAF,
-    ),
-    Defect(
-        "what was known between two vector changes is forgotten",
-        "broker/overlay/source.py",
-        "for leaf, virtual_time in self.vector.items():",
-        "for leaf, virtual_time in self._appended.items():",
-        SOURCE,
-    ),
-    Defect(
-        "a leaf that comes back has an earlier virtual time",
-        "broker/overlay/source.py",
-        "vector = {leaf: max(virtual_time, self._appended.get(leaf, 0)) for leaf, virtual_time in known.items()}",
-        "vector = dict(known)",
-        SOURCE,
+        (
+            "the position of a leaf that joins is the end of the stream",
+            "self.acks.credit([leaf for leaf in new if leaf not in old], change.number - 1)",
+            "self.acks.credit(list(new), change.number)",
+        ),
+        (
+            "what was known between two vector changes is forgotten",
+            "for leaf, virtual_time in self.vector.items():",
+            "for leaf, virtual_time in self._appended.items():",
+        ),
+        (
+            "a leaf that comes back has an earlier virtual time",
+            "vector = {leaf: max(virtual_time, self._appended.get(leaf, 0)) for leaf, virtual_time in known.items()}",
+            "vector = dict(known)",
+        ),
+        ("what a limit forced out is silent", "        if begin <= lost:", "        if begin < 0:"),
     ),
     Defect(
         "a vector change that is appended by itself goes before itself, too",
@@ -308,46 +302,24 @@ STREAM_DEFECTS: Final = (
         "            pass\n",
         STREAMS,
     ),
-    Defect(
-        "an inner broker forgets streams that somebody wants",
+    *defects(
         "broker/overlay/inner.py",
-        "if has_ended or not any(",
-        "if True or not any(",
         INNER,
+        ("an inner broker forgets streams that somebody wants", "if has_ended or not any(", "if True or not any("),
+        (
+            "an inner broker forgets no stream",
+            "                del self.forwardings[stream]\n                self.peers.forget(stream)",
+            "                pass",
+        ),
     ),
-    Defect(
-        "an inner broker forgets no stream",
-        "broker/overlay/inner.py",
-        "                del self.forwardings[stream]\n                self.peers.forget(stream)",
-        "                pass",
-        INNER,
-    ),
-    Defect(
-        "a received stream is forgotten before it is durable",
-        "broker/overlay/leaf.py",
-        "if sink.is_settled and self._subscriptions",
-        "if self._subscriptions",
-        LEAF,
-    ),
-    Defect(
-        "a batch of start points is not synced",
+    *defects(
         "broker/overlay_node/leaf_file.py",
-        "            self._file.sync()\n",
-        "",
         LEAF_FILE,
-    ),
-    Defect(
-        "a binding that is gone stays in the file",
-        "broker/overlay_node/leaf_file.py",
-        '                for binding in change["gone"]:\n                    points.pop(binding, None)\n',
-        "",
-        LEAF_FILE,
-    ),
-    Defect(
-        "what a limit forced out is silent",
-        "broker/overlay/source.py",
-        "        if begin <= lost:",
-        "        if begin < 0:",
-        SOURCE,
+        ("a batch of start points is not synced", "            self._file.sync()\n", ""),
+        (
+            "a binding that is gone stays in the file",
+            '                for binding in change["gone"]:\n                    points.pop(binding, None)\n',
+            "",
+        ),
     ),
 )

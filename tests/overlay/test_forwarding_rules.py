@@ -124,8 +124,7 @@ async def test_a_new_link_carries_all_subscriptions_again(tmp_path: Path, monkey
             session = held_by(pb).links["a", "b"].session
             held_by(sb).links["b", "a"].close("cut")
             await reached(
-                lambda: ("a", "b") in held_by(pb).links and held_by(pb).links["a", "b"].session != session,
-                "a new link",
+                lambda: ("a", "b") in held_by(pb).links and held_by(pb).links["a", "b"].session != session, "a new link"
             )
             await reached(lambda: heard.updates, "an update")
             await publish(exchange, ["a", "b.1", "c.1.2", "d"])

@@ -77,7 +77,7 @@ def test_no_live_route_is_ever_wrong(
             kept.append((key, route))
         assert exchange.binding_count == len(bindings)
         if isinstance(exchange, KeyedExchange):
-            assert len(exchange.cache) <= limits.entries
+            assert len(exchange.cache.entries) <= limits.entries
             assert exchange.cache.used_bytes <= limits.cache_bytes
         for kept_key, route in kept:
             if route.live:

@@ -163,7 +163,7 @@ class UnackedMachine(RuleBasedStateMachine):
     @invariant()
     def tells_what_waits(self) -> None:
         """Check the unacked count, the oldest and the last tag, and the unacked messages of a slot."""
-        assert len(self.made) == len(self.waiting)
+        assert self.made.count == len(self.waiting)
         assert self.made.aside_count == len(self.aside)
         assert self.made.last_tag == self.last
         assert self.made.oldest == min(self.waiting, default=None)
@@ -182,9 +182,9 @@ def test_a_transaction_keeps_runs_and_puts_them_back_as_they_were() -> None:
     for number in range(100):
         made.handed_out(STREAMS[0], Slot(1 + number * WINDOW), range(WINDOW), CONSUMERS[0])
     made.set_aside(0, multiple=True)
-    assert (len(made), len(made.aside or ()), made.aside_count) == (0, 100, 100 * WINDOW)
+    assert (made.count, len(made.aside or ()), made.aside_count) == (0, 100, 100 * WINDOW)
     made.put_back()
-    assert (len(made), len(made.runs), made.aside_count, made.oldest) == (100 * WINDOW, 100, 0, 1)
+    assert (made.count, len(made.runs), made.aside_count, made.oldest) == (100 * WINDOW, 100, 0, 1)
     assert not any(run.gone for run in made.runs)
 
 

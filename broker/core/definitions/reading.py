@@ -30,6 +30,10 @@ class BadDefinitions(BrokerError):
     """A refused document; the text is one line that names the entry and the reason."""
 
 
+class NotStored(ValueError):
+    """Shared definitions could not be read or stored now, or it is not known whether they were; a retry may succeed."""
+
+
 class Fields:
     """Read the fields of one JSON object. Raises: BadDefinitions, naming the field, from each reader."""
 

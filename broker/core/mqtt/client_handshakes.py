@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import KeysView, Sequence
 
 from broker.core.mqtt.handshakes import RECEIVED, RELEASED, Handshakes
 from broker.core.mqtt.session import MqttSession
@@ -29,19 +29,15 @@ class ClientHandshakes:
     # -- publishes of the client --------------------------------------------------------------------------------------
 
     @property
-    def received(self) -> int:
-        """The number of publishes received and not released."""
-        return self._handshakes.count(RECEIVED, self._client_id)
-
-    def has(self, packet_id: int) -> bool:
-        """Return whether a publish was received and not released."""
-        return self._handshakes.has(RECEIVED, self._client_id, packet_id)
+    def received(self) -> KeysView[int]:
+        """The packet ids of the publishes received and not released."""
+        return self._handshakes.packet_ids(RECEIVED, self._client_id)
 
     def repeat_among(self, packet_ids: Sequence[int]) -> bool:
         """Return whether a publish was received before, or twice."""
         if len(set(packet_ids)) < len(packet_ids):
             return True
-        return self.received > 0 and any(self.has(packet_id) for packet_id in packet_ids)
+        return not self.received.isdisjoint(packet_ids)
 
     def receive(self, packet_ids: Sequence[int]) -> None:
         """Keep publishes, in the transaction in which they are published; their PUBREC follows the sync."""
@@ -54,7 +50,7 @@ class ClientHandshakes:
 
     def release(self, packet_ids: Sequence[int]) -> None:
         """Discard publishes after their PUBREL, and answer it once this is on disk."""
-        known = [self.has(packet_id) for packet_id in packet_ids]
+        known = [packet_id in self.received for packet_id in packet_ids]
         self.forget(packet_ids)
         for place, packet_id in enumerate(packet_ids):
             self._session.confirms.answer(PUBCOMP, packet_id, SUCCESS if known[place] else PACKET_ID_NOT_FOUND)
@@ -63,7 +59,7 @@ class ClientHandshakes:
 
     def resume(self) -> bytes:
         """Return the PUBREL packets that an earlier connection of the client has not completed."""
-        packet_ids = self._handshakes.ids(RELEASED, self._client_id)
+        packet_ids = self._handshakes.packet_ids(RELEASED, self._client_id)
         for packet_id in packet_ids:
             self._session.deliveries.packet_ids.release(packet_id)
         return b"".join([bytes((PUBREL, 2, packet_id >> 8, packet_id & 0xFF)) for packet_id in packet_ids])

@@ -29,7 +29,7 @@ from broker.core.queue.consumer import NO_BODIES
 from broker.core.queue.queue import Queue
 from broker.core.session.client import SessionClient
 from broker.core.vhost import Vhost
-from broker.mqtt.conversation import Acks, Conversation, Ping
+from broker.mqtt.conversation import Conversation, Ping
 from broker.mqtt.errors import PacketError
 from broker.mqtt.packet_cutter import PublishRun
 from broker.mqtt.packets import (
@@ -39,7 +39,7 @@ from broker.mqtt.packets import (
     PUBREL,
     V5,
     V311,
-    Ack,
+    Acks,
     Connect,
     Disconnect,
     Subscribe,
@@ -210,18 +210,16 @@ class MqttConnection(Connection):
         if isinstance(packet, PublishRun):
             self._publisher.publish(packet)
         elif isinstance(packet, Acks):
-            self._acknowledge(packet.octet, packet.packet_ids)
+            if packet.reason_code >= FAILURE_311 and packet.octet in (PUBACK, PUBREC):
+                self._mqtt.deliveries.refuse(packet.packet_ids[0])
+            else:
+                self._acknowledge(packet.octet, packet.packet_ids)
         elif isinstance(packet, Ping):
             self.write(PINGRESP)
         elif isinstance(packet, Subscribe):
             self._subscribe(packet)
         elif isinstance(packet, Unsubscribe):
             self._unsubscribe(packet)
-        elif isinstance(packet, Ack):
-            if packet.octet in (PUBACK, PUBREC) and packet.reason_code >= FAILURE_311:
-                self._mqtt.deliveries.refuse(packet.packet_id)
-            else:
-                self._acknowledge(packet.octet, [packet.packet_id])
         elif isinstance(packet, Disconnect):
             self._disconnect(packet)
         else:
@@ -272,15 +270,8 @@ class MqttConnection(Connection):
         if self.held:
             self.release()
 
-    def refuse(self, error: Refused, mechanism: str) -> None:
-        """Refuse the client."""
-        if self.state is not STARTING:
-            return
-        self.end_holds()
-        if self._on_error is not None:
-            self._on_error(self, 0, error)
+    def _end_refused(self, error: Refused, mechanism: str) -> None:
         self.write(self._talk.refusal(BAD_CREDENTIALS, "bad user name or password"))
-        self.failure = error.with_traceback(None)
         self.finish()
 
     def _open(self) -> None:

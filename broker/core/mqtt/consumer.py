@@ -211,7 +211,7 @@ class MqttConsumer(Consumer):
                 return 0
         else:
             if not self.no_ack:
-                self._form.packet_ids.pass_over(tag)
+                self._form.packet_ids.unanswered.append(tag)
             if self._passed_over:
                 return 0
             if self._expires:

@@ -11,7 +11,7 @@ from broker.core.mqtt.session import MqttSession, shared_name
 from broker.core.mqtt.subscriptions import options_of
 from broker.mqtt.conversation import Conversation
 from broker.mqtt.errors import PacketError
-from broker.mqtt.packets import V5, Subscription, encode_suback, encode_unsuback
+from broker.mqtt.packets import SUBACK, UNSUBACK, V5, Subscription, encode_answer
 from broker.mqtt.reason_codes import FAILURE_311, NO_SUBSCRIPTION, SUCCESS
 from broker.mqtt.topics import SYSTEM, split_shared
 
@@ -79,8 +79,10 @@ class FilterRequest:
 
     def suback(self, packet_id: int) -> bytes:
         """Return the answer to a SUBSCRIBE."""
-        return encode_suback(self._talk.version, packet_id, self._codes, self._reason if self._talk.reasons else "")
+        reason = self._reason if self._talk.reasons else ""
+        return encode_answer(SUBACK, self._talk.version, packet_id, self._codes, reason)
 
     def unsuback(self, packet_id: int) -> bytes:
-        """Return the answer to an UNSUBSCRIBE."""
-        return encode_unsuback(self._talk.version, packet_id, self._codes)
+        """Return the answer to an UNSUBSCRIBE, which has codes in MQTT 5 only."""
+        codes = self._codes if self._talk.version == V5 else []
+        return encode_answer(UNSUBACK, self._talk.version, packet_id, codes)

@@ -4,7 +4,7 @@ the queue at the start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, KeysView, Sequence
 from functools import partial
 from typing import Final
 
@@ -20,6 +20,7 @@ from broker.slots.slot import Slot
 RECEIVED: Final = 0  # from a client: its publish was accepted, its PUBREL has not arrived
 RELEASED: Final = 1  # to a client: its PUBREC has arrived, its PUBCOMP has not
 FRONT_BYTES: Final = 3
+NO_PLACES: Final[dict[int, Place | None]] = {}
 
 
 class Handshakes:
@@ -74,7 +75,7 @@ class Handshakes:
     def drop(self, client_id: str) -> None:
         """Drop the handshakes of a session that ends."""
         for direction in (RECEIVED, RELEASED):
-            self.remove(direction, client_id, self.ids(direction, client_id))
+            self.remove(direction, client_id, tuple(self.packet_ids(direction, client_id)))
 
     def _expire(self, client_id: str, left_ms: int) -> None:
         ports = self.vhost.ports
@@ -82,17 +83,9 @@ class Handshakes:
 
     # -- packet ids ---------------------------------------------------------------------------------------------------
 
-    def ids(self, direction: int, client_id: str) -> Sequence[int]:
+    def packet_ids(self, direction: int, client_id: str) -> KeysView[int]:
         """Return the packet ids of a client in a direction, the oldest first."""
-        return tuple(self._places.get((direction, client_id), ()))
-
-    def count(self, direction: int, client_id: str) -> int:
-        """Return the number of a client's unfinished handshakes in a direction."""
-        return len(self._places.get((direction, client_id), ()))
-
-    def has(self, direction: int, client_id: str, packet_id: int) -> bool:
-        """Return whether a handshake is unfinished."""
-        return packet_id in self._places.get((direction, client_id), ())
+        return self._places.get((direction, client_id), NO_PLACES).keys()
 
     def add(self, direction: int, client_id: str, packet_ids: Sequence[int], expiry_s: int) -> None:
         """Add handshakes of a client. Units: `expiry_s` is 0 for a session that ends with its connection."""

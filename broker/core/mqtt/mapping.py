@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from broker.amqp.content_header import decode_properties
+from broker.amqp.content_header import decode_properties, remember
 from broker.amqp.framing import PUBLISH
 from broker.amqp.header_edit import BASIC, FRONT, cut_properties, encode_header
 from broker.amqp.header_facts import EXPIRATION_MAX_MS
@@ -109,9 +109,7 @@ class MessageMapping:
             key = self.routing_key(topic).encode()
             name = self.exchange.encode()
             found = b"".join((PUBLISH, b"\0\0", bytes((len(name),)), name, bytes((len(key),)), key, b"\0"))
-            if len(self._payloads) >= KNOWN_MAX:
-                self._payloads.clear()
-            self._payloads[topic] = found
+            remember(self._payloads, topic, found, KNOWN_MAX)
         return found
 
     def properties(self, octets: bytes, qos: int, retain: bool = False, client_id: str = "") -> tuple[bytes, int]:
@@ -128,9 +126,7 @@ class MessageMapping:
             read = read_publish_properties(octets) if octets else NOTHING
             found = content_properties(read, qos, retain, client_id, self.swaps), read.get(TOPIC_ALIAS, NO_ALIAS)
             if len(octets) <= KNOWN_MAX_BYTES:
-                if len(self._properties) >= KNOWN_MAX:
-                    self._properties.clear()
-                self._properties[key] = found
+                remember(self._properties, key, found, KNOWN_MAX)
         return found
 
     def will_properties(self, properties: dict[int, Any], qos: int, retain: bool = False, client_id: str = "") -> bytes:
@@ -144,9 +140,7 @@ class MessageMapping:
         if found is None:
             found = FRONT.pack(BASIC, 0, body_bytes) + properties
             if len(properties) <= KNOWN_MAX_BYTES:
-                if len(self._headers) >= KNOWN_MAX:
-                    self._headers.clear()
-                self._headers[key] = found
+                remember(self._headers, key, found, KNOWN_MAX)
         return found
 
     # -- to MQTT ------------------------------------------------------------------------------------------------------
@@ -157,9 +151,7 @@ class MessageMapping:
         if found is None:
             topic = topic_of(key, self.swaps)
             found = b"" if topic is None else binary(topic)
-            if len(self._topics) >= KNOWN_MAX:
-                self._topics.clear()
-            self._topics[key] = found
+            remember(self._topics, key, found, KNOWN_MAX)
         return found
 
     def sent(self, header: bytes) -> SentHeader:
@@ -169,9 +161,7 @@ class MessageMapping:
         if found is None:
             found = SentHeader(header, self.swaps)
             if len(properties) <= KNOWN_MAX_BYTES:
-                if len(self._sent) >= KNOWN_MAX:
-                    self._sent.clear()
-                self._sent[properties] = found
+                remember(self._sent, properties, found, KNOWN_MAX)
         return found
 
 

@@ -85,10 +85,6 @@ class PacketIds:
         if packet_id == self.blocking:
             self.blocking = 0
 
-    def pass_over(self, tag: int) -> None:
-        """Record a delivery that the client does not acknowledge."""
-        self.unanswered.append(tag)
-
     def take_unanswered(self) -> list[int]:
         """Return and clear the tags of deliveries that the client does not acknowledge."""
         tags, self.unanswered = self.unanswered, []

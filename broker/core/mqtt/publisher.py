@@ -8,6 +8,7 @@ from typing import Final
 
 from broker.amqp.framing import PublishRun as AmqpRun
 from broker.core.mqtt.client_handshakes import ClientHandshakes
+from broker.core.mqtt.context import nothing
 from broker.core.mqtt.mapping import NO_ALIAS, MessageMapping
 from broker.core.mqtt.retained import RetainedMessages
 from broker.core.mqtt.session import MqttChannel, MqttSession
@@ -120,7 +121,7 @@ class MqttPublisher:
 
     def _check_receive_maximum(self, count: int) -> None:
         """Check the number of unfinished publishes at QoS 1 and 2. Raises: PacketError 0x93 for too many."""
-        if self._confirms.in_flight + self._handshakes.received + count > self._receive_max:
+        if self._confirms.in_flight + len(self._handshakes.received) + count > self._receive_max:
             raise PacketError(RECEIVE_MAXIMUM_EXCEEDED, f"more than {self._receive_max} publishes are unfinished")
 
     def _pass_on(
@@ -141,7 +142,7 @@ class MqttPublisher:
         Raises: PacketError 0x97 when it would be over a limit of retained messages.
         """
         confirms, retained = self._confirms, self._retained
-        if qos > 1 and self._handshakes.has(packet_id):
+        if qos > 1 and packet_id in self._handshakes.received:
             confirms.answer(PUBREC, packet_id)
             return
         if retained_topic:
@@ -196,7 +197,7 @@ class MqttPublisher:
             try:
                 self._retained.check_room(self._session.session, key, header, will.body)
             except Postponed as postponed:
-                postponed.begin(nothing)
+                postponed.begin(nothing)  # the client is gone
 
     def hold_will(self, will: Will, wills: Wills, client_id: str, delay_s: int) -> None:
         """Store a will to be published later. Raises: ProtocolError or PacketError if it cannot be published."""
@@ -211,10 +212,6 @@ class MqttPublisher:
         client_id = self._session.local_client_id
         properties = self._mapping.will_properties(will.properties, will.qos, will.retain, client_id)
         return self._mapping.header(properties, len(will.body))
-
-
-def nothing() -> None:
-    """Do nothing, because the client of a will is gone."""
 
 
 def throw(error: PacketError) -> None:

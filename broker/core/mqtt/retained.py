@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from heapq import heapify, heappop, heappush
 from typing import Final
 
 from mypy_extensions import mypyc_attr
@@ -31,7 +30,6 @@ from broker.slots.slot import Slot
 _log = get_logger()
 
 NEVER: Final = 0
-MOMENTS_MIN: Final = 64  # expiries kept regardless of whether their messages still exist
 
 
 class Retained(Place):
@@ -48,7 +46,7 @@ class Retained(Place):
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RetainedMessages:
     """Keep the retained messages of one vhost. Invariant: the queue has one message for each key in `_places`, and no
-    others once all are `loaded`.
+    others once `load` is done.
     """
 
     def __init__(self, vhost: Vhost, mapping: MessageMapping, most: int, max_bytes: int) -> None:
@@ -59,9 +57,7 @@ class RetainedMessages:
         self._places: dict[str, Retained] = {}
         self._trie = KeyTrie(mapping.dialect.words)
         self._bytes = 0
-        self._moments: list[tuple[int, int, str]] = []  # a heap of expiries, message ids and keys
         self._queue: Queue | None = vhost.queues.get(RETAINED_NAME)
-        self.loaded = False
 
     @property
     def by_header(self) -> bool:
@@ -85,18 +81,13 @@ class RetainedMessages:
 
     def load(self, done: Callable[[], None]) -> None:
         """Make the index of what the queue has, and call `done` then."""
-        read_all(self.vhost, self._queue, self._index, partial(self._was_loaded, done))
+        read_all(self.vhost, self._queue, self._index, done)
 
     def _index(self, message: Message, slot: Slot, index: int) -> None:
         older = self._take_away(message.envelope.key)
         if older is not None and self._queue is not None:
             self._queue.level.lose(older.slot, (older.index,))
         self._add(message, slot, index)
-
-    def _was_loaded(self, done: Callable[[], None]) -> None:
-        self.loaded = True
-        self._expire()
-        done()
 
     # -- what is kept -------------------------------------------------------------------------------------------------
 
@@ -148,8 +139,6 @@ class RetainedMessages:
                 level.log_settlements()
         if body:
             self._add(message, slot, index)
-            if self._moments:
-                self._expire()
 
     def _add(self, message: Message, slot: Slot, index: int) -> None:
         key = message.envelope.key
@@ -161,13 +150,15 @@ class RetainedMessages:
         self._trie.add(key)
         self._bytes += place.size_bytes
         if expires_ms:
-            heappush(self._moments, (expires_ms, message_id, key))
+            self.vhost.ports.deadlines.set((self, key), expires_ms, partial(self._expire, key))
 
     def _take_away(self, key: str) -> Retained | None:
         place = self._places.pop(key, None)
         if place is not None:
             self._trie.remove(key)
             self._bytes -= place.size_bytes
+            if place.expires_ms:
+                self.vhost.ports.deadlines.cancel((self, key))
         return place
 
     def _find(self, key: str) -> Retained | None:
@@ -181,34 +172,13 @@ class RetainedMessages:
     def _clear(self) -> None:
         self._places.clear()
         self._trie.clear()
-        self._moments.clear()
         self._bytes = 0
 
-    # -- expiry -------------------------------------------------------------------------------------------------------
-
-    def _expire(self) -> None:
-        """Drop expired messages within the turn's share, and schedule the next check."""
-        queue, ports, moments = self._queue, self.vhost.ports, self._moments
-        if queue is None or queue.deleted:
-            return
-        if len(moments) > MOMENTS_MIN + 2 * len(self._places):
-            moments[:] = [moment for moment in moments if self._stands(moment)]
-            heapify(moments)
-        while moments and (moments[0][0] <= ports.clock.now_ms or not self._stands(moments[0])):
-            if ports.deadlines.left <= 0:
-                break
-            ports.deadlines.spend(1)
-            moment = heappop(moments)
-            if self._stands(moment):
-                self._drop(queue, moment[2])
-        if moments:
-            ports.deadlines.set(self, max(moments[0][0], ports.clock.now_ms), self._expire)
-        else:
-            ports.deadlines.cancel(self)
-
-    def _stands(self, moment: tuple[int, int, str]) -> bool:
-        place = self._places.get(moment[2])
-        return place is not None and place.message_id == moment[1]
+    def _expire(self, key: str) -> None:
+        """Drop the message of a key whose time is up; after `_clear`, another one may have the key."""
+        queue, now_ms = self._queue, self.vhost.ports.clock.now_ms
+        if queue is not None and not queue.deleted and 0 < self.expires_ms(key) <= now_ms:
+            self._drop(queue, key)
 
     def _drop(self, queue: Queue, key: str) -> None:
         place = self._find(key)

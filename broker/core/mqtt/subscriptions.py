@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from broker.amqp.content_header import remember
 from broker.mqtt.packets import Subscription
 from broker.mqtt.properties import SUBSCRIPTION_IDENTIFIER
 from broker.mqtt.wire import VARINT_MAX, varint
@@ -137,7 +138,5 @@ class Subscriptions:
             hidden = key.startswith("$")  # from filters that begin with a wildcard
             keys = [one for one in index.match(key) if not hidden or one.startswith("$")]
             found = Match([self._arguments[one] for one in keys])
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
-            self._known[key] = found
+            remember(self._known, key, found, KNOWN_MAX)
         return found

@@ -76,6 +76,9 @@ class ConsumerRing:
     def __len__(self) -> int:
         return len(self._consumers)
 
+    def __bool__(self) -> bool:
+        return len(self._consumers) > 0
+
     def __iter__(self) -> Iterator[RingMember]:
         """Iterate over the consumers in the order of their arrival."""
         return iter(self._consumers)

@@ -141,25 +141,21 @@ class Unacked:
     """Number the deliveries of a channel and keep those that wait for an acknowledgement, as runs.
 
     Cost: a mark per message that is acknowledged before older ones; a tag out of order costs a search among the runs.
-    Invariant: tags ascend over ``runs``. ``_empty`` counts the runs without a message, which include all before
-        ``_front``, the run of the oldest message.
+    Invariant: tags ascend over ``runs``. ``count`` is the number of waiting messages. ``_empty`` counts the runs
+        without a message, which include all before ``_front``, the run of the oldest message.
     """
 
-    __slots__ = ("_count", "_empty", "_front", "aside", "last_tag", "late", "runs")
+    __slots__ = ("_empty", "_front", "aside", "count", "last_tag", "late", "runs")
 
     def __init__(self) -> None:
         self.last_tag = 0
         self.runs: list[Run] = []
         self._front = 0
         self._empty = 0
-        self._count = 0
+        self.count = 0
         # Most channels have neither, and a list for each would take memory.
         self.late: list[Sequence[int]] | None = None  # tags of requeued messages: late acks of them have no effect
         self.aside: list[tuple[Sequence[int], SlotDelivery]] | None = None  # acknowledged in a transaction, with tags
-
-    def __len__(self) -> int:
-        """Return the number of waiting messages."""
-        return self._count
 
     def handed_out(self, level: Level, slot: Slot, indexes: Sequence[int], consumer: RingMember | None) -> None:
         """Record messages sent with the next tags that need an acknowledgement.
@@ -182,7 +178,7 @@ class Unacked:
             self._add(level, slot, indexes, index, 1, consumer)
             return
         self.last_tag += 1
-        self._count += 1
+        self.count += 1
         runs.append(Run(self.last_tag, level, slot, indexes, index, 1, consumer))
 
     def _add(
@@ -191,7 +187,7 @@ class Unacked:
         """Add messages to the last run if they continue it, otherwise begin a new run."""
         tag = self.last_tag + 1
         self.last_tag += count
-        self._count += count
+        self.count += count
         runs = self.runs
         if runs:
             run = runs[-1]
@@ -234,10 +230,10 @@ class Unacked:
         if multiple:
             return self._take_up_to(tag) if tag else self.take_all()
         run = self._run_of(tag)
-        self._count -= 1
+        self.count -= 1
         if run.count == 1:
             run.left = 0  # hot: written here
-            if self._count:
+            if self.count:
                 self._empty += 1
                 self._drop_empty()
             else:
@@ -259,7 +255,7 @@ class Unacked:
     def take_all(self) -> list[SlotDelivery]:
         """Remove and return all waiting deliveries."""
         taken = [run.remove_up_to(run.last) for run in self.runs if run.left]
-        self._count = 0
+        self.count = 0
         self._drop_empty()
         return taken
 
@@ -272,7 +268,7 @@ class Unacked:
             if run.consumer is consumer and run.left and (tags := run.tags(upto)):
                 self._note_late(tags)
                 taken.append(run.remove_up_to(tags[-1]))
-                self._count -= len(tags)
+                self.count -= len(tags)
                 self._empty += not run.left
         self._drop_empty()
         return taken
@@ -294,7 +290,7 @@ class Unacked:
     @property
     def oldest(self) -> int | None:
         """The tag that has waited longest, None if none waits."""
-        return self.runs[self._front].low if self._count else None
+        return self.runs[self._front].low if self.count else None
 
     def indexes_of(self, slot: Slot) -> list[int]:
         """List the waiting messages of one slot. Cost: O(runs + messages listed)."""
@@ -308,7 +304,7 @@ class Unacked:
 
     def _run_of(self, tag: int) -> Run:
         """Return the run of a waiting tag. Raises: ChannelError 406 if it is not waiting."""
-        if self._count:
+        if self.count:
             run = self.runs[self._front]
             if tag > run.last:
                 run = self.runs[self._search(tag)]
@@ -347,7 +343,7 @@ class Unacked:
         taken.append(end.remove_up_to(tag))
         self._front = front
         for delivery in taken:
-            self._count -= delivery.count
+            self.count -= delivery.count
         if not end.left:
             self._empty += 1
             self._drop_empty()
@@ -359,7 +355,7 @@ class Unacked:
         Cost: amortised, a few steps for each run that became empty.
         """
         runs = self.runs
-        if not self._count:
+        if not self.count:
             runs.clear()
             self._front = self._empty = 0
             return
@@ -403,7 +399,7 @@ class Unacked:
         runs, place = self.runs, 0
         lost: list[Run] = []  # of runs that were dropped since
         for tags, delivery in aside:
-            self._count += len(tags)
+            self.count += len(tags)
             while place < len(runs) and runs[place].last < tags[0]:
                 place += 1
             if place < len(runs) and runs[place].first <= tags[0]:

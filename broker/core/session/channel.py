@@ -135,7 +135,7 @@ class SessionOfChannel:
     def close(self) -> None:
         """End the channel's consumers and requeue their unsettled messages."""
         self.closed = True
-        self.session.channel_closed(len(self.basic.unacked) + self.basic.unacked.aside_count)
+        self.session.channel_closed(self.basic.unacked.count + self.basic.unacked.aside_count)
         self.publisher.confirms.close()
         if self.session.client_key:
             self.publisher.forget()

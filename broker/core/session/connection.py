@@ -216,7 +216,7 @@ class SessionOfConnection(SessionClient):
     @property
     def unacked(self) -> int:
         """The number of messages that wait for this client's acknowledgements."""
-        return sum([len(basic.unacked) + basic.unacked.aside_count for basic in self._basics()])
+        return sum([basic.unacked.count + basic.unacked.aside_count for basic in self._basics()])
 
     def _basics(self) -> list[BasicSession]:
         return [cast("SessionOfChannel", channel.session).basic for channel in self.connection.channels.values()]

@@ -44,12 +44,18 @@ def exchange_named(vhost: Vhost, name: str) -> Exchange:
 
 def ends_of(call: Call) -> tuple[Vhost, Exchange, Any]:
     """Return the vhost, the source and the destination that the path names. Raises: HttpRefused 404, 401."""
-    vhost, words = call.vhost(), call.words
-    source = exchange_named(vhost, words["exchange"])
-    destination = vhost.queues.get(words["queue"]) if "queue" in words else exchange_named(vhost, words["destination"])
-    if destination is None:
+    vhost = call.vhost()
+    return vhost, exchange_named(vhost, call.words["exchange"]), _destination(call, vhost, "destination")
+
+
+def _destination(call: Call, vhost: Vhost, exchange: str) -> Any:
+    """Return the queue that the path names, or the exchange in its word `exchange`. Raises: HttpRefused 404."""
+    if "queue" not in call.words:
+        return exchange_named(vhost, call.words[exchange])
+    found = vhost.queues.get(call.words["queue"])
+    if found is None:
         raise not_found()
-    return vhost, source, destination
+    return found
 
 
 def binding_of(call: Call) -> tuple[Vhost, Exchange, Any, BindingEnds]:
@@ -91,14 +97,16 @@ async def show_binding(call: Call) -> Response:
     return json_answer(whole(binding_of(call)[3]))
 
 
-async def arriving(call: Call, vhost: Vhost, destination: Queue | Exchange) -> Response:
+async def list_arriving(call: Call) -> Response:
     """Answer with the bindings to a queue or an exchange."""
-    return await _listed(call, _arriving(vhost, destination))
+    vhost = call.vhost()
+    return await _listed(call, _arriving(vhost, _destination(call, vhost, "exchange")))
 
 
-async def leaving(call: Call, vhost: Vhost, source: Exchange) -> Response:
+async def list_leaving(call: Call) -> Response:
     """Answer with the bindings from an exchange."""
-    return await _listed(call, bindings_from(vhost, source))
+    vhost = call.vhost()
+    return await _listed(call, bindings_from(vhost, exchange_named(vhost, call.words["exchange"])))
 
 
 async def _listed(call: Call, found: Iterator[BindingEnds]) -> Response:
@@ -170,6 +178,9 @@ def _ends(call: Call) -> dict[str, str]:
 ROUTES: Final = (
     ApiRoute("GET", "/api/bindings", Needs.MANAGEMENT, list_bindings),
     ApiRoute("GET", "/api/bindings/{vhost}", Needs.MANAGEMENT, list_bindings),
+    ApiRoute("GET", "/api/exchanges/{vhost}/{exchange}/bindings/source", Needs.MANAGEMENT, list_leaving),
+    ApiRoute("GET", "/api/exchanges/{vhost}/{exchange}/bindings/destination", Needs.MANAGEMENT, list_arriving),
+    ApiRoute("GET", "/api/queues/{vhost}/{queue}/bindings", Needs.MANAGEMENT, list_arriving),
     *(
         route
         for path, makes, removes in (

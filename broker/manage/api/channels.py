@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from broker.core.session.channel import SessionOfChannel
-from broker.core.session.connection import SessionOfConnection
 from broker.manage.answers import Response
 from broker.manage.call import ApiRoute, Call, Needs, visible_sessions, visible_vhosts
 from broker.manage.counts import MESSAGE_STATS, NO_PROCESS, message_numbers, with_rates
@@ -29,17 +27,12 @@ from broker.operations.rows import (
 
 
 async def list_channels(call: Call) -> Response:
-    """Answer with a list of channels."""
-    return await channel_listing(call, visible_sessions(call))
-
-
-async def channel_listing(call: Call, sessions: Iterable[SessionOfConnection]) -> Response:
-    """Answer with the channels of connections."""
+    """Answer with the channels of the connections that the caller sees, or of one connection."""
     broker = call.broker
     return await listed(
         call.query,
         Listing(
-            list(channels_of(sessions)),
+            list(channels_of(visible_sessions(call))),
             names=lambda one: (channel_name(one), user_name(one[0])),
             whole=lambda one: whole(broker, one),
             order=lambda one: f"{one[0].name}\0{one[1]:05}",
@@ -70,12 +63,9 @@ def whole(broker: ManagedBroker, channel: ChannelOf) -> Row:
     key = ("channel", channel_name(channel))
     numbers = message_numbers(broker.statistics.channel(channel[2]))
     rates = broker.samples.rates.of(key, numbers, len(numbers))
-    changed_s = broker.samples.rates.changed_s(key)
     row = channel_row(broker.node_name, channel, with_rates(MESSAGE_STATS, numbers, rates))
     row |= NO_PROCESS
-    if rates is None and changed_s is not None:
-        row["idle_since"] = datetime.fromtimestamp(changed_s, UTC).isoformat(timespec="milliseconds")
-    return row
+    return row if rates is not None else row | broker.samples.rates.idle_since(key)
 
 
 def _numbers_of(broker: ManagedBroker, inner: SessionOfChannel) -> Sequence[int] | None:
@@ -105,6 +95,7 @@ async def list_consumers(call: Call) -> Response:
 ROUTES: Final = (
     ApiRoute("GET", "/api/channels", Needs.MANAGEMENT, list_channels),
     ApiRoute("GET", "/api/vhosts/{vhost}/channels", Needs.MANAGEMENT, list_channels),
+    ApiRoute("GET", "/api/connections/{connection}/channels", Needs.MANAGEMENT, list_channels),
     ApiRoute("GET", "/api/channels/{channel}", Needs.MANAGEMENT, show_channel),
     ApiRoute("GET", "/api/consumers", Needs.MANAGEMENT, list_consumers),
     ApiRoute("GET", "/api/consumers/{vhost}", Needs.MANAGEMENT, list_consumers),

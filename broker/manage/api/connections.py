@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -10,10 +10,10 @@ from broker.core.auth.peer import TlsFacts
 from broker.core.session.connection import SessionOfConnection
 from broker.event_log import get_logger
 from broker.manage.answers import Response
-from broker.manage.api.channels import channel_listing
 from broker.manage.call import ApiRoute, Call, Needs, visible_sessions
 from broker.manage.counts import NO_PROCESS, with_rates
 from broker.manage.listing import Listing, listed, row_answer
+from broker.manage.managed_broker import ManagedBroker
 from broker.manage.refusal import not_authorised, not_found
 from broker.manage.samples import Sampled
 from broker.operations.rows import Row, connection_name, connection_row, user_name
@@ -26,35 +26,20 @@ REASON_MAX: Final = 200
 _log = get_logger()
 
 
-def connection_of(call: Call) -> SessionOfConnection:
-    """Return the connection that the path names, if the caller sees it. Raises: HttpRefused 404."""
-    name = call.words["connection"]
-    for session in visible_sessions(call):
-        if session.name == name:
-            return session
-    raise not_found()
-
-
 async def list_connections(call: Call) -> Response:
     """Answer with a list of connections."""
-    rows = ConnectionRows(call)
-    return await listed(
-        call.query, Listing(visible_sessions(call), names=_names_of, whole=rows.whole, order=lambda one: one.name)
-    )
+    found, blocked = visible_sessions(call), frozenset(call.broker.listener.blocked_sessions())
+    row_of = partial(whole, call.broker, blocked)
+    return await listed(call.query, Listing(found, names=_names_of, whole=row_of, order=lambda one: one.name))
 
 
 async def show_connection(call: Call) -> Response:
     """Answer with one connection."""
-    session, samples = connection_of(call), call.broker.samples
-    row = ConnectionRows(call).whole(session)
+    (session,), broker = visible_sessions(call), call.broker
+    row = whole(broker, broker.listener.blocked_sessions(), session)
     sampled = Sampled(("connection", session.name), OCTETS, len(OCTETS), partial(_octets_of, session))
-    sampled.add_to(row, "data_rates", OCTETS, call.query, samples)
+    sampled.add_to(row, "data_rates", OCTETS, call.query, broker.samples)
     return row_answer(call, row)
-
-
-async def list_channels(call: Call) -> Response:
-    """Answer with the channels of one connection."""
-    return await channel_listing(call, [connection_of(call)])
 
 
 def _names_of(session: SessionOfConnection) -> tuple[str, ...]:
@@ -62,26 +47,17 @@ def _names_of(session: SessionOfConnection) -> tuple[str, ...]:
     return session.name, connection_name(session) or "", user_name(session)
 
 
-class ConnectionRows:
-    """Build the rows of connections, for one request."""
-
-    __slots__ = ("_blocked", "_broker")
-
-    def __init__(self, call: Call) -> None:
-        self._broker = call.broker
-        self._blocked = frozenset(call.broker.listener.blocked_sessions())
-
-    def whole(self, session: SessionOfConnection) -> Row:
-        """Return the row of a connection."""
-        broker, connection = self._broker, session.connection
-        octets = (connection.received, connection.sent)
-        rates = broker.samples.rates.of(("connection", session.name), octets, len(octets))
-        row = connection_row(broker.node_name, session, blocked=session in self._blocked)
-        if row["user_provided_name"] is None:
-            del row["user_provided_name"]
-        row |= with_rates(OCTETS, octets, rates)
-        row |= NO_PROCESS
-        return row | _tls_fields(session.peer.tls)
+def whole(broker: ManagedBroker, blocked: Collection[SessionOfConnection], session: SessionOfConnection) -> Row:
+    """Return the row of a connection."""
+    connection = session.connection
+    octets = (connection.received, connection.sent)
+    rates = broker.samples.rates.of(("connection", session.name), octets, len(octets))
+    row = connection_row(broker.node_name, session, blocked=session in blocked)
+    if row["user_provided_name"] is None:
+        del row["user_provided_name"]
+    row |= with_rates(OCTETS, octets, rates)
+    row |= NO_PROCESS
+    return row | _tls_fields(session.peer.tls)
 
 
 def _tls_fields(tls: TlsFacts | None) -> dict[str, Any]:
@@ -138,7 +114,6 @@ ROUTES: Final = (
     ApiRoute("GET", "/api/vhosts/{vhost}/connections", Needs.MANAGEMENT, list_connections),
     ApiRoute("GET", CONNECTION, Needs.MANAGEMENT, show_connection),
     ApiRoute("GET", "/api/connections/username/{user}", Needs.MANAGEMENT, list_connections),
-    ApiRoute("GET", f"{CONNECTION}/channels", Needs.MANAGEMENT, list_channels),
     ApiRoute("DELETE", CONNECTION, Needs.MANAGEMENT, close),
     ApiRoute("DELETE", "/api/connections/username/{user}", Needs.MANAGEMENT, close),
 )

@@ -7,12 +7,12 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from broker.administration.deciding import count_all
+from broker.administration.slices import in_slices
 from broker.amqp.content_header import HeaderFields
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.manage.answers import Response, rows_answer
 from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
-from broker.manage.gradual import pause
 from broker.operations.rows import queue_lengths
 from broker.routing.exchange import Exchange
 
@@ -40,25 +40,22 @@ async def dead_letters(call: Call) -> Response:
 async def _sources(vhost: Vhost) -> Sources:
     """Return the queues by the exchange and key of their dead letters. Cost: the queues of the vhost, in pieces."""
     sources: Sources = {}
-    for number, queue in enumerate(list(vhost.queues.values()), 1):
+    async for queue in in_slices(list(vhost.queues.values()), QUEUES_AT_ONCE):
         rules = queue.rules
         if rules.dead_letter_exchange is not None:
             sources.setdefault((rules.dead_letter_exchange, rules.dead_letter_key), []).append(queue.name)
-        if number % QUEUES_AT_ONCE == 0:
-            await pause()
     return sources
 
 
 async def _reached(vhost: Vhost, sources: Iterable[Place]) -> dict[str | None, list[Place]]:
     """Group exchanges and keys by the queue that dead letters may reach from them, None if they reach none."""
     reached: dict[str | None, list[Place]] = {None: []}
-    for place in sources:
+    async for place in in_slices(sources, 1):
         ends = list(_ends(vhost, *place))
         for end in ends:
             reached.setdefault(end.name, []).append(place)
         if not ends:
             reached[None].append(place)
-        await pause()
     return reached
 
 
@@ -92,15 +89,8 @@ def _ends(vhost: Vhost, exchange_name: str, key: str | None) -> Iterator[Queue]:
 
 def _bound(vhost: Vhost, exchange: Exchange) -> Iterator[Any]:
     """Yield everything that is bound to an exchange, or to exchanges that it forwards to, whatever the keys."""
-    reached = {exchange: None}
-    pending = [exchange]
-    for current in pending:  # grows during the loop
+    for current in vhost.router.reachable(exchange):
         yield from (destination for destination in current.bundles if destination not in current.onward)
-        alternate = vhost.exchanges.get(current.alternate) if current.alternate else None
-        for onward in current.onward if alternate is None else (*current.onward, alternate):
-            if onward not in reached:
-                reached[onward] = None
-                pending.append(onward)
 
 
 def _kept(vhost: str, queue: Queue, sources: list[list[str]]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.manage.acting import acting
 from broker.manage.answers import Response, created, json_answer, no_content
-from broker.manage.api.bindings import DEFAULT_EXCHANGE, arriving, exchange_named, leaving
+from broker.manage.api.bindings import DEFAULT_EXCHANGE, exchange_named
 from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
 from broker.manage.counts import EXCHANGE_STATS, with_rates
 from broker.manage.listing import Listing, listed, row_answer
@@ -34,12 +34,6 @@ PROPERTIES: Final = {"type" if name == "message_type" else name: name for _flag,
 _log = get_logger()
 
 Listed = tuple["Vhost", "Exchange"]
-
-
-def exchange_of(call: Call) -> Listed:
-    """Return the vhost and the exchange that the path names. Raises: HttpRefused 404, 401."""
-    vhost = call.vhost()
-    return vhost, exchange_named(vhost, call.words["exchange"])
 
 
 async def list_exchanges(call: Call) -> Response:
@@ -63,22 +57,13 @@ async def list_exchanges(call: Call) -> Response:
 
 async def show_exchange(call: Call) -> Response:
     """Answer with one exchange."""
-    broker, (vhost, exchange) = call.broker, exchange_of(call)
+    broker, vhost = call.broker, call.vhost()
+    exchange = exchange_named(vhost, call.words["exchange"])
     row = whole(broker, (vhost, exchange)) | {"incoming": [], "outgoing": []}
     key = _key(vhost, exchange)
     sampled = Sampled(key, EXCHANGE_STATS, len(EXCHANGE_STATS), partial(_numbers_of, broker, exchange))
     sampled.add_to(row["message_stats"], "msg_rates", EXCHANGE_STATS, call.query, broker.samples)
     return row_answer(call, row)
-
-
-async def list_leaving(call: Call) -> Response:
-    """Answer with the bindings from an exchange."""
-    return await leaving(call, *exchange_of(call))
-
-
-async def list_arriving(call: Call) -> Response:
-    """Answer with the bindings to an exchange."""
-    return await arriving(call, *exchange_of(call))
 
 
 def _brief(listed: Listed) -> Row:
@@ -184,8 +169,6 @@ ROUTES: Final = (
     ApiRoute("GET", "/api/exchanges", Needs.MANAGEMENT, list_exchanges),
     ApiRoute("GET", "/api/exchanges/{vhost}", Needs.MANAGEMENT, list_exchanges),
     ApiRoute("GET", EXCHANGE, Needs.MANAGEMENT, show_exchange),
-    ApiRoute("GET", f"{EXCHANGE}/bindings/source", Needs.MANAGEMENT, list_leaving),
-    ApiRoute("GET", f"{EXCHANGE}/bindings/destination", Needs.MANAGEMENT, list_arriving),
     ApiRoute("PUT", EXCHANGE, Needs.MANAGEMENT, declare),
     ApiRoute("DELETE", EXCHANGE, Needs.MANAGEMENT, delete),
     ApiRoute("POST", f"{EXCHANGE}/publish", Needs.MANAGEMENT, publish),

@@ -14,6 +14,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from broker import __version__
+from broker.administration.slices import pause
 from broker.manage.answers import JSON, PieceResponse, Response, encoded
 from broker.manage.api.queues import queue_of, sampled_queue
 from broker.manage.call import ApiRoute, Call, Needs, visible_sessions, visible_vhosts
@@ -28,7 +29,6 @@ from broker.manage.counts import (
     message_numbers,
     queue_numbers,
 )
-from broker.manage.gradual import pause
 from broker.manage.history import History
 from broker.manage.refusal import bad_request, not_authorised
 from broker.net.alarm_watch import watermarks

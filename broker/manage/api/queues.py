@@ -6,7 +6,6 @@ Lists of 10,000 are asked for, so each microsecond of a row counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from broker.administration.deciding import count_all
@@ -20,7 +19,6 @@ from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.manage.acting import acting
 from broker.manage.answers import Response, created, json_answer, no_content
-from broker.manage.api.bindings import arriving
 from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
 from broker.manage.counts import (
     LENGTHS,
@@ -121,9 +119,8 @@ class QueueRows:
             row["message_bytes_dlx"] = row["messages_dlx"] = 0
             row["open_files"] = {self._node: 0}
             row["single_active_consumer_ctag"] = active_tag(queue)
-        changed_s = samples.rates.changed_s(key) if rates is None else None
-        if changed_s is not None:
-            row["idle_since"] = datetime.fromtimestamp(changed_s, UTC).isoformat(timespec="milliseconds")
+        if rates is None:
+            row |= samples.rates.idle_since(key)
         owner = queue.exclusive_owner
         if isinstance(owner, SessionOfConnection):
             peer = owner.peer
@@ -269,12 +266,6 @@ async def show_queue(call: Call) -> Response:
     return json_answer(row if columns is None else columns.of(row))
 
 
-async def list_bindings(call: Call) -> Response:
-    """Answer with the bindings to one queue."""
-    vhost, queue = queue_of(call)
-    return await arriving(call, vhost, queue)
-
-
 async def declare(call: Call) -> Response:
     """Declare a queue: 201 for a new one, 204 for one that exists with these arguments."""
     vhost, name, fields = call.vhost(), call.words["queue"], await call.fields()
@@ -317,7 +308,6 @@ ROUTES: Final = (
     ApiRoute("GET", "/api/queues/detailed", Needs.MANAGEMENT, list_queues),
     ApiRoute("GET", "/api/queues/{vhost}", Needs.MANAGEMENT, list_queues),
     ApiRoute("GET", QUEUE, Needs.MANAGEMENT, show_queue),
-    ApiRoute("GET", f"{QUEUE}/bindings", Needs.MANAGEMENT, list_bindings),
     ApiRoute("PUT", QUEUE, Needs.MANAGEMENT, declare),
     ApiRoute("DELETE", QUEUE, Needs.MANAGEMENT, delete),
     ApiRoute("POST", f"{QUEUE}/actions", Needs.MANAGEMENT, act),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
+from broker.administration.slices import pause
 from broker.amqp.content_header import HeaderFields
 from broker.core.definitions.export import json_table
 from broker.core.names import is_short_text
@@ -14,7 +15,6 @@ from broker.manage.answers import Response, json_answer
 from broker.manage.api.bindings import exchange_named, properties_key
 from broker.manage.api.exchanges import header_of
 from broker.manage.call import ApiRoute, Call, Needs
-from broker.manage.gradual import pause
 from broker.manage.refusal import bad_request
 from broker.routing.exchange import Exchange
 

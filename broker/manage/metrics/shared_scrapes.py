@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary  # of locks
 
@@ -152,37 +151,29 @@ class SharedScrapes:
 
 
 def metric_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    answers = MetricAnswers(SharedScrapes())
-    return [
-        ApiRoute("GET", "/metrics", Needs.NOTHING, answers.aggregated),
-        ApiRoute("GET", "/metrics/per-object", Needs.NOTHING, answers.per_object),
-        ApiRoute("GET", "/metrics/detailed", Needs.NOTHING, answers.detailed, repeats=("family", "vhost")),
-    ]
+    """Return the routes; equal requests share one text."""
+    shared = SharedScrapes()
 
-
-@dataclass(frozen=True, slots=True)
-class MetricAnswers:
-    """Answers scrapes; equal requests share one text."""
-
-    shared: SharedScrapes
-
-    async def aggregated(self, call: Call) -> Response:
-        """Answer with the numbers of the whole broker."""
-        return self._answer(call, "aggregated", lambda: Scrape(call.broker).aggregated())
-
-    async def per_object(self, call: Call) -> Response:
-        """Answer with the numbers of each object."""
-        return self._answer(call, "per-object", lambda: Scrape(call.broker).per_object())
-
-    async def detailed(self, call: Call) -> Response:
-        """Answer with the families that are asked for, of the vhosts that are asked for."""
-        families = FAMILY_NAMES & set(call.every("family"))
-        asked = call.every("vhost")
-        vhosts = call.broker.administration.vhosts.keys() & set(asked) if asked else None
-        key = ("detailed", families, None if vhosts is None else frozenset(vhosts))
-        return self._answer(call, key, lambda: Scrape(call.broker).detailed(families, vhosts))
-
-    def _answer(self, call: Call, key: Hashable, make: Callable[[], AsyncGenerator[str, None]]) -> Response:
+    def answer(call: Call, key: Hashable, make: Make) -> Response:
         shared_s = call.broker.settings().metrics.shared_ms / 1000
-        return PieceResponse(self.shared.pieces(key, call.client, make, shared_s), media_type=CONTENT_TYPE)
+        return PieceResponse(shared.pieces(key, call.client, make, shared_s), media_type=CONTENT_TYPE)
+
+    async def aggregated(call: Call) -> Response:
+        """Answer with the numbers of the whole broker."""
+        return answer(call, "aggregated", lambda: Scrape(call.broker).aggregated())
+
+    async def per_object(call: Call) -> Response:
+        """Answer with the numbers of each object."""
+        return answer(call, "per-object", lambda: Scrape(call.broker).per_object())
+
+    async def detailed(call: Call) -> Response:
+        """Answer with the families that are asked for, of the vhosts that are asked for."""
+        families, asked = FAMILY_NAMES & set(call.every("family")), call.every("vhost")
+        vhosts = frozenset(call.broker.administration.vhosts.keys() & set(asked)) if asked else None
+        return answer(call, ("detailed", families, vhosts), lambda: Scrape(call.broker).detailed(families, vhosts))
+
+    return [
+        ApiRoute("GET", "/metrics", Needs.NOTHING, aggregated),
+        ApiRoute("GET", "/metrics/per-object", Needs.NOTHING, per_object),
+        ApiRoute("GET", "/metrics/detailed", Needs.NOTHING, detailed, repeats=("family", "vhost")),
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
-from broker.routing.engines.bitmap_places import PlaceTable, Suspects, stride_of
+from broker.routing.engines.bitmap_places import PlaceTable, SuspectSection, stride_of
 from broker.routing.engines.bitmap_side import OpenTables, Side, size_of
 from broker.routing.engines.bitmap_table import Section
 from broker.routing.pattern import AMQP, HASH, STAR, Pattern, TopicDialect
@@ -17,7 +17,7 @@ SPREAD_MOST: Final = 6
 a pattern with a `#` another column."""
 
 
-class ClosedTables(Section[T]):
+class ClosedTables(SuspectSection[T]):
     """One table for each word, only for keys of this number of words.
 
     Keys of another length have tables of their own, so no row has to say where a pattern ends: the article's `null` of
@@ -29,23 +29,13 @@ class ClosedTables(Section[T]):
         super().__init__(dialect)
         self.length = length
         self.side = Side(self.capacity)
-        self.suspects = Suspects(self.capacity)
 
     def collect(self, words: Sequence[str], found: list[T]) -> int:
         """Append the targets of the patterns that match, and return the strides of suspects.
 
         Cost: a row a word, and one more where `#` end; a bit a column each; and the targets.
         """
-        bits = self.side.reach(words)
-        if not bits.any():
-            return 0
-        perhaps = self.suspects.acquit(bits, words) if self.suspects else 0
-        targets = self.targets
-        for column in bits.search(1):
-            target = targets[column]
-            if target is not None:
-                found.append(target)
-        return perhaps
+        return self.find_targets(self.side.reach(words), words, found)
 
     def counts(self) -> Mapping[str, int]:
         """Return the number of rows and lists in all tables."""
@@ -102,9 +92,6 @@ class ConstituentBitmap(Generic[T]):
         self._open: OpenTables[T] | None = None
         self._places: dict[int, PlaceTable[T]] = {}
         self.size = 0
-
-    def __len__(self) -> int:
-        return self.size
 
     def counts(self) -> Mapping[str, int]:
         """Return the number of literal patterns, columns, rows of bits, lists of columns and tables of places."""
@@ -177,17 +164,17 @@ class ConstituentBitmap(Generic[T]):
         for length in _lengths(words):
             closed = self._closed[length]
             closed.remove(text, words)
-            if not len(closed):
+            if not closed.size:
                 del self._closed[length]
         if HASH in words:
             assert self._open is not None
             self._open.remove(text, words)
-            if not len(self._open):
+            if not self._open.size:
                 self._open = None
         if words.count(HASH) > 1:
             places = self._places[stride_of(words)]
             places.remove(text, words)
-            if not len(places):
+            if not places.size:
                 del self._places[places.stride]
         return target
 

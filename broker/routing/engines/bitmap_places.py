@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from bitarray import bitarray
 
-from broker.routing.engines.bitmap_table import COLUMNS_STEP, Section, Table, fit_row, narrow_few
+from broker.routing.engines.bitmap_table import COLUMNS_STEP, Section, Table, fit_row
 from broker.routing.pattern import HASH, TopicDialect
 
 T = TypeVar("T")
@@ -50,15 +50,7 @@ class PlaceTable(Section[T]):
         for word in words:
             stayed = reached & stays
             reached >>= COLUMNS_STEP  # bits are numbered from the left: one place on
-            row = table.dense.get(word)
-            if row is not None:
-                reached &= row
-            else:
-                few = table.few.get(word)
-                if few is None:
-                    reached &= table.default
-                else:
-                    narrow_few(reached, few, table.default)
+            table.narrow(reached, word)
             reached |= stayed
         reached &= self._ends
         if not reached.any():
@@ -170,3 +162,25 @@ class Suspects:
     def resize(self, columns: int) -> None:
         """Resize the row to this number of columns."""
         fit_row(self._row, columns)
+
+
+class SuspectSection(Section[T]):
+    """A section in which the patterns with several `#` have no targets: what is left of them may match."""
+
+    __slots__ = ("suspects",)
+
+    def __init__(self, dialect: TopicDialect) -> None:
+        super().__init__(dialect)
+        self.suspects = Suspects(self.capacity)
+
+    def find_targets(self, bits: bitarray, words: Sequence[str], found: list[T]) -> int:
+        """Append the targets of the columns that a key leaves, and return the strides of suspects."""
+        if not bits.any():
+            return 0
+        perhaps = self.suspects.acquit(bits, words) if self.suspects else 0
+        targets = self.targets
+        for column in bits.search(1):
+            target = targets[column]
+            if target is not None:
+                found.append(target)
+        return perhaps

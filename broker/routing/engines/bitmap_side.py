@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from bitarray import bitarray
 
-from broker.routing.engines.bitmap_places import Suspects
-from broker.routing.engines.bitmap_table import Section, Table, fit_row, narrow_few
+from broker.routing.engines.bitmap_places import SuspectSection
+from broker.routing.engines.bitmap_table import Table, fit_row
 from broker.routing.pattern import HASH, TopicDialect
 
 T = TypeVar("T")
@@ -43,17 +43,7 @@ class Side:
         bits = bitarray(self._columns) if end is None else end.copy()
         while place:
             place -= 1
-            word = words[place]
-            table = tables[place]
-            row = table.dense.get(word)
-            if row is not None:
-                bits &= row
-            else:
-                few = table.few.get(word)
-                if few is None:
-                    bits &= table.default
-                else:
-                    narrow_few(bits, few, table.default)
+            tables[place].narrow(bits, words[place])
             end = ends[place]
             if end is not None:
                 bits |= end
@@ -103,7 +93,7 @@ class Side:
         return {name: sum(count[name] for count in counts) for name in ("rows", "lists")}
 
 
-class OpenTables(Section[T]):
+class OpenTables(SuspectSection[T]):
     """Tables for the words before the first `#`, counted from the left, and after the last, counted from the right.
 
     `fits[n]` are the columns that a key of n words, or of more, is long enough for: without that, first and last words
@@ -112,7 +102,7 @@ class OpenTables(Section[T]):
     A pattern with several has no target here: being left over it may match.
     """
 
-    __slots__ = ("_sizes", "fits", "head", "suspects", "tail")
+    __slots__ = ("_sizes", "fits", "head", "tail")
 
     def __init__(self, dialect: TopicDialect) -> None:
         super().__init__(dialect)
@@ -120,7 +110,6 @@ class OpenTables(Section[T]):
         self.tail = Side(self.capacity)
         self.fits: list[bitarray] = [bitarray(self.capacity)]
         self._sizes: list[int] = [0]
-        self.suspects = Suspects(self.capacity)
 
     def collect(self, words: Sequence[str], found: list[T]) -> int:
         """Append the targets of the patterns with one `#` that match, and return the strides of suspects.
@@ -133,15 +122,7 @@ class OpenTables(Section[T]):
         fits = self.fits
         length = len(words)
         bits &= fits[length] if length < len(fits) else fits[-1]
-        if not bits.any():
-            return 0
-        perhaps = self.suspects.acquit(bits, words) if self.suspects else 0
-        targets = self.targets
-        for column in bits.search(1):
-            target = targets[column]
-            if target is not None:
-                found.append(target)
-        return perhaps
+        return self.find_targets(bits, words, found)
 
     def counts(self) -> Mapping[str, int]:
         """Return the number of rows and lists in all tables."""

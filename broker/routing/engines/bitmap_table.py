@@ -93,6 +93,27 @@ class Table:
         """Return the number of words with a row of bits, and of those with a list of columns."""
         return {"rows": len(self.dense), "lists": len(self.few)}
 
+    def narrow(self, bits: bitarray, word: str) -> None:
+        """Keep only the columns that accept a word. HOT."""
+        row = self.dense.get(word)
+        if row is None:
+            few = self.few.get(word)
+            if few is None:
+                row = self.default
+            elif len(few) > ONE_BY_ONE:
+                some = bits[few]
+                bits &= self.default
+                if some.any():
+                    bits[few] = some
+                return
+            else:
+                kept = [column for column in few if bits[column]]
+                bits &= self.default
+                for column in kept:
+                    bits[column] = 1
+                return
+        bits &= row
+
     def _take_any(self, column: int, bit: int) -> None:
         self.default[column] = bit
         for row in self.dense.values():
@@ -121,20 +142,6 @@ def fit_row(row: bitarray, columns: int) -> None:
         row.extend(bitarray(columns - len(row)))
 
 
-def narrow_few(bits: bitarray, few: list[int], default: bitarray) -> None:
-    """Keep only the bits of the default and of the given few columns that are not in it."""
-    if len(few) > ONE_BY_ONE:
-        some = bits[few]
-        bits &= default
-        if some.any():
-            bits[few] = some
-        return
-    kept = [column for column in few if bits[column]]
-    bits &= default
-    for column in kept:
-        bits[column] = 1
-
-
 class Section(Generic[T]):
     """Assign a column to each of its patterns, and tell the owners of the bits which of them to set. A removed pattern
     leaves a deleted position, which the next one takes. When more than half are deleted, a removal moves up to two of
@@ -153,7 +160,9 @@ class Section(Generic[T]):
         self.targets: list[T | None] = []
         self.capacity = COLUMNS_STEP
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
+        """The number of patterns."""
         return len(self._positions)
 
     def find(self, text: str) -> T | None:

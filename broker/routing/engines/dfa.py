@@ -33,67 +33,6 @@ class NfaPlace(WordPlace["NfaPlace[T]"], Generic[T]):
         return self.target is None and self.words is None and self.star is None and self.hash is None
 
 
-class Nfa(Generic[T]):
-    """Hold distinct canonical patterns, each a path of places from the start to its target. Cost: each method costs the
-    words of the pattern. Invariant: every place but the start leads to a target.
-    """
-
-    def __init__(self) -> None:
-        self.start: NfaPlace[T] = NfaPlace(stays=False)
-        self.places = 0
-        self.patterns = 0
-
-    def add(self, pattern: Pattern, target: T) -> T | None:
-        """Create the target of one pattern, or return the existing one."""
-        place = self.start
-        for word in pattern.words:
-            child = place.child(word)
-            if child is None:
-                child = NfaPlace(stays=word == HASH)
-                place.attach(word, child)
-                self.places += 1
-            place = child
-        known = place.target
-        if known is None:
-            place.end_pattern(target)
-            self.patterns += 1
-        return known
-
-    def find(self, pattern: Pattern) -> T | None:
-        """Return the target of one pattern, or None if it is not there."""
-        path = self._path(pattern)
-        return path[-1].target if path else None
-
-    def remove(self, pattern: Pattern) -> T:
-        """Remove the pattern and the places that only it needed, and return its target. Raises: KeyError if the pattern
-        is missing.
-        """
-        path = self._path(pattern)
-        target = path[-1].target if path else None
-        if target is None:
-            raise KeyError(pattern.text)
-        place = path.pop()
-        place.end_pattern(None)
-        self.patterns -= 1
-        while path and place.is_empty():
-            place = path.pop()
-            place.detach(pattern.words[len(path)])
-            self.places -= 1
-        return target
-
-    def _path(self, pattern: Pattern) -> list[NfaPlace[T]]:
-        """Return the places from the start to the end of a pattern; none if they are not all there."""
-        place = self.start
-        path = [place]
-        for word in pattern.words:
-            child = place.child(word)
-            if child is None:
-                return []
-            path.append(child)
-            place = child
-        return path
-
-
 @dataclass(frozen=True, slots=True)
 class DfaLimits:
     """Bounds of what matching may build: states, transitions, and places of the patterns held by all states.
@@ -156,7 +95,8 @@ class LazyDfa(Generic[T]):
     Cost: a match builds at most one state a word, at the cost of that word in the patterns' automaton; a drop costs
         nothing at once: later calls free a few dropped states each, new states two, and the removal of the last pattern
         all.
-    Invariant: `visited` counts the states passed and the places from which they were built, `drops` the drops.
+    Invariant: `visited` counts the states passed and the places from which they were built, `drops` the drops. Every
+        place but the first leads to a target.
     Source: "Very fast and scalable topic routing", parts 1 and 2 (RabbitMQ, 2010 and 2011), whose states are never
         dropped while messages arrive; "Regular Expression Matching Can Be Simple And Fast" (Cox, 2007).
     """
@@ -166,20 +106,19 @@ class LazyDfa(Generic[T]):
         self.drops = 0
         self._words = dialect.words
         self._limits = limits or DfaLimits()
-        self._nfa: Nfa[T] = Nfa()
+        self._begin: NfaPlace[T] = NfaPlace(stays=False)
+        self._places = 0
+        self.size = 0
         self._states: dict[frozenset[NfaPlace[T]], State[T]] = {}
         self._dropped: list[dict[frozenset[NfaPlace[T]], State[T]]] = []
         self._start: State[T] | None = None
         self._transitions = 0
         self._held_places = 0
 
-    def __len__(self) -> int:
-        return self._nfa.patterns
-
     def counts(self) -> Mapping[str, int]:
         """Return the numbers of places besides the start, of states, of transitions, and of states not yet freed."""
         return {
-            "places": self._nfa.places,
+            "places": self._places,
             "states": len(self._states),
             "transitions": self._transitions,
             "dropped": sum([len(states) for states in self._dropped]),
@@ -187,28 +126,61 @@ class LazyDfa(Generic[T]):
 
     def add(self, pattern: Pattern, target: T) -> T | None:
         """Create the target of one pattern, or return the existing one. Cost: its words, and a drop."""
-        known = self._nfa.add(pattern, target)
+        place = self._begin
+        for word in pattern.words:
+            child = place.child(word)
+            if child is None:
+                child = NfaPlace(stays=word == HASH)
+                place.attach(word, child)
+                self._places += 1
+            place = child
+        known = place.target
         if known is None:
+            place.end_pattern(target)
+            self.size += 1
             self._drop()
             self._take_apart(TAKEN_APART)
         return known
 
     def find(self, pattern: Pattern) -> T | None:
         """Return the target of one pattern, or None if it is not there. Cost: the words of the pattern."""
-        return self._nfa.find(pattern)
+        path = self._path(pattern)
+        return path[-1].target if path else None
 
     def remove(self, pattern: Pattern) -> T:
-        """Remove the pattern and return its target. Cost: the words of the pattern, and a drop. Raises: KeyError if the
-        pattern is missing.
+        """Remove the pattern and the places that only it needed, and return its target. Cost: the words of the pattern,
+        and a drop. Raises: KeyError if the pattern is missing.
         """
-        target = self._nfa.remove(pattern)
+        path = self._path(pattern)
+        target = path[-1].target if path else None
+        if target is None:
+            raise KeyError(pattern.text)
+        place = path.pop()
+        place.end_pattern(None)
+        self.size -= 1
+        while path and place.is_empty():
+            place = path.pop()
+            place.detach(pattern.words[len(path)])
+            self._places -= 1
         self._drop()
-        self._take_apart(TAKEN_APART if self._nfa.patterns else -1)
+        self._take_apart(TAKEN_APART if self.size else -1)
         return target
+
+    def _path(self, pattern: Pattern) -> list[NfaPlace[T]]:
+        """Return the places from the start to the end of a pattern; none if they are not all there."""
+        place = self._begin
+        path = [place]
+        for word in pattern.words:
+            child = place.child(word)
+            if child is None:
+                return []
+            path.append(child)
+            place = child
+        return path
 
     def match(self, key: str) -> list[T]:
         """Return the targets of the patterns that match, each once. Cost: see the class."""
-        if not self._nfa.patterns:
+        if not self.size:
             return []
         if self._dropped:
             self._take_apart(TAKEN_APART)
@@ -216,7 +188,7 @@ class LazyDfa(Generic[T]):
         drops = self.drops
         state = self._start
         if state is None:
-            state = self._start = self._state([self._nfa.start])
+            state = self._start = self._state([self._begin])
         for word in words:
             following = state.next.get(word)
             if following is None:

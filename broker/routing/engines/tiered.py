@@ -34,20 +34,17 @@ class Middles(Generic[T]):
 
     def __init__(self) -> None:
         self._patterns: dict[str, dict[str, list[tuple[tuple[str, ...], T]]]] = {}
-        self._count = 0
+        self.size = 0
         self.crowded = 0
-
-    def __len__(self) -> int:
-        return self._count
 
     def add(self, pattern: Pattern, target: T) -> None:
         """Keep a pattern if there is room."""
         middle, other = _two_words(pattern)
         beside = self._patterns.get(middle, {})
-        if self._count >= PATTERNS_MOST or sum(map(len, beside.values())) >= PATTERNS_OF_WORD_MOST:
+        if self.size >= PATTERNS_MOST or sum(map(len, beside.values())) >= PATTERNS_OF_WORD_MOST:
             self.crowded += 1
             return
-        self._count += 1
+        self.size += 1
         self._patterns[middle] = beside
         beside[other] = [*beside.get(other, ()), (pattern.words, target)]
 
@@ -60,14 +57,14 @@ class Middles(Generic[T]):
         if len(left) == len(listed):
             self.crowded -= 1
             return
-        self._count -= 1
+        self.size -= 1
         if left:
             beside[other] = left
         else:
             del beside[other]
         if not beside:
             del self._patterns[middle]
-        if not self._count:
+        if not self.size:
             self._patterns = {}  # an emptied dict keeps its size
 
     def collect(self, words: list[str], found: list[T]) -> int:
@@ -136,7 +133,9 @@ class Tiers(Generic[T]):
         """Return the rows and nodes looked at."""
         return self.bitmap.visited + self.trie.visited
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
+        """The number of patterns."""
         return self.bitmap.size + self.trie.size
 
     def counts(self) -> Mapping[str, int]:
@@ -191,8 +190,10 @@ class Tiered(Generic[T]):
         several = self._several
         return self._visited_before + self._plain.visited + (0 if several is None else several.visited)
 
-    def __len__(self) -> int:
-        return len(self._plain) + (0 if self._several is None else len(self._several))
+    @property
+    def size(self) -> int:
+        """The number of patterns."""
+        return self._plain.size + (0 if self._several is None else self._several.size)
 
     def counts(self) -> Mapping[str, int]:
         """Return the sizes within all tiers, and how many patterns keys are compared with."""
@@ -200,7 +201,7 @@ class Tiered(Generic[T]):
         if self._several is not None:
             for name, count in self._several.counts().items():
                 counts[name] += count
-        return {**counts, "compared": len(self._middles)}
+        return {**counts, "compared": self._middles.size}
 
     def add(self, pattern: Pattern, target: T) -> T | None:
         """Store the target of one pattern, or return the one that it has already. Cost: see Tiers."""
@@ -228,7 +229,7 @@ class Tiered(Generic[T]):
             raise KeyError(pattern.text)
         target = several.remove(pattern)
         self._middles.remove(pattern)
-        if not len(several):
+        if not several.size:
             self._visited_before += several.visited
             self._several = None
         return target

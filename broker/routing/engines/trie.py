@@ -30,9 +30,6 @@ class Trie(Generic[T]):
         self._root: Node[T] = Node()
         self.size = 0
 
-    def __len__(self) -> int:
-        return self.size
-
     def counts(self) -> Mapping[str, int]:
         """Return the number of nodes without the root. Cost: all of them."""
         pending = self._root.children()

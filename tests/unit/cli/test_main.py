@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -159,8 +160,8 @@ def caused(error: Exception, number: int, kind: type[OSError] = OSError) -> Exce
         (caused(FolderUnwritable(Path("data"), "said"), errno.EEXIST), 2, "the data folder cannot be written: said"),
         (caused(FolderUnwritable(Path("data"), "said"), errno.ENOSPC), 1, "the data folder cannot be written: said"),
         (caused(FolderUnwritable(Path("data"), "said"), errno.EDQUOT), 1, "the data folder cannot be written: said"),
-        (OSError(errno.EMFILE, "Too many open files"), 1, "Too many open files"),
-        (PermissionError(errno.EACCES, "Permission denied"), 2, "Permission denied"),
+        (OSError(errno.EMFILE, "Too many open files"), 1, "the broker failed: Too many open files"),
+        (PermissionError(errno.EACCES, "Permission denied", "key.pem"), 2, "failed: key.pem: Permission denied"),
         (CannotListen("::1", 80, "Permission denied"), 2, "cannot listen on [::1]:80: Permission denied"),
         (caused(CannotListen("::1", 80, "said"), errno.EACCES), 2, "cannot listen on [::1]:80: said"),
         (caused(CannotListen("::1", 80, "said"), errno.EADDRNOTAVAIL), 1, "cannot listen on [::1]:80: said"),
@@ -177,6 +178,7 @@ def test_what_keeps_the_broker_from_running_is_one_line(
     failure: Exception, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A full disk, a port or a folder in use may pass: 1. What has to be changed: 2. Each is one line."""
+    monkeypatch.setattr("broker.cli.serve.log", Mock())
     stand_in(monkeypatch, failure)
     assert code_of("serve") == code
     err = capsys.readouterr().err

@@ -56,12 +56,12 @@ def test_a_tag_names_one_delivery_or_all_up_to_it(run: int) -> None:
     assert tags(made.take(5, multiple=True)) == [1, 2, 4, 5]
     assert tags(made.take(9, multiple=False)) == [9]
     assert tags(made.take(7, multiple=True)) == [6, 7]
-    assert (len(made), made.oldest) == (2, 8)
+    assert (made.count, made.oldest) == (2, 8)
     assert tags(made.take(0, multiple=True)) == [8, 10]
     assert made.add(STREAM, SLOT, 11) == 11
     assert tags(made.take_all()) == [11]
     assert made.take(0, multiple=True) == []
-    assert (len(made), made.oldest) == (0, None)
+    assert (made.count, made.oldest) == (0, None)
 
 
 @pytest.mark.parametrize("multiple", [False, True])
@@ -76,7 +76,7 @@ def test_a_tag_that_does_not_wait_is_an_error(tag: int, multiple: bool) -> None:
     with pytest.raises(ChannelError, match=f"unknown delivery tag {tag}$") as refused:
         made.take(tag, multiple=multiple)
     assert refused.value.reply_code == 406
-    assert len(made) == 9
+    assert made.count == 9
 
 
 def test_what_is_handed_out_in_one_piece_is_taken_in_one() -> None:
@@ -159,7 +159,7 @@ def test_a_tag_is_taken_once(order: str, run: int) -> None:
         for gone in taken:
             with pytest.raises(ChannelError):
                 made.take(gone, multiple=False)
-    assert len(made) == 0
+    assert made.count == 0
 
 
 @pytest.mark.interpreted("the list of runs counts what is read of it")
@@ -172,7 +172,7 @@ def test_acks_cost_a_search_each_in_whatever_order_they_come(order: str, run: in
     made.runs = counted = CountedList(made.runs)
     for tag in ORDERS[order](runs * run):
         assert tags(made.take(tag, multiple=False)) == [tag]
-    assert (len(made), len(counted)) == (0, 0)
+    assert (made.count, len(counted)) == (0, 0)
     assert counted.steps <= runs * run * (log2(runs) + 8)
     if order == "oldest first":
         assert counted.steps <= 8 * runs * run

@@ -190,7 +190,7 @@ def test_what_was_taken_and_not_delivered_is_put_back() -> None:
     with capture_logs():
         office.workers.turn()
     office.find()
-    held = sum(len(office.client.basic(channel).unacked) for channel in (1, 2))
+    held = sum(office.client.basic(channel).unacked.count for channel in (1, 2))
     assert (queue.ready, queue.unacked) == (20 - held, held)
     assert 3 <= held < 20
     office.workers.turn()
@@ -232,7 +232,7 @@ def test_one_message_for_each_consumer_costs_one_call_each(monkeypatch: pytest.M
         office.workers.turn()
         assert office.delivered[2 * turn :] == [f"q-{2 * turn}", f"q-{2 * turn + 1}"]
         assert calls == ["next", "lease", *["deliver_one", "touch"] * 2, "served"]
-        assert [len(office.client.basic(channel).unacked) for channel in (1, 2)] == [turn + 1, turn + 1]
+        assert [office.client.basic(channel).unacked.count for channel in (1, 2)] == [turn + 1, turn + 1]
         calls.clear()
 
 
@@ -245,7 +245,7 @@ def test_one_message_for_each_consumer_goes_past_one_without_room() -> None:
         queue.add_consumer(office.client.consumer(queue, f"c{place}", channel))
     office.publish(queue, 3)
     office.workers.turn()
-    assert [len(office.client.basic(channel).unacked) for channel in (1, 2)] == [1, 2]
+    assert [office.client.basic(channel).unacked.count for channel in (1, 2)] == [1, 2]
 
 
 def test_returned_messages_for_several_consumers_are_redelivered() -> None:
@@ -283,7 +283,7 @@ def test_a_lone_message_is_delivered_as_any_other(prepare: str) -> None:
         queue.timed = True
     office.workers.turn()
     unacked = office.client.basic().unacked
-    assert (queue.ready, queue.unacked, len(unacked)) == {"prefetch": (1, 1, 1), "paused": (1, 0, 0)}.get(
+    assert (queue.ready, queue.unacked, unacked.count) == {"prefetch": (1, 1, 1), "paused": (1, 0, 0)}.get(
         prepare, (0, 1, 1)
     )
     if prepare != "paused":

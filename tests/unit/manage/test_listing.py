@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from broker.manage.gradual import OBJECTS_AT_ONCE
+from broker.administration.slices import OBJECTS_AT_ONCE
 from broker.manage.listing import ROWS_AT_ONCE, Columns, Listing, NameFilter, PageQuery, listed, sort_key
 from broker.manage.refusal import HttpRefused
 

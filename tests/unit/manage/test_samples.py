@@ -85,14 +85,14 @@ def test_readings_are_forgotten(clock: Moment, monkeypatch: pytest.MonkeyPatch) 
 def test_when_an_object_changed_last_is_known_since_somebody_looks(clock: Moment) -> None:
     """The moment of the last change is that of the reading that found it."""
     rates = asked_rates(clock)
-    assert rates.changed_s("q") is None
+    assert rates.idle_since("q") == {}
     rates.of("q", (1,), 1)
-    assert rates.changed_s("q") == 1e9 + 1000
+    assert rates.idle_since("q") == {"idle_since": "2001-09-09T02:03:20.000+00:00"}
     clock.now_s += 10
     rates.of("q", (2,), 1)
     clock.now_s += 10
     rates.of("q", (2,), 1)
-    assert rates.changed_s("q") == 1e9 + 1010
+    assert rates.idle_since("q") == {"idle_since": "2001-09-09T02:03:30.000+00:00"}
 
 
 def test_a_history_keeps_an_hour() -> None:

@@ -7,18 +7,28 @@ from typing import Any
 import pytest
 
 from broker.mqtt.errors import PacketError
-from broker.mqtt.properties import PROPERTIES, encode_properties, read_properties
+from broker.mqtt.properties import (
+    BINARY,
+    FLAG,
+    FOUR,
+    PAIR,
+    PROPERTIES,
+    TEXT,
+    TWO,
+    VARINT,
+    encode_properties,
+    read_properties,
+)
 from broker.mqtt.wire import Reader, varint
 
 VALUES: dict[int, Any] = {
-    0: 5,
-    1: 1,
-    2: 300,
-    3: 70_000,
-    4: 268_435_455,
-    5: "text",
-    6: b"\xff\0",
-    7: [("a", "b"), ("a", "")],
+    FLAG: 1,
+    TWO: 300,
+    FOUR: 70_000,
+    VARINT: 268_435_455,
+    TEXT: "text",
+    BINARY: b"\xff\0",
+    PAIR: [("a", "b"), ("a", "")],
 }
 
 
@@ -40,7 +50,7 @@ def test_each_property_in_each_packet(identifier: int) -> None:
             with pytest.raises(PacketError) as caught:
                 read(octets[:-1], packet)
             assert caught.value.reason_code == 0x81
-            if known.kind != 7:
+            if known.kind != PAIR:
                 with pytest.raises(PacketError, match="twice"):
                     read(octets * 2, packet)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.cluster.defect import Defect
+from tests.cluster.defect import Defect, defects
 
 _OVERLAY: Final = "broker/overlay"
 _TESTS: Final = "tests/unit/overlay"
@@ -61,23 +61,28 @@ INTEREST_DEFECTS: Final = (
         "            self._patterns = {conjunction: came} | self._patterns if came else {conjunction: came}",
         [_TREES],
     ),
-    Defect(
-        "a counter in place of the set of holders",
+    *defects(
         f"{_OVERLAY}/aggregation.py",
-        """        if brokers is None or broker not in brokers:
+        [f"{_TESTS}/test_space_table.py"],
+        (
+            "a counter in place of the set of holders",
+            """        if brokers is None or broker not in brokers:
             return None
         if len(brokers) > 1:""",
-        """        if brokers is None:
+            """        if brokers is None:
             return None
         if len(brokers) > 1:""",
-        [f"{_TESTS}/test_space_table.py"],
-    ),
-    Defect(
-        "a neighbour is told of its own interest",
-        f"{_OVERLAY}/aggregation.py",
-        "return [told for told in self._announced if told != node]",
-        "return list(self._announced)",
-        [f"{_TESTS}/test_space_table.py"],
+        ),
+        (
+            "a neighbour is told of its own interest",
+            "return [told for told in self._announced if told != node]",
+            "return list(self._announced)",
+        ),
+        (
+            "the time of the freshest replica with the patterns of one",
+            "            held[text] = self._group(brokers | {broker})",
+            "            held[text] = self._group(frozenset({broker}))",
+        ),
     ),
     Defect(
         "virtual time goes back in a crash",
@@ -101,13 +106,6 @@ INTEREST_DEFECTS: Final = (
         """            elif self.times.get(leaf) != min(times):
                 self.times[leaf] = min(times)""",
         [f"{_TESTS}/test_interest.py", _TREES],
-    ),
-    Defect(
-        "the time of the freshest replica with the patterns of one",
-        f"{_OVERLAY}/aggregation.py",
-        "            held[text] = self._group(brokers | {broker})",
-        "            held[text] = self._group(frozenset({broker}))",
-        [f"{_TESTS}/test_space_table.py"],
     ),
     Defect(
         "any replica says which leaves are interested",

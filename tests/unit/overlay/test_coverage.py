@@ -38,6 +38,6 @@ def test_later_ranges_can_be_forgotten() -> None:
     """They are a hole again."""
     coverage = Coverage(5)
     coverage.add(8, 9)
-    assert len(coverage) == 1
+    assert coverage.ranges == 1
     coverage.forget_later()
     assert coverage.hole(9) == (6, 9)

@@ -16,12 +16,7 @@ SPACES = (SPACE, OTHER)
 WHAT = ["bind", "deliver"] * 3 + ["connect"] * 2 + "unbind deliver settle again lose late cut crash time".split()
 Step = tuple[str, int, int, int]
 STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(WHAT),
-        st.integers(0, 50),
-        st.integers(0, 50),
-        st.integers(0, 3),
-    ),
+    st.tuples(st.sampled_from(WHAT), st.integers(0, 50), st.integers(0, 50), st.integers(0, 3)),
     min_size=10,
     max_size=60,
 )
@@ -30,12 +25,7 @@ STEPS = st.lists(
 class Life:
     """A network, what the clients of its leaves want, and since when."""
 
-    def __init__(
-        self,
-        parents: list[int],
-        sizes: list[int],
-        aggregations: list[Aggregation],
-    ) -> None:
+    def __init__(self, parents: list[int], sizes: list[int], aggregations: list[Aggregation]) -> None:
         inner = [f"n{place}" for place in range(len(parents) + 1)]
         edges = [(f"n{place + 1}", inner[parent % (place + 1)]) for place, parent in enumerate(parents)]
         brokers = {node: tuple(f"{node}b{place}" for place in range(sizes[at])) for at, node in enumerate(inner)}

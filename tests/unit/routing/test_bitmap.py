@@ -245,7 +245,7 @@ def test_answers_are_the_references_while_tables_grow_and_shrink() -> None:
             if len(held) % 97 == 0:
                 key = ".".join(source.choices(words, k=source.randrange(7)))
                 assert sorted(engine.match(key)) == right(held, key)
-        assert len(engine) == target
+        assert engine.size == target
         assert all(engine.find(parse_pattern(text)) == text for text in held)
         counts = dict(engine.counts())
         peaks.append(counts)
@@ -327,10 +327,10 @@ def test_nothing_is_left_after_the_removals(patterns: list[str]) -> None:
     for order in (patterns, patterns[::-1]):
         engine = fill(patterns, literals_apart=False)
         for pattern in order:
-            assert len(engine) > 0
+            assert engine.size > 0
             engine.remove(parse_pattern(pattern))
         assert not any(engine.counts().values())
-        assert len(engine) == 0
+        assert engine.size == 0
 
 
 @pytest.mark.parametrize("stranger", ["a", "a.b", "a.b.c.d", "b.b.*", "a.b.#", "#", "#.a.#", "#.b.#", "", "*.*.*"])

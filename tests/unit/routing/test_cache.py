@@ -51,7 +51,7 @@ def test_publish_cache_replaces_a_dead_entry() -> None:
     assert cache.entries[b"p"] is new
     assert cache.used_bytes == used_bytes - 99 * 16
     assert not cache.offer(b"p", Entry(Route(())))
-    assert (len(cache), cache.used_bytes) == (0, 0)
+    assert (len(cache.entries), cache.used_bytes) == (0, 0)
 
 
 def test_what_an_exchanges_name_comes_to_is_forgotten_with_the_entries() -> None:
@@ -79,13 +79,13 @@ def test_publish_cache_is_bounded(payload_bytes: int) -> None:
         payload = str(number).encode().ljust(payload_bytes)
         cache.offer(payload, Entry(route))
         assert cache.offer(payload, Entry(route))
-        assert len(cache) <= 32
+        assert len(cache.entries) <= 32
         assert cache.used_bytes <= limits.cache_bytes
         assert payload in cache.entries
     assert isinstance(route.made, dict)
     assert list(route.made) == list(cache.entries.values())
     cache.drop_all()
-    assert (len(cache), cache.used_bytes, route.made) == (0, 0, {})
+    assert (len(cache.entries), cache.used_bytes, route.made) == (0, 0, {})
 
 
 def test_composites_live_as_their_parts() -> None:
@@ -105,7 +105,7 @@ def test_composites_live_as_their_parts() -> None:
     assert cache.entries == {("x", "k"): again}
     new.end()
     assert not cache.offer(("x", "k"), ("r",), [new]).live
-    assert (len(cache), cache.used_bytes) == (0, 0)
+    assert (len(cache.entries), cache.used_bytes) == (0, 0)
 
 
 def test_evicted_composites_are_forgotten_by_their_parts() -> None:
@@ -115,7 +115,7 @@ def test_evicted_composites_are_forgotten_by_their_parts() -> None:
     for number in range(200):
         for _ in range(2):
             cache.offer(("x", str(number)), ("q",), [part])
-    assert len(cache) <= 16
+    assert len(cache.entries) <= 16
     assert isinstance(part.made, dict)
     assert list(part.made) == list(cache.entries.values())
     part.end()

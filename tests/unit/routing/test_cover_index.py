@@ -33,7 +33,6 @@ def test_answers_are_those_of_comparing_all(size: int) -> None:
         for pattern in removed:
             if pattern not in held:
                 index.remove(pattern)
-        assert len(index) == size
         for asked in patterns:
             covering = index.covering(asked)
             if covering is None:
@@ -70,10 +69,8 @@ def test_removals_give_everything_back() -> None:
             index.add(pattern)
         random.Random(seed).shuffle(patterns)
         for left in range(len(patterns), 0, -1):
-            assert len(index) == left
             index.remove(patterns[left - 1])
         assert not any(index.counts().values())
-        assert len(index) == 0
         assert index.covering(parse_pattern("a")) is None
 
 

@@ -162,7 +162,7 @@ def test_nothing_is_left_after_the_removals() -> None:
     for pattern in patterns:
         dfa.match("a.b.a.b")
         assert dfa.remove(parse_pattern(pattern)) == pattern
-    assert len(dfa) == 0
+    assert dfa.size == 0
     assert dfa.match("a.b") == []
     assert not any(dfa.counts().values())
 

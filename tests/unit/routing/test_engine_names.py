@@ -5,33 +5,26 @@ from typing import get_args
 import pytest
 
 from broker.routing.exchange_types import ExchangeArgumentError, make_exchange
-from broker.routing.index import AUTO, CHOICES, DEFAULT, ENGINES, make_engine
+from broker.routing.index import AUTO, CHOICES, DEFAULT, ENGINES
 from broker.routing.pattern import AMQP, MQTT, TopicDialect
 from broker.settings import Routing
 
 
 def test_every_engine_is_made_by_its_name() -> None:
-    """A new engine is empty and of the class of its name."""
-    for name, kind in ENGINES.items():
-        engine = make_engine(name)
-        assert type(engine) is kind
-        assert len(engine) == 0
+    """The engine of an exchange is of the class of its name."""
+    for name in CHOICES:
+        exchange = make_exchange("x", "topic", topic_index=name)
+        kind = ENGINES[DEFAULT if name == AUTO else name]
+        assert type(exchange._index._engine) is kind  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("dialect", [AMQP, MQTT])
 def test_auto_is_the_default_of_the_dialect(dialect: TopicDialect) -> None:
     """auto selects the default engine, which uses the dialect."""
-    engine = make_engine(AUTO, dialect)
-    assert type(engine) is ENGINES[DEFAULT]
-    pattern = dialect.parse("a/+" if dialect is MQTT else "a.*")
-    engine.add(pattern, "target")
-    assert engine.match("a/b" if dialect is MQTT else "a.b") == ["target"]
-
-
-def test_an_unknown_name_tells_the_known_ones() -> None:
-    """An unknown name is a ValueError that lists the known names."""
-    with pytest.raises(ValueError, match="'linear' is not a topic engine; known are auto, bitmap, "):
-        make_engine("linear")
+    exchange = make_exchange("x", "topic", arguments={"x-topic-dialect": dialect.name}, topic_index=AUTO)
+    assert exchange.index_name == DEFAULT
+    exchange.bind("q", "a/+" if dialect is MQTT else "a.*", {})
+    assert exchange.route("a/b" if dialect is MQTT else "a.b").destinations == ("q",)
 
 
 def test_the_setting_offers_what_an_exchange_may_ask_for() -> None:

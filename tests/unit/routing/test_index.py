@@ -59,12 +59,12 @@ def test_many_destinations_of_one_key(key: str) -> None:
     pattern = index.parse(key)
     for destination in range(20_000):
         assert index.add(pattern, destination)
-    assert len(index) == 1
+    assert index.size == 1
     assert trie.visited <= 6  # the pattern was added for the first destination, and once more for all
     assert index.match("news.x.today" if "*" in key else "news.today") == tuple(range(20_000))
     for destination in reversed(range(20_000)):
         assert index.remove(pattern, destination)
-    assert len(index) == 0
+    assert index.size == 0
     assert not any(index.counts().values())
 
 
@@ -74,7 +74,7 @@ def test_counts_tell_literal_keys_from_patterns() -> None:
     index.add(index.parse("a.*"), "another")
     assert index.counts()["literals"] == 9
     assert index.counts()["wildcards"] == 12
-    assert len(index) == 21
+    assert index.size == 21
 
 
 class Large:
@@ -117,8 +117,8 @@ def test_lifecycle_leaves_nothing() -> None:
     for destination in sorted(SUITE_BINDINGS, key=lambda number: number * 17 % 27):
         index.remove(index.parse(SUITE_BINDINGS[destination]), destination)
     assert not any(trie.counts().values())
-    assert len(trie) == 0
-    assert len(index) == 0
+    assert trie.size == 0
+    assert index.size == 0
 
 
 def test_removal_is_not_a_scan() -> None:

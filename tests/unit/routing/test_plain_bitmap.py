@@ -79,7 +79,7 @@ def test_no_row_is_kept_without_patterns() -> None:
         engine.remove(parse_pattern(pattern))
     assert engine.match("a") == []
     assert not any(engine.counts().values())
-    assert len(engine) == 0
+    assert engine.size == 0
 
 
 def test_answers_are_the_references() -> None:

@@ -38,7 +38,7 @@ def test_first_sight_is_not_admitted() -> None:
     cache = RouteCache()
     first = cache.offer("k", ("q",))
     assert not first.live
-    assert len(cache) == 0
+    assert len(cache.entries) == 0
     second = cache.offer("k", ("q",))
     assert second.live
     assert cache.entries["k"] is second
@@ -58,7 +58,7 @@ def test_drop_clears_live_and_space() -> None:
     assert cache.used_bytes == used_bytes * 2 // 3
     cache.drop_all()
     assert not any(route.live for route in held.values())
-    assert (len(cache), cache.used_bytes) == (0, 0)
+    assert (len(cache.entries), cache.used_bytes) == (0, 0)
 
 
 def test_entries_are_bounded_and_the_evicted_are_dead() -> None:
@@ -68,10 +68,10 @@ def test_entries_are_bounded_and_the_evicted_are_dead() -> None:
     for number in range(100):
         cache.offer(str(number), ())
         routes.append(cache.offer(str(number), ()))
-        assert len(cache) <= 16
+        assert len(cache.entries) <= 16
     assert [route for route in routes if route.live] == list(cache.entries.values())
     assert routes[-1].live
-    assert len(cache) > 8
+    assert len(cache.entries) > 8
 
 
 def test_bytes_are_bounded() -> None:
@@ -82,11 +82,11 @@ def test_bytes_are_bounded() -> None:
         for _ in range(2):
             cache.offer(f"{number}." + "x" * 200, ("q",) * 10)
             assert cache.used_bytes <= limits.cache_bytes
-    held = len(cache)
+    held = len(cache.entries)
     assert 0 < held < 20
     cache.offer("wide", ("q",) * 10_000)
     assert not cache.offer("wide", ("q",) * 10_000).live
-    assert len(cache) == held
+    assert len(cache.entries) == held
 
 
 def test_no_entries_at_all() -> None:
@@ -140,7 +140,7 @@ def test_working_set_within_the_bound_is_cached_whole() -> None:
     for _ in range(2):
         for number in range(1000):
             cache.offer(str(number), ())
-    assert len(cache) == 1000
+    assert len(cache.entries) == 1000
 
 
 def test_working_set_over_the_bound_ends_in_the_bypass() -> None:
@@ -151,7 +151,7 @@ def test_working_set_over_the_bound_ends_in_the_bypass() -> None:
         if key not in cache.entries:
             cache.offer(key, ())
     assert cache.bypassed
-    assert len(cache) > 32
+    assert len(cache.entries) > 32
 
 
 def test_storm_of_bindings_ends_in_the_bypass() -> None:
@@ -251,8 +251,8 @@ def test_bounds_hold_with_the_trie(tail: str) -> None:
             assert cache.used_bytes <= limits.cache_bytes
         warm(cache, [f"{number // 2}{tail}.{number}"])
         assert cache.used_bytes <= limits.cache_bytes
-        assert len(cache) <= limits.entries
-    assert len(cache) > 0
+        assert len(cache.entries) <= limits.entries
+    assert len(cache.entries) > 0
     change(cache, "#")
     assert not any(route.live for route in cache.entries.values())
 
@@ -263,7 +263,7 @@ def test_the_first_change_gives_up_a_large_cache() -> None:
     keys = [f"a.{number}" for number in range(INDEXED_AT_ONCE + 1)]
     routes = warm(cache, keys)
     change(cache, "x.*")
-    assert (len(cache), cache.used_bytes) == (0, 0)
+    assert (len(cache.entries), cache.used_bytes) == (0, 0)
     assert not any(route.live for route in routes.values())
     routes = {key: cache.offer(key, ("q",)) for key in keys}
     change(cache, "*.7")
@@ -283,7 +283,7 @@ def test_a_pattern_that_leads_too_far_gives_up_all() -> None:
     change(cache, "*.z")
     assert cache.visited - visited <= VISITS_MAX
     assert not any(route.live for route in routes.values())
-    assert len(cache) == 0
+    assert len(cache.entries) == 0
 
 
 def test_a_storm_of_patterns_does_not_visit_the_keys_each_time() -> None:
@@ -294,7 +294,7 @@ def test_a_storm_of_patterns_does_not_visit_the_keys_each_time() -> None:
         change(cache, "*.*.none")
         change(cache, "a.#.none.#")
     assert cache.visited <= 50 * VISITS_PER_ADMISSION + 10  # the words of the key at which the limit was noticed
-    assert len(cache) == 0
+    assert len(cache.entries) == 0
 
 
 def test_changes_that_touch_a_part_now_and_then_do_not_end_in_the_bypass() -> None:
@@ -327,7 +327,7 @@ def test_of_very_many_that_lead_to_a_destination_all_go() -> None:
     routes = warm(cache, map(str, range(VISITS_MAX + 1))) | warm(cache, ["other"], ("r",))
     cache.drop_those_to("q")
     assert not any(route.live for route in routes.values())
-    assert (len(cache), cache.used_bytes) == (0, 0)
+    assert (len(cache.entries), cache.used_bytes) == (0, 0)
 
 
 def test_one_off_keys_leave_nothing() -> None:
@@ -337,10 +337,10 @@ def test_one_off_keys_leave_nothing() -> None:
     seen_most = 0
     for number in range(20_000):
         assert not cache.offer(f"{rng.random()}.{number}", ("q",)).live
-        sights = len(cache._admission._sights) + len(cache._admission._old_sights)
+        sights = len(cache._sights) + len(cache._old_sights)
         seen_most = max(seen_most, sights)
         assert not (cache.bypassed and sights)
-    assert (len(cache), cache.used_bytes) == (0, 0)
+    assert (len(cache.entries), cache.used_bytes) == (0, 0)
     assert 256 < seen_most <= 512 + 2
 
 

@@ -24,7 +24,7 @@ def warm(exchange: TopicExchange, keys: list[str]) -> None:
     """Cache the routes of these keys."""
     for key in keys * 2:
         exchange.route(key)
-    assert len(exchange.cache) == len(keys)
+    assert len(exchange.cache.entries) == len(keys)
 
 
 def topic_exchange(dialect: str = "amqp") -> TopicExchange:

@@ -50,7 +50,7 @@ def test_removal_visits_its_own_pattern_only() -> None:
         trie.visited = 0
         trie.remove(parse_pattern(pattern))
         assert trie.visited <= len(pattern.split(".")) + 1
-    assert len(trie) == 10_000
+    assert trie.size == 10_000
     assert trie.match("7.y.7.z") == ["7.*.7.#"]
 
 
@@ -93,7 +93,7 @@ def test_a_pattern_without_a_node_makes_room_for_longer_ones() -> None:
         assert trie.add(parse_pattern(pattern), "another") == trie.find(parse_pattern(pattern)) == pattern
     for pattern in ("*.a.#", "*.a.c", "#.c.a.z"):
         assert trie.add(parse_pattern(pattern), pattern) is None
-    assert len(trie) == 7
+    assert trie.size == 7
     assert sorted(trie.match("x.a")) == ["*.a", "*.a.#"]
     assert sorted(trie.match("x.a.c")) == ["*.a.#", "*.a.c"]
     assert sorted(trie.match("c.a.z")) == ["#.a.z", "#.c.a.z", "*.a.#"]
@@ -120,10 +120,10 @@ def test_nothing_is_left_after_the_removals(patterns: list[str]) -> None:
     for order in (patterns, patterns[::-1]):
         trie = fill(patterns)
         for pattern in order:
-            assert len(trie) > 0
+            assert trie.size > 0
             trie.remove(parse_pattern(pattern))
         assert not any(trie.counts().values())
-        assert len(trie) == 0
+        assert trie.size == 0
 
 
 @pytest.mark.parametrize("stranger", ["a", "a.b", "a.b.c.d", "b.b.*", "a.b.#", "#", "a.b.*.#"])
@@ -133,4 +133,4 @@ def test_removing_a_stranger_changes_nothing(stranger: str) -> None:
     with pytest.raises(KeyError):
         trie.remove(parse_pattern(stranger))
     assert trie.match("a.b.c") == ["a.b.*"]
-    assert len(trie) == 1
+    assert trie.size == 1
