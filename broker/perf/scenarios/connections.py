@@ -152,7 +152,7 @@ class ScriptedRun:
         until_s: float = math.inf,
         last: bool = False,
     ) -> None:
-        """Repeat each of these works, one beside the other, `total` times in all; None for no limit.
+        """Repeat these works concurrently, `total` times in all; None for no limit.
 
         A fault, Ctrl-C or the time `until_s` stops further work, unless it is the `last`.
         """
