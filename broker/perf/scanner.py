@@ -53,7 +53,7 @@ _FATAL = {
 _END = 0xCE
 _HEAD_BYTES = 16  # of a body that the frame walk passes to `watch`
 
-Watch = Callable[[bytes | bytearray, int, int, int], None]
+Look = Callable[[bytes | bytearray, int, int, int], None]
 
 
 class Scanner:
@@ -65,7 +65,7 @@ class Scanner:
     a walked delivery it receives the first bytes only.
     """
 
-    def __init__(self, *, lenient: bool = False, watch: Watch | None = None) -> None:
+    def __init__(self, *, lenient: bool = False, watch: Look | None = None) -> None:
         """Start counting; a `lenient` scanner counts refused and returned messages instead of raising."""
         self.confirms = Confirms()
         self.nacked = 0
