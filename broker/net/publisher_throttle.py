@@ -178,7 +178,7 @@ class PublisherThrottle:
         Source: RabbitMQ, connection.blocked.
         """
         for transport in self._alarms.block([each for each in publishers if each.session.blocked_max_s != 0]):
-            transport.session.tell_blocked(self._alarms.reason)
+            transport.session.warn("connection.blocked", reason=self._alarms.reason)
             _tell(transport, commands.Connection.Blocked(shortened(self._alarms.reason)))
             transport.stop(Stop.ALARM)
 

@@ -499,7 +499,7 @@ class Transport(Outlet):
         elif limit_s == 0:  # an operator has just lowered the limit to 0
             self._throttle.unblock(self)
         elif limit_s is not None and self._blocked_s >= limit_s:
-            self.session.tell_blocked_too_long(self._blocked_s)
+            self.session.warn("connection.blocked_too_long", blocked_s=self._blocked_s)
             self.drop(f"{self._throttle.reason}: publishing was blocked for {limit_s} s, publish again later", 406)
             return True
         return False
