@@ -292,9 +292,8 @@ class SharedParts(LocalParts):
     def replies(self, vhost: str) -> SharedReplies:
         return SharedReplies(self._node.mailbox, vhost)
 
-    def kind_of(self, name: str, recovered: bool) -> Callable[..., Queue]:
+    def kind_of(self, name: str) -> Callable[..., Queue]:
         """Return the class of a new queue."""
-        assert not recovered, "the declarations are in PostgreSQL"
         kind = SharedHoldingQueue if is_holding_name(name) else SharedQueue
         return partial(kind, parts=self._node.queue_parts, vhost_name=self._vhost)
 

@@ -57,7 +57,7 @@ class DataPath:
         """
         if queue.strict:
             for row in await self.database.function("read", "levels_of", queue.number):
-                queue.use_level(row[0])
+                queue.level_numbered(row[0])
 
     def fetch(self, queue: Queue, then: Callable[[], None]) -> None:
         """Lease one message for basic.get, and call `then` in a later step of the loop, even if there is none."""

@@ -79,7 +79,7 @@ class QueueInquiries:
             for number in queue.numbers:
                 messages, _, held = found[number]
                 if messages or held:
-                    queue.use_level(number)
+                    queue.level_numbered(number)
                     elsewhere = min(self.elsewhere.get(number, 0), held)
                     by_priority[number] = messages + elsewhere
                     ready += messages + elsewhere

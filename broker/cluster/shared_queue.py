@@ -109,6 +109,7 @@ class SharedQueue(Queue):
     def __init__(
         self, declaration: QueueDeclaration, ports: QueuePorts[Level, Queue], *, parts: QueueParts, vhost_name: str
     ) -> None:
+        assert not declaration.recovered, "the declarations are in PostgreSQL"
         self._parts = parts
         self._vhost_name = vhost_name
         self._counted: tuple[int, int, int] | None = None  # ready, consumers and unacked, for the running method

@@ -10,7 +10,7 @@ from typing import Any, Final
 from broker.cluster.database import Database
 from broker.cluster.database_rows import as_text
 from broker.cluster.errors import Unreachable
-from broker.cluster.shared_queue import refuse_arguments
+from broker.cluster.shared_queue import SharedQueue, refuse_arguments
 from broker.cluster.topology_changes import (
     ExchangeDeclared,
     ExchangeDeleted,
@@ -191,7 +191,7 @@ class SharedTopology:
             vhost = self._vhosts.get(change.vhost)
             if vhost is not None and isinstance(change, QueueDeclared):
                 queue = vhost.queues.get(change.name)
-                if queue is not None and queue.number == change.number:
+                if isinstance(queue, SharedQueue) and queue.number == change.number:
                     queue.note_made()
                     vhost.tally.created()
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.amqp.header_edit import encode_header
 from broker.amqp.header_facts import MISSING, NO_PRIORITY, plain_facts
-from broker.core.message.fields import copies_of
-from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
+from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message, copies_of
 from broker.core.publishing.message_store import Targets
 from broker.event_log import get_logger
 from broker.overlay.packets import Data, Element, Vector, VectorChange

@@ -147,7 +147,7 @@ class VhostOverlay:
     def begin(self) -> None:
         """Take over the existing exchanges and bindings, and listen for new ones."""
         self.feed.begin()
-        self.vhost.bindings.live.watch_with(self)
+        self.vhost.bindings.live.watches.append(self)
         for exchange in list(self.vhost.exchanges.values()):
             self.declared(exchange)
             for bundle in exchange.bundles.values():
