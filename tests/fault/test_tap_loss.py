@@ -43,7 +43,7 @@ async def tapped_life(disk: FaultyFiles, random: Random) -> Life | None:
         "window_ms": 30,
     }
     settings = life.broker.settings
-    life.broker._shared.settings = settings.model_copy(update={"taps": settings.taps.model_copy(update=windows)})
+    life.broker.shared.settings = settings.model_copy(update={"taps": settings.taps.model_copy(update=windows)})
     if not await life.begin():
         return None
     try:

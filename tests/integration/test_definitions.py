@@ -380,7 +380,7 @@ async def test_entries_that_others_have_to_decide_are_proposed_together(
     async with running_broker(tmp_path) as broker:
         await told(broker, "add_vhost", name="m")
         of_vhost = broker.vhosts["m"].queues
-        journal = of_vhost._journal = SlowJournal(of_vhost, of_vhost._journal)
+        journal = of_vhost._parts.journal = SlowJournal(of_vhost, of_vhost._parts.journal)
         answer = await take(broker, {"queues": queues})
         assert (answer["made"], answer["present"]) == ({"queues": 50}, {})
         assert journal.most == 50

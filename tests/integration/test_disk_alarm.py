@@ -56,7 +56,7 @@ async def test_disk_alarm_comes_and_goes(tmp_path: Path) -> None:
         seen = await asyncio.to_thread(conversation, port, lambda free: setattr(disk, "free", free))
         assert seen == ["low on disk", "early", "0", "late"]
         assert queue_of(broker, "q").ready == 0
-        assert not broker.alarms.alarms
+        assert not broker.clients.alarms.alarms
 
 
 async def test_operator_sees_who_is_blocked(tmp_path: Path) -> None:
@@ -77,10 +77,10 @@ async def test_operator_sees_who_is_blocked(tmp_path: Path) -> None:
     ):
 
         async def blocked() -> bool:
-            return bool(broker.alarms.blocked)
+            return bool(broker.clients.alarms.blocked)
 
         async def free() -> bool:
-            return not broker.alarms.blocked
+            return not broker.clients.alarms.blocked
 
         await publisher.default_exchange.publish(aio_pika.Message(b"m"), "nowhere")
         assert await seen() == (["running", "running"], 0)

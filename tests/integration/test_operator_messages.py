@@ -223,7 +223,9 @@ async def test_a_full_queue_and_an_alarm_refuse(
         "1 message published to queue 'q'",
         "slotmq: 2 messages not published: a queue of the route is full",
     )
-    monkeypatch.setitem(broker.alarms._watermarks, "disk", Watermark("disk", 1 << 62, "store.disk_free_min_bytes"))
+    monkeypatch.setitem(
+        broker.clients.alarms._watermarks, "disk", Watermark("disk", 1 << 62, "store.disk_free_min_bytes")
+    )
     broker.clients.alarm_watch.measure()
     assert (await slotmq("publish", "q", "m"))[2] == "slotmq: the disk alarm blocks publishing"
     await slotmq("declare", "queue", "other")
