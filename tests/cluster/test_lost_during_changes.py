@@ -184,7 +184,7 @@ async def test_a_vhost_that_goes_offline(
     with Proxy(shared_postgres.url) as proxy:
         cluster = {"url": proxy.url, "node": "a", "schema_name": schema, "lease_ms": CALM_MS}
         async with running_broker(tmp_path, cluster=cluster) as broker, client_of(broker) as channel:
-            node = broker.node
+            node = broker.data.node
             assert node is not None
             await broker.administration.change(lambda draft: draft.add_vhost("v", {}))
             connection = await asyncpg.connect(shared_postgres.url)
