@@ -117,18 +117,18 @@ class Broker:
     folder: Path | None = None
     relay: bool = False
     other: Address | None = None
-    service: Service | None = None
+    started: Service | None = None
     tls: Address | None = None
     idle_bytes: int = 0
     mqtt: Address | None = None
     version: str = ""
 
     @property
-    def own(self) -> Service:
+    def service(self) -> Service:
         """The process of a broker that the bench started. Raises: BrokerFailed for another broker."""
-        if not self.service:
+        if not self.started:
             raise BrokerFailed(f"{self.name} was not started here")
-        return self.service
+        return self.started
 
     def product(self) -> str:
         """Return the product and version that the broker announces, or that its program has told.
@@ -172,10 +172,10 @@ class Broker:
 
         Raises: BrokerFailed, also for a broker that the bench did not start.
         """
-        self.own.stop(killed=killed)
+        self.service.stop(killed=killed)
         begun = time.monotonic()
-        self.own.start()
-        self.own.await_handshake(self.address)
+        self.service.start()
+        self.service.await_handshake(self.address)
         return time.monotonic() - begun
 
 
@@ -233,7 +233,7 @@ def slotmq(
             address,
             service.processes,
             store,
-            service=service,
+            started=service,
             tls=certificate.address(address, tls_port) if certificate else None,
             idle_bytes=service.processes.usage().rss_bytes,
             mqtt=Address(host, mqtt_port) if mqtt else None,
@@ -330,7 +330,7 @@ def rabbitmq(
             address,
             service.processes,
             home / "mnesia",
-            service=service,
+            started=service,
             tls=certificate.address(address, tls_port) if certificate else None,
             idle_bytes=service.processes.usage().rss_bytes,
         )

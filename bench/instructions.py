@@ -135,7 +135,7 @@ def _system_calls(package: Path, load: CountedLoad, messages: int, output: Path)
 
 
 def _traced(broker: brokers.Broker, load: CountedLoad, messages: int, output: Path) -> int:
-    command = [_STRACE, "-f", "-c", "-U", "calls,name", "-o", str(output), "-p", str(broker.own.processes.root)]
+    command = [_STRACE, "-f", "-c", "-U", "calls,name", "-o", str(output), "-p", str(broker.service.processes.root)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracing:
         assert tracing.stderr is not None
         said = tracing.stderr.readline()  # it has attached
@@ -152,7 +152,7 @@ def _publish(broker: brokers.Broker, load: CountedLoad, messages: int) -> None:
 
 def _control(broker: brokers.Broker, word: str) -> None:
     """Switch counting on in the broker, or let it write its counts and begin at 0 again."""
-    command = ["callgrind_control", word, str(broker.own.processes.root)]
+    command = ["callgrind_control", word, str(broker.service.processes.root)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RunFailed(f"callgrind_control {word}: {(done.stderr or done.stdout).strip()}")

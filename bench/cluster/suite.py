@@ -151,7 +151,7 @@ def fail_over(brokers: list[Broker]) -> dict[str, Any]:
             holder.await_method(wire.BASIC_DELIVER)
         waiting.consume(_QUEUE, "next", auto_ack=False, prefetch=_MESSAGES)
         waiting.socket.settimeout(_LIMIT_S)
-        a.own.stop(killed=True)
+        a.service.stop(killed=True)
         begun = time.monotonic()
         waiting.await_method(wire.BASIC_DELIVER)
         first_s = time.monotonic() - begun

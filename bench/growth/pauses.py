@@ -228,7 +228,7 @@ def paused(group: Group, verb: Verb, turns: Path) -> dict[str, Any]:
     """Return the waits of a light client while a verb is carried out, the longest turn and the verb's time."""
     prepare, act = verb
     prepare(group)
-    with Crew({"light": watch}, group.broker.address, group.broker.own.processes.root) as crew:
+    with Crew({"light": watch}, group.broker.address, group.broker.service.processes.root) as crew:
         crew.gather("ready", _LIMIT_S)
         begun = time.monotonic()
         act(group)

@@ -42,12 +42,12 @@ def measure(stage: Stage) -> None:
             now = time.monotonic()
             if now >= sampled:
                 sampled += _SAMPLE_S
-                samples.append((now - begun, broker.own.processes.usage().rss_bytes))
+                samples.append((now - begun, broker.service.processes.usage().rss_bytes))
                 stage.run.add("soak", {"rss_mb": samples[-1][1] / MIB}, second=round(samples[-1][0]))
             if now > begun + stage.plan.soak_s:
                 break
             time.sleep(_PACE_S)
-        usage = broker.own.processes.usage()
+        usage = broker.service.processes.usage()
         stage.add(
             "soaked", {**_ends(samples), "start_mb": broker.idle_bytes / MIB, "cpu_s": usage.cpu_s}, rounds=rounds
         )

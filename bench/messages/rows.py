@@ -59,7 +59,7 @@ class Backlog:
         broker.delete(_QUEUE)
         figures = _publish(broker, limits)
         stock = int(figures["messages"])
-        if broker.service:
+        if broker.started:
             figures["restart_s"] = _restart(broker, stock, killed=False)
             figures["crash_s"] = _restart(broker, stock, killed=True)
         drained, used = perf(

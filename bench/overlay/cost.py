@@ -48,7 +48,7 @@ def measure(stage: Stage) -> None:
 def _measured(stage: Stage, form: str, size: int, alone: Broker, tree: Tree, _round: int) -> None:
     """Add what a message costs a broker by itself, and each broker of a chain."""
     seconds = stage.plan.cost_seconds
-    own = _sent(alone.address, alone.address, size, seconds, lambda: {"alone": threads_s(alone.own.processes)})
+    own = _sent(alone.address, alone.address, size, seconds, lambda: {"alone": threads_s(alone.service.processes)})
     chained = _sent(tree.address("pb"), tree.address("sb"), size, seconds, tree.each_cpu_s)
     figures = {
         "s1_us": own["alone"],

@@ -230,11 +230,11 @@ class _Test:
             group.name: GroupConnections(group, tree.address(group.leaf), self._origin_ns) for group in GROUPS
         }
         actions: dict[str, Callable[[], object]] = {
-            "ib1 killed": partial(tree.brokers["ib1"].own.stop, killed=True),
-            "ib2 killed": partial(tree.brokers["ib2"].own.stop, killed=True),
+            "ib1 killed": partial(tree.brokers["ib1"].service.stop, killed=True),
+            "ib2 killed": partial(tree.brokers["ib2"].service.stop, killed=True),
             "fourth group": self._groups[LATE].subscribe,
-            "ib1 back": tree.brokers["ib1"].own.start,
-            "ib2 back": tree.brokers["ib2"].own.start,
+            "ib1 back": tree.brokers["ib1"].service.start,
+            "ib2 back": tree.brokers["ib2"].service.start,
         }
         self._events = list(zip(stage.plan.timeline_s, actions.items(), strict=False))
 

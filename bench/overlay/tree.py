@@ -78,7 +78,7 @@ class Tree(ExitStack):
 
     def cpu_s(self, name: str) -> float:
         """Return the CPU time that a process has used so far, 0 after its end."""
-        return threads_s(self.brokers[name].own.processes)
+        return threads_s(self.brokers[name].service.processes)
 
     def each_cpu_s(self) -> dict[str, float]:
         return {name: self.cpu_s(name) for name in self.brokers}
@@ -131,7 +131,7 @@ class Tree(ExitStack):
             wanted = sum(
                 process in self.brokers for one in self._processes[name] for process, _ in self._neighbours(one)
             )
-            while broker.own.said().count(_OPENED) < wanted:
-                if time.monotonic() > deadline or not broker.own.alive:
-                    raise BrokerFailed(f"{name} has no link to each of its neighbours; {broker.own.failed()}")
+            while broker.service.said().count(_OPENED) < wanted:
+                if time.monotonic() > deadline or not broker.service.alive:
+                    raise BrokerFailed(f"{name} has no link to each of its neighbours; {broker.service.failed()}")
                 time.sleep(_LOOK_S)

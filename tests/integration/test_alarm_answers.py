@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from broker.cli.control_client import ask
 from broker.server import BrokerServer
-from broker.store.files import Files
+from tests.filling_disk import FillingDisk
 from tests.in_process import queue_of, running_broker
 from tests.raw_client import RawClient, publish_frames
 
@@ -25,16 +25,6 @@ GIB = 1 << 30
 LIMITS = {"disk_free_min_bytes": GIB}
 REFUSED = "PRECONDITION_FAILED - low on disk: the message was not accepted, publish it again later"
 WAIT_S = 600  # longer than any test runs
-
-
-class FillingDisk(Files):
-    """Real files on a disk whose free space the test sets."""
-
-    free = 10 * GIB
-
-    def free_bytes(self, folder: Path) -> int:
-        """Return the free space that the test sets."""
-        return self.free
 
 
 class World:

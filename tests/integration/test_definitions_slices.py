@@ -16,11 +16,10 @@ from structlog.testing import capture_logs
 from broker.administration import definitions, definitions_import, rehearsal, slices
 from broker.administration.definitions import LocalDefinitions
 from broker.administration.slices import STEPS_AT_ONCE
-from broker.cli.control_client import Unanswered, ask
+from broker.cli.control_client import Unanswered
 from broker.core.definitions import document, export, json_text, reading
 from broker.operations.request import ROWS_AT_ONCE
-from broker.server import BrokerServer
-from tests.in_process import client_of, running_broker
+from tests.in_process import client_of, running_broker, told
 
 MANY = 1500
 DOCUMENT: dict[str, Any] = {
@@ -35,11 +34,6 @@ DOCUMENT: dict[str, Any] = {
     "parameters": [{"vhost": "/", "component": "shovel", "name": "s", "value": {"a": 1}}],
 }
 OBJECTS = sum(len(DOCUMENT[part]) for part in ("exchanges", "queues", "bindings"))
-
-
-async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return the broker's answer over its control socket."""
-    return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:

@@ -12,22 +12,12 @@ from pamqp import commands
 from structlog.testing import capture_logs
 
 from broker.cli.control_client import ask
-from broker.store.files import Files
 from tests.deadline import wait_until_async
+from tests.filling_disk import FillingDisk
 from tests.in_process import client_of, queue_of, running_broker
 from tests.raw_client import RawClient, publish_frames
 
 GIB = 1 << 30
-
-
-class FillingDisk(Files):
-    """Real files on a disk whose free space the test sets."""
-
-    free = 10 * GIB
-
-    def free_bytes(self, folder: Path) -> int:
-        """Return the free space that the test sets."""
-        return self.free
 
 
 def conversation(port: int, set_free: Callable[[int], None]) -> list[str]:

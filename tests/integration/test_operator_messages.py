@@ -7,13 +7,12 @@ import io
 import json
 import sys
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from broker.amqp.content_header import facts_of
 from broker.cli.control_client import Unanswered, ask
@@ -27,12 +26,7 @@ from tests.broker_process import BrokerProcess
 from tests.in_process import queue_of, running_broker
 from tests.unit.core.room import NO_PROPERTIES
 
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Suppress the log of the brokers."""
-    with capture_logs():
-        yield
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.fixture
