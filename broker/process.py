@@ -43,7 +43,7 @@ def run(settings: Settings, source: SettingsSource, signals: Signals) -> int:
 async def _serve(settings: Settings, source: SettingsSource, signals: Signals) -> int:
     broker = BrokerServer(settings, source=source)
     loop = asyncio.get_running_loop()
-    systemd = Systemd(os.environ, os.getpid(), loop, broker.recovery.facts)
+    systemd = Systemd(os.environ, os.getpid(), loop, broker.shared.recovery.facts)
     systemd.start()
     try:
         return await _serve_until_stopped(broker, loop, systemd, signals)
@@ -102,7 +102,7 @@ async def _serve_until_stopped(
     heap.close()
     if broker.failure is None:
         systemd.stopping()
-        broker.stopping.listen(systemd.waiting)
+        broker.shared.stopping.listen(systemd.waiting)
         await first_ended(broker.stop(), broker.wait_failed())
     return 0 if broker.failure is None else await _failed(broker, broker.failure)
 
@@ -142,8 +142,8 @@ def _ignore() -> None:
 async def _failed(broker: BrokerServer, error: BaseException) -> int:
     """Tell the clients that the broker failed, and return the exit code. Raises: StoreFailed."""
     broker.listener.tell_failed(f"the store failed: {error.reason}" if isinstance(error, StoreFailed) else UNEXPECTED)
-    if broker.node is not None:
-        broker.node.database.abort()
+    if broker.data.node is not None:
+        broker.data.node.database.abort()
     await asyncio.sleep(0)  # uvloop writes at the end of a step
     if isinstance(error, StoreFailed):
         raise error

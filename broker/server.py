@@ -8,20 +8,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker import __version__
 from broker.administration.administration import Administration
 from broker.compiled import kind
-from broker.core.alarms import Alarms
-from broker.core.auth.usage import Usage
 from broker.delivery.clock import SteadyClock
 from broker.delivery.engine import Engine
 from broker.delivery.timers import Timers
 from broker.delivery.turn import Turn
 from broker.event_log import get_logger
 from broker.net.listener import STEPS, Listener
-from broker.net.publisher_throttle import ThrottledConnection
 from broker.net.strangers import descriptors_max
 from broker.parts.clients import Clients
 from broker.parts.data import Data
@@ -30,7 +27,7 @@ from broker.parts.entrance import Entrance
 from broker.parts.http import Http
 from broker.parts.mqtt import Mqtt
 from broker.parts.overlay import Overlay
-from broker.parts.part import Part, Shared, Stopping, named
+from broker.parts.part import Part, Shared, named
 from broker.parts.ports import CertificateWatch, Ports
 from broker.parts.zmq import Zmq
 from broker.process_memory import open_descriptors, resident_bytes
@@ -38,12 +35,7 @@ from broker.reload import Reload, SettingsSource
 from broker.settings import Settings
 from broker.store.files import Files
 from broker.taps.taps import Taps
-from broker.vhosts.broker_statistics import BrokerStatistics
-from broker.vhosts.recovery_watch import RecoveryWatch
 from broker.vhosts.vhosts import Vhosts
-
-if TYPE_CHECKING:
-    from broker.cluster.broker_node import BrokerNode
 
 
 def process_facts(began_s: float) -> dict[str, Any]:
@@ -78,7 +70,7 @@ class BrokerServer:
         reads the settings again from `source`.
         """
         path = Path(settings.server.data_dir).absolute()
-        self._shared = shared = Shared(settings, files or Files(), path, clock or SteadyClock(), self._fail)
+        self.shared = shared = Shared(settings, files or Files(), path, clock or SteadyClock(), self._fail)
         self._on_stop: Callable[[], None] | None = None
         self._step_more: Callable[[], None] | None = None
         self._reload = Reload(source, self._take_settings)
@@ -140,7 +132,7 @@ class BrokerServer:
             self._timers.close()
             await self._opened.aclose()
             raise
-        self._shared.serve()
+        self.shared.serve()
         self.started_s = time.monotonic() - self._began
         _log.info(
             "server.started",
@@ -149,7 +141,7 @@ class BrokerServer:
             **self.manage.ports(),
             mqtt_port=self.mqtt.port or None,
             mqtt_tls_port=self.mqtt.tls_port or None,
-            data_dir=str(self._shared.path),
+            data_dir=str(self.shared.path),
             took_s=round(self.started_s, 3),
         )
 
@@ -176,7 +168,7 @@ class BrokerServer:
         """Ask the process to stop the broker, and report the progress of the stop. Raises: ValueError."""
         if self._on_stop is None:
             raise ValueError("this broker runs inside another program, which has to stop it")
-        self.stopping.listen(tell)
+        self.shared.stopping.listen(tell)
         self._on_stop()
 
     def drop_clients(self) -> None:
@@ -201,27 +193,12 @@ class BrokerServer:
     @property
     def settings(self) -> Settings:
         """The settings in force."""
-        return self._shared.settings
+        return self.shared.settings
 
     @property
     def turn(self) -> Turn:
         """The loop's turn."""
-        return self._shared.turn
-
-    @property
-    def recovery(self) -> RecoveryWatch:
-        """The progress of the recovery."""
-        return self._shared.recovery
-
-    @property
-    def stopping(self) -> Stopping:
-        """The reasons why the stop still waits."""
-        return self._shared.stopping
-
-    @property
-    def node(self) -> BrokerNode | None:
-        """The node of a cluster that this broker is, if it is one."""
-        return self.data.node
+        return self.shared.turn
 
     @property
     def vhosts(self) -> Vhosts:
@@ -244,24 +221,9 @@ class BrokerServer:
         return self.clients.listener
 
     @property
-    def alarms(self) -> Alarms[ThrottledConnection]:
-        """The alarms that block publishers."""
-        return self.clients.alarms
-
-    @property
-    def usage(self) -> Usage:
-        """The connections and channels of each user."""
-        return self.clients.usage
-
-    @property
     def administration(self) -> Administration:
         """The administration of vhosts, users, rights and policies."""
         return self._definitions.administration
-
-    @property
-    def statistics(self) -> BrokerStatistics:
-        """The counts since the start."""
-        return self.entrance.statistics
 
     @property
     def failure(self) -> BaseException | None:
@@ -299,7 +261,7 @@ class BrokerServer:
     async def _take_settings(self, settings: Settings) -> None:
         """Apply settings, none of which needs a restart. Raises: TlsUnusable, having changed nothing."""
         await self._ports.take_settings(settings)
-        self._shared.take_settings(settings)
+        self.shared.take_settings(settings)
         for part in self.parts[1:]:
             await part.take_settings(settings)
         await self._certificates.renew()
@@ -322,7 +284,7 @@ class BrokerServer:
         """Return why the broker is not ready, if it is not."""
         reasons = [] if self._failure is None else ["the broker has failed"]
         reasons += [f"{alarm['kind']} alarm" for alarm in self.clients.alarm_watch.standing()]
-        if self.node is not None and (waits := self.node.member.unready()):
+        if self.data.node is not None and (waits := self.data.node.member.unready()):
             reasons.append(waits)
         return reasons
 
@@ -333,7 +295,7 @@ class BrokerServer:
             "url": self.url,
             "http_url": self.manage.url(),
             "connections": len(self.listener.transports),
-            "connections_blocked": len(self.alarms.blocked),
+            "connections_blocked": len(self.clients.alarms.blocked),
             "alarms": self.clients.alarm_watch.standing(),
         }
 

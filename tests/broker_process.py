@@ -161,6 +161,10 @@ class BrokerProcess:
         """Everything the last start printed."""
         return self._output("out").read_text(encoding="utf-8", errors="replace")
 
+    def http_url(self, login: str = "guest:guest") -> str:
+        """Return the URL of the HTTP server that the last start announced."""
+        return f"http://{login}@{self.stdout().partition('HTTP at http://')[2].partition('/')[0]}"
+
     def stderr(self) -> str:
         """Everything the last start logged."""
         return self._output("err").read_text(encoding="utf-8", errors="replace")

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
+from structlog.testing import capture_logs
 
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.raw_client import RawClient
@@ -143,6 +144,21 @@ pytest.MonkeyPatch.setattr = _replace_what_can_be  # type: ignore[assignment,met
 
 
 # ---- fixtures
+
+
+@pytest.fixture
+def without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the variables of SlotMQ and of RabbitMQ from the environment."""
+    for name in list(os.environ):
+        if name.upper().startswith(("SLOTMQ_", "RABBITMQ_")):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Suppress the log of the brokers in this process."""
+    with capture_logs():
+        yield
 
 
 @pytest.fixture(scope="session")

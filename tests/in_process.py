@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import aio_pika
 
+from broker.cli.control_client import ask
 from broker.core.queue.queue import Queue
 from broker.server import BrokerServer
 from broker.settings import Settings
@@ -54,3 +56,26 @@ async def client_of(broker: BrokerServer) -> AsyncIterator[Any]:
 def queue_of(broker: BrokerServer, name: str) -> Queue:
     """Return the broker's queue object."""
     return broker.engines["/"].vhost.queues[name]
+
+
+async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
+    """Return the broker's answer over its control socket."""
+    return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
+
+
+def end_of(connection: Any) -> asyncio.Future[Any]:
+    """Return the error that ends a connection of aio-pika."""
+    ended = asyncio.get_running_loop().create_future()
+
+    def heard(_connection: Any, error: Any) -> None:
+        if not ended.done():
+            ended.set_result(error)
+
+    connection.close_callbacks.add(heard)
+    return ended
+
+
+async def log_in(broker: BrokerServer, user: str, password: str) -> None:
+    """Connect over AMQP and disconnect."""
+    connection: Any = await aio_pika.connect(f"amqp://{user}:{password}@127.0.0.1:{broker.listener.port}/")
+    await connection.close()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -18,13 +16,12 @@ __all__ = ["make_lake"]
 QUERY = "test"
 
 
-def make_lake(path: Path, rows: Iterable[Mapping[str, Any]]) -> Lake:
-    """Return a lake with one file per day. Shapes: a row has any of a message's columns, and always `ts`."""
-    lake, of_all = Lake(path, create=True), list(rows)
-    columns = [pa.array([row.get(column.name) for row in of_all], column.type) for column in ARROW_SCHEMA]
+def make_lake(path: Path, *batches: pa.RecordBatch) -> Lake:
+    """Return a lake of messages with one file per day. Shapes: each row has `ts`."""
+    lake = Lake(path, create=True)
     with DayFiles(lake.disk, lake.message_table.folder, QUERY, ARROW_SCHEMA) as files:
-        if of_all:
-            files.add(pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA))
+        for batch in batches:
+            files.add(batch)
         made = files.finish()
-    lake.commit(LakeBatch(QUERY, 1, "", Copied(made, rows=len(of_all))))
+    lake.commit(LakeBatch(QUERY, 1, "", Copied(made, rows=sum(batch.num_rows for batch in batches))))
     return lake

@@ -9,18 +9,12 @@ from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from broker.overlay.packets import Data, Element, Space, StreamName
 from broker.overlay_node.exchange_log import ExchangeLog
 from broker.overlay_node.vhost_overlay import VhostOverlay
 from broker.testing import Broker, VirtualClock
 from tests.in_process import timed_broker
-
-if TYPE_CHECKING:
-    from broker.overlay_node.binding_interest import StartPoint
-
-__all__ = ["ALL", "crashed", "overlay_of", "pass_on", "read", "recover", "told"]
 
 ALL = 1 << 60
 COPIES = count()
@@ -66,7 +60,7 @@ def told(elements: Iterable[Element]) -> list[tuple[int, str]]:
 
 
 async def pass_on(
-    source: VhostOverlay, to: VhostOverlay, exchange: str = "x", first: int = 1, start: StartPoint | None = None
+    source: VhostOverlay, to: VhostOverlay, exchange: str = "x", first: int = 1, start: int | None = None
 ) -> int:
     """Publish the stream of the leaf `pb` at another broker from a number on, and return the last number."""
     for element in await read(source.streams[exchange], first):

@@ -102,6 +102,12 @@ class SlotFolder:
             message_id += 1
         return self._finish(writer, file, message_id)
 
+    def damage(self, seal: int, mark: bytes = b"....") -> None:
+        """Flip a bit of the first octets in a slot file that equal a mark, which is in each body."""
+        block = bytearray(self.slot_path(seal).read_bytes())
+        block[block.index(mark)] ^= 1
+        self.slot_path(seal).write_bytes(block)
+
     def add_gap(self, seal: Seal, reason: str = "bytes") -> None:
         """Remove a slot file as an exceeded cap does."""
         self.lose(seal, reason)

@@ -193,7 +193,9 @@ class DefinitionsImport:
         if changed:
             await self._rehearsed()
             await self._apply(self._tally)
-        self.skipped = [*self._ignored(), *self._refused.values(), *self.skipped]
+        reasons = enumerate(map(ignored_default_type, self._document.vhosts))
+        ignored = [f"vhosts[{number}]: {reason}" for number, reason in reasons if reason is not None]
+        self.skipped = [*ignored, *self._refused.values(), *self.skipped]
         await finished(self._tally.comparing(await finished(keying_rows(administration.stored))))
         return changed
 
@@ -295,12 +297,6 @@ class DefinitionsImport:
                 typed.append(entry)
             yield
         return typed
-
-    def _ignored(self) -> Iterator[str]:
-        for number, vhost in enumerate(self._document.vhosts):
-            reason = ignored_default_type(vhost)
-            if reason is not None:
-                yield f"vhosts[{number}]: {reason}"
 
     # -- the check ----------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from broker.cli.cluster import cluster_text
@@ -94,17 +94,18 @@ def _print_status(answer: Mapping[str, Any]) -> None:
     print_facts({name: _shown(name, value) for name, value in answer.items()})
 
 
+ROW_TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
+    "alarms": lambda row: f"low on {row['kind']}",
+    "cursors": lambda row: f"{row['tap']} in {row['vhost']} {cursor_text(row)}",
+    "vhosts_down": lambda row: f"{row['vhost']} ({row['reason']})",
+    "queues_recovered": lambda row: f"{row['queue']} in {row['vhost']} ({row['messages']} messages)",
+}
+"""How the rows of a fact of the status are shown."""
+
+
 def _shown(name: str, value: Any) -> str:
-    if name == "alarms":
-        return ", ".join(f"low on {alarm['kind']}" for alarm in value) or "none"
     if name == "cluster":
-        return cell(cluster_text(value))
-    if name == "cursors":
-        return cell(", ".join(f"{row['tap']} in {row['vhost']} {cursor_text(row)}" for row in value)) or "none"
-    if name == "vhosts_down":
-        return cell(", ".join(f"{row['vhost']} ({row['reason']})" for row in value)) or "none"
-    if name == "queues_recovered":
-        return (
-            cell(", ".join(f"{row['queue']} in {row['vhost']} ({row['messages']} messages)" for row in value)) or "none"
-        )
+        value = cluster_text(value)
+    elif name in ROW_TEXTS:
+        value = ", ".join(map(ROW_TEXTS[name], value))
     return cell(value) or "none"

@@ -33,9 +33,9 @@ def add_running(commands: Any) -> None:
     kinds = add_group(commands, "config", "check or print settings")
     check = add_command(kinds, "check", "report what is wrong in a settings file")
     check.add_argument("file", metavar="FILE", type=Path)
-    check.set_defaults(run=_check)
+    check.set_defaults(run=_config, part="check")
     example = add_command(kinds, "example", "print a settings file with every key, its unit, default and limits")
-    example.set_defaults(run=_example)
+    example.set_defaults(run=_config, part="example")
 
     command = add_command(commands, "version", "print the version")
     command.set_defaults(run=_version)
@@ -54,16 +54,10 @@ def _serve(arguments: argparse.Namespace) -> int | None:
         gc.enable()
 
 
-def _check(arguments: argparse.Namespace) -> int | None:
+def _config(arguments: argparse.Namespace) -> int | None:
     from broker.cli import config
 
-    return with_settings(config.check, arguments)
-
-
-def _example(arguments: argparse.Namespace) -> int | None:
-    from broker.cli import config
-
-    return with_settings(config.example, arguments)
+    return with_settings(getattr(config, arguments.part), arguments)
 
 
 def with_settings(run: Run, arguments: argparse.Namespace) -> int | None:

@@ -17,7 +17,7 @@ from broker import __version__
 from broker.cluster.backup_file import END, HEAD, TABLE, BackupRefused, BackupWriter
 from broker.cluster.connections import first_open
 from broker.cluster.errors import DatabaseRefused, Unreachable, refusal_of
-from broker.cluster.server_address import ServerAddress
+from broker.cluster.server_address import ServerAddress, quoted
 
 NOT_COPIED: Final = "cluster"
 """The table with the version of the schema; the head of the file has what a restore needs of it."""
@@ -109,11 +109,6 @@ def _query_of(table: CopiedTable) -> str:
         ring = int(table.name.removeprefix(CHUNKS))
         query += f" WHERE number IN (SELECT s.number FROM slot s WHERE s.ring = {ring:d})"  # noqa: S608
     return query
-
-
-def quoted(*names: str) -> str:
-    """Return names quoted for SQL."""
-    return ", ".join(['"' + name.replace('"', '""') + '"' for name in names])
 
 
 async def tables_of(connection: asyncpg.Connection, schema: str) -> list[CopiedTable]:

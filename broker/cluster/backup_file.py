@@ -32,10 +32,7 @@ class BackupRefused(Exception):
 
 
 class BackupWriter:
-    """Writes a backup.
-
-    Units: ``written`` is in bytes.
-    """
+    """Writes a backup. Units: ``written`` is in bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream

@@ -358,9 +358,7 @@ class GatheringBatch:
         return left_out
 
     def leave_all_out(self) -> LeftOut:
-        """Leave out all messages, because PostgreSQL would refuse them every time; without messages, leave out
-        everything.
-        """
+        """Leave out all messages, because PostgreSQL would refuse them every time; or everything, if there are none."""
         left_out = self.leave_out([(share, share.mine | share.free) for share in self.shares.values()])
         if not self.shares:
             left_out.settled.extend(self.settlements())

@@ -217,16 +217,12 @@ class BrokerNode:
         self._block(reason)
 
     def activated(self) -> None:
-        """Ask PostgreSQL for messages again, and schedule a turn for clients that connected while no turn could run.
-        The node has caught up, or its pause has ended with its leases intact: `may_act` is True.
-        """
+        """Ask PostgreSQL for messages again, and schedule a turn for clients that connected while none could run."""
         self.data.leases.resume()
         self._turn.schedule()
 
     async def lost(self, reason: str) -> None:
-        """Drop all leased messages, and close the clients' connections, because other nodes have taken over. The node
-        joins as a new epoch once this returns.
-        """
+        """Drop leased messages and the clients' connections; the node joins as a new epoch once this returns."""
         await self._end_epoch()
         self.clients.drop(f"this node was lost to the cluster: {reason}")
         self.topology.log.answer_lost()
@@ -242,9 +238,7 @@ class BrokerNode:
             self.consumers.look_for_orphans()
 
     def reconcile(self, rows: Sequence[LeasedRow]) -> None:
-        """Compare the rows that PostgreSQL says this node holds with the node's own state, after a lost connection; no
-        call or lease is under way.
-        """
+        """Compare the rows that PostgreSQL says this node holds with its own state, while no call or lease runs."""
         self.data.reconcile(rows)
 
     def _heard(self, hint: Hint) -> None:
@@ -298,9 +292,8 @@ class SharedParts(LocalParts):
     def replies(self, vhost: str) -> SharedReplies:
         return SharedReplies(self._node.mailbox, vhost)
 
-    def kind_of(self, name: str, recovered: bool) -> Callable[..., Queue]:
+    def kind_of(self, name: str) -> Callable[..., Queue]:
         """Return the class of a new queue."""
-        assert not recovered, "the declarations are in PostgreSQL"
         kind = SharedHoldingQueue if is_holding_name(name) else SharedQueue
         return partial(kind, parts=self._node.queue_parts, vhost_name=self._vhost)
 

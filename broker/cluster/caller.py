@@ -178,23 +178,18 @@ class Caller:
             try:
                 committed = await self._database.commit(call, synchronous=batch.synchronous)
             except CommitRefused as refusal:
-                rows = RefusedShare.all_from(json.loads(refusal.rows))
-                left_out = batch.leave_out([(batch.sent[row.place], row.bits) for row in rows])
-                self._dead_letter(batch, call, rows, left_out)
-                settled += _returned(left_out)
-                self._tell(left_out)
-                left = batch.close()
+                left_out = self._leave_out(batch, call, RefusedShare.all_from(json.loads(refusal.rows)))
             except StatementRefused:
                 left_out = batch.leave_all_out()
                 for share in batch.sent:
                     if (level := self._levels.by_number.get(share.slot.level)) is not None:
                         level.refuse(share.slot)
-                settled += _returned(left_out)
-                self._tell(left_out)
-                left = batch.close()
             else:
                 self._committed(batch, call, committed)
-                left = None
+                break
+            settled += _returned(left_out)
+            self._tell(left_out)
+            left = batch.close()
         self.calls += 1
         self.tally.committed(self._loop.time() - began_s, size_bytes)
         if batch.messages >= LOAD_MESSAGES:
@@ -210,18 +205,14 @@ class Caller:
         elif not committed.repeated:  # the database may have crashed between two attempts
             self._levels.unsaved.clear()
         if committed.refused:
-            rows = committed.refused
-            left_out = batch.leave_out([(batch.sent[row.place], row.bits) for row in rows])
-            self._dead_letter(batch, call, rows, left_out)
-            self._tell(left_out)
+            self._tell(self._leave_out(batch, call, committed.refused))
         freed = [share.slot.level for share in batch.sent if share.sent_free.any()]
         if freed:
             self._freed(committed.number, freed, call.parts)
 
-    def _dead_letter(
-        self, batch: GatheringBatch, call: SharedCall, rows: Sequence[RefusedShare], left_out: LeftOut
-    ) -> None:
-        """Dead-letter messages that full queues refused, if PostgreSQL says so, except for atomic work."""
+    def _leave_out(self, batch: GatheringBatch, call: SharedCall, rows: Sequence[RefusedShare]) -> LeftOut:
+        """Leave out messages that full queues refused, and dead-letter them if PostgreSQL says so, unless atomic."""
+        left_out = batch.leave_out([(batch.sent[row.place], row.bits) for row in rows])
         for row in rows:
             share = batch.sent[row.place]
             level = self._levels.by_number.get(share.slot.level)
@@ -230,6 +221,7 @@ class Caller:
                 chunk = Chunk(b"".join(call.parts))
                 for message in self._loader.load(chunk, share.slot.level, indexes, share.slot.count):
                     level.dead_letter_unleased(message, "maxlen")
+        return left_out
 
     def _tell(self, left_out: LeftOut) -> None:
         """Nack publishes that full queues refused."""

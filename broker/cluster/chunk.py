@@ -25,13 +25,14 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from struct import Struct
 from typing import Final
 
 from crc32c import crc32c
 
+from broker.cluster.database_rows import LeasedRow
 from broker.core.message.message import Envelope, Message
 from broker.delivery.message_loader import MessageLoader
 
@@ -237,6 +238,11 @@ class Chunk:
 
 class ChunkLoader(MessageLoader):
     """Build messages from the records of chunks. Neighbouring messages share their envelope, header and facts."""
+
+    def load_row(self, row: LeasedRow, chunks: Mapping[int, Chunk | DamagedChunk]) -> list[tuple[int, Message]]:
+        """Return the messages of a leased row with their indexes. Raises: DamagedChunk."""
+        indexes = list(row.bits.search(1))
+        return list(zip(indexes, self.load(chunks[row.number or 0], row.level, indexes, row.count), strict=True))
 
     def load(self, chunk: Chunk | DamagedChunk, level: int, indexes: list[int], count: int) -> list[Message]:
         """Return the messages of a level, which has `count` of them in the chunk. HOT. Raises: DamagedChunk."""

@@ -259,9 +259,7 @@ async def first_open(target: ServerAddress, attempt: Callable[[ServerAddress], A
 
 
 async def newer_primary(used: Connections, servers: Sequence[ServerAddress]) -> ServerAddress | None:
-    """Return the server that accepts writes and has the newest timeline of the database in use, None if no timeline is
-    newer. A newer one means that a standby was promoted while the old primary continues.
-    """
+    """Return the server with the newest timeline, if a standby was promoted while the primary in use continues."""
     others = [server for server in servers if server.url != used.target.url]
     looks = await _open_each(others)
     found: list[tuple[str, ServerAddress]] = []
@@ -276,9 +274,7 @@ async def newer_primary(used: Connections, servers: Sequence[ServerAddress]) -> 
 
 
 async def _open_each(targets: Sequence[ServerAddress]) -> list[tuple[Any, Any] | BaseException]:
-    """Return an open connection to each server, or the reason why there is none. If cancelled, leave no connection
-    open.
-    """
+    """Return an open connection to each server, or why there is none. If cancelled, leave no connection open."""
     opened: list[Any] = []
 
     async def attempt(target: ServerAddress) -> tuple[Any, Any]:
@@ -355,9 +351,7 @@ async def _prepared(target: ServerAddress, opened: list[tuple[Any, Any]]) -> tup
 
 
 def _settings(target: ServerAddress, lane: Lane) -> dict[str, str]:
-    """Return the settings of a session. They are applied once it is open, because poolers do not pass them on at its
-    start.
-    """
+    """Return the settings of a session, which are applied once it is open, because poolers drop them at its start."""
     return SESSION_SETTINGS | {
         "application_name": target.application_name,
         "search_path": target.quoted_schema,

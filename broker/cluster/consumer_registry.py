@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
-from contextlib import suppress
 from typing import Final, Protocol
 
 from broker.cluster.database import Database
-from broker.cluster.errors import StatementRefused, Unreachable
+from broker.cluster.errors import StatementRefused
 from broker.cluster.hint import Hint
 from broker.cluster.link import patiently
 from broker.cluster.shared_level import SharedLevel
@@ -139,8 +138,7 @@ class ConsumerRegistry:
         if not rows[0]["total"] and not queue.consumers:
             queue.abandoned()
         elif rows[0]["active_node"] not in (None, self._database.node):
-            with suppress(Unreachable):  # a lost hint costs one second
-                await self._database.notify(Hint(CONSUMERS, 0, [queue.number]))
+            await self._database.notify(Hint(CONSUMERS, 0, [queue.number]))
 
     async def _adopt_orphans(self) -> None:
         """Abandon queues on behalf of a dead node. Several nodes may do so; the first one deletes the queue."""

@@ -57,7 +57,7 @@ class DataPath:
         """
         if queue.strict:
             for row in await self.database.function("read", "levels_of", queue.number):
-                queue.use_level(row[0])
+                queue.level_numbered(row[0])
 
     def fetch(self, queue: Queue, then: Callable[[], None]) -> None:
         """Lease one message for basic.get, and call `then` in a later step of the loop, even if there is none."""
@@ -108,9 +108,7 @@ class DataPath:
     # -- for the node -------------------------------------------------------------------------------------------------
 
     def reconcile(self, rows: Sequence[LeasedRow]) -> None:
-        """Compare the rows that the database says this node holds with its own state, while no call or lease is under
-        way.
-        """
+        """Compare the rows that this node holds in PostgreSQL with its own state, while no call or lease runs."""
         self.leases.reconcile(rows, [row for working in self._working_on for row in working])
 
     def forget_all(self) -> None:

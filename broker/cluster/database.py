@@ -308,10 +308,7 @@ class Database:
     # ---- any function
 
     async def function(self, lane: Lane, name: str, *arguments: Any) -> list[Any]:
-        """Call a function of the schema and return its rows.
-
-        Raises: Fenced; Conflict; Unreachable; DatabaseRefused.
-        """
+        """Call a function of the schema and return its rows. Raises: Fenced; Conflict; Unreachable; DatabaseRefused."""
         return await self._fetch(lane, name, self._statement(name, len(arguments)), *arguments)
 
     async def _fetch(self, lane: Lane, name: str, statement: str, *arguments: Any) -> list[Any]:
@@ -423,9 +420,7 @@ class Database:
     # ---- after a break
 
     async def _recover(self, connections: Connections, before: Identity, backends: list[Backend]) -> None:
-        """Find out which state the database has, before anything continues. See Link. A node that has not joined, or
-        that is lost, holds nothing.
-        """
+        """Find out which state the database has, before anything continues. A node that is no member holds nothing."""
         self._forgotten = self._beats = 0  # a crash may have restored deleted results, and lost heartbeats
         self._kept = NONE_KEPT
         await connections.end_backends(backends)

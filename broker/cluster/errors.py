@@ -35,9 +35,7 @@ class ClusterError(Exception):
 
 
 class Fenced(ClusterError):
-    """The epoch of this node has ended: another node declared it dead, or the database was restored to an earlier
-    state. SQLSTATE SQ001.
-    """
+    """The epoch of this node has ended: it was declared dead, or the database went back in time. SQLSTATE SQ001."""
 
 
 class WentBack(Fenced):

@@ -8,10 +8,10 @@ one hint may need several payloads.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
-from broker.cluster.errors import Unreachable
 from broker.tasks import Tasks
 
 FREE: Final = "free"  # the slot `number` has free messages for these levels
@@ -36,16 +36,9 @@ class Hint(NamedTuple):
     def payloads(self) -> list[str]:
         """Return the payloads that carry this hint, at least one."""
         head = f"{self.kind} {self.number}"
-        result, piece, size = [], [head], len(head)
-        for level in self.levels:
-            text = str(level)
-            if size + 1 + len(text) > PAYLOAD_BYTES_MAX:
-                result.append(" ".join(piece))
-                piece, size = [head], len(head)
-            piece.append(text)
-            size += 1 + len(text)
-        result.append(" ".join(piece))
-        return result
+        levels = " ".join(map(str, self.levels))
+        pieces = textwrap.wrap(levels, PAYLOAD_BYTES_MAX - len(head) - 1, break_on_hyphens=False)
+        return [f"{head} {piece}" for piece in pieces] or [head]
 
     @classmethod
     def from_payload(cls, payload: str) -> Hint | None:
@@ -103,7 +96,5 @@ class HintTeller:
                 else:
                     wanted, self._wanted = self._wanted, {}
                     await self._notify(Hint(WANTED, 0, sorted(wanted)))
-        except Unreachable:
-            pass  # a lost hint costs one second
         finally:
             self._tells = False

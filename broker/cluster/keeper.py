@@ -119,7 +119,7 @@ class Keeper:
         delayed: list[tuple[int, SharedLevel, SharedSlot, int, Message]] = []
         for kind, row in leased:
             level = self._data.levels.find(row.level)
-            messages = None if level is None else self._load(row, chunks[row.number or 0])
+            messages = None if level is None else self._load(row, chunks)
             if level is None or messages is None:  # its queue is being created or deleted here, or it cannot be read
                 returned.append((row, row.bits, now_ms + int(LOOK_S * 1000)))
                 continue
@@ -155,11 +155,10 @@ class Keeper:
         for index, _ in messages:
             bits[index] = 1
 
-    def _load(self, row: LeasedRow, chunk: Chunk | DamagedChunk) -> list[Indexed] | None:
+    def _load(self, row: LeasedRow, chunks: Mapping[int, Chunk | DamagedChunk]) -> list[Indexed] | None:
         """Return the leased messages with their indexes, None when they cannot be read."""
-        indexes = list(row.bits.search(1))
         try:
-            return list(zip(indexes, self._loader.load(chunk, row.level, indexes, row.count), strict=True))
+            return self._loader.load_row(row, chunks)
         except DamagedChunk:  # the node whose consumers lease it logs it
             return None
 

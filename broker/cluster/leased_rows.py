@@ -23,9 +23,7 @@ Place = tuple[int, int]  # level and number of a slot
 
 
 class Arrivals:
-    """The rows of one lease until their levels have adopted the messages. Invariant: ``rows`` are leased, and not yet
-    in their levels.
-    """
+    """The rows of a lease. Invariant: ``rows`` are leased, and their levels have not adopted the messages yet."""
 
     def __init__(self, levels: SharedLevels, reader: ChunkReader) -> None:
         self._levels = levels

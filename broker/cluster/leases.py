@@ -211,9 +211,7 @@ class Leases:
             self._levels.touch(level)  # once these are delivered, more may be needed
 
     def _target(self, level: SharedLevel) -> int:
-        """Return how many ready messages of a level this node can use. Consumers that share a prefetch with consumers
-        of other queues can use some when their turn comes.
-        """
+        """Return how many ready messages of a level this node can use, counting consumers with a shared prefetch."""
         demand = level.demand
         consumers = level.queue.consumers
         room = consumers.room(demand.step)

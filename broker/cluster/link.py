@@ -194,9 +194,7 @@ class Link:
         self._repair_what_broke()
 
     def _repair_what_broke(self) -> None:
-        """Begin a repair, unless one is under way. Connections may break again during its last step, so it checks at
-        its end.
-        """
+        """Begin a repair, unless one is under way: it looks at its end whether the connections broke again."""
         if self._broken is not None and not self._is_closed and not self._repair.busy:
             self._repair.start(self._restore(self._broken))
 
@@ -261,9 +259,7 @@ class _Failure(NamedTuple):
 
 
 class FailingCalls:
-    """Log failing calls, once for each reason, and know whether any still fails. Units: ``count`` is the number of
-    failed calls.
-    """
+    """Log failing calls, once for each reason, and know whether any still fails; ``count`` is of failed calls."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` never goes back."""

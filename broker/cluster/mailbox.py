@@ -153,18 +153,17 @@ class Mailbox:
             return False
         async with self._data.working_on(found) as chunks:
             for row in found:
-                self._deliver(row, chunks[row.number or 0])
+                self._deliver(row, chunks)
         self._data.levels.schedule()
         return rows[-1].more
 
-    def _deliver(self, row: LeasedRow, chunk: Chunk | DamagedChunk) -> None:
-        indexes = list(row.bits.search(1))
+    def _deliver(self, row: LeasedRow, chunks: Mapping[int, Chunk | DamagedChunk]) -> None:
         try:
-            messages = self._loader.load(chunk, row.level, indexes, row.count)
+            messages = self._loader.load_row(row, chunks)
         except DamagedChunk as error:
             _log.error("chunk.damaged", table=f"chunk_{row.ring}", number=row.number, reason=str(error))
             messages = []
-        for message in messages:
+        for _, message in messages:
             if self._take_told(message.envelope.key, message.body):
                 continue
             replies = self.vhosts.get(message.envelope.exchange)

@@ -1,6 +1,4 @@
-"""A node of the cluster: it joins, sends heartbeats, observes the others, pauses when its lease ends, and rejoins when
-lost.
-"""
+"""A node of the cluster: it joins, sends heartbeats, pauses when its lease ends, and rejoins when it was lost."""
 
 from __future__ import annotations
 

@@ -180,9 +180,7 @@ class OtherNodes:
         return done
 
     async def _end_sessions(self, node: str) -> None:
-        """Terminate the database sessions of a dead node whose call does not return: PostgreSQL may be blocked sending
-        its result.
-        """
+        """Terminate the sessions of a dead node, for a call whose result PostgreSQL is blocked sending."""
         await asyncio.sleep(self._lease_s)
         try:
             await self._database.end_sessions(node)

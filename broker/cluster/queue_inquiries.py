@@ -1,6 +1,4 @@
-"""Inquiries about whole queues, answered by PostgreSQL: their counts, purges, and whether they are unused. Inquiries
-that arrive while one is running are sent together.
-"""
+"""Inquiries about whole queues, answered by PostgreSQL. Those that arrive while one runs are sent together."""
 
 from __future__ import annotations
 
@@ -81,7 +79,7 @@ class QueueInquiries:
             for number in queue.numbers:
                 messages, _, held = found[number]
                 if messages or held:
-                    queue.use_level(number)
+                    queue.level_numbered(number)
                     elsewhere = min(self.elsewhere.get(number, 0), held)
                     by_priority[number] = messages + elsewhere
                     ready += messages + elsewhere

@@ -13,10 +13,10 @@ from typing import Any, BinaryIO, Final
 
 import asyncpg
 
-from broker.cluster.backup import CHUNKS, NOT_COPIED, copying, newest_numbers, quoted, tables_of
+from broker.cluster.backup import CHUNKS, NOT_COPIED, copying, newest_numbers, tables_of
 from broker.cluster.backup_file import DATA, END, HEAD, TABLE, BackupReader, BackupRefused
 from broker.cluster.schema import FUNCTION_VERSION, SCHEMA_VERSION, SchemaRefused, install
-from broker.cluster.server_address import ServerAddress
+from broker.cluster.server_address import ServerAddress, quoted
 
 LEASE_MS: Final = 3000  # of a member that has not reported its lease
 PATIENCE: Final = 4 / 3  # leases without a heartbeat until a member is dead; other nodes wait 7/6
@@ -63,9 +63,7 @@ async def restore(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[s
 
 
 async def _wait_for_death(connection: asyncpg.Connection, schema: str) -> Beats:
-    """Wait for longer than the leases of all members to ensure that none of them is alive, and return their heartbeats.
-    Raises: BackupRefused if one is alive.
-    """
+    """Wait until the leases of all members have ended, and return their heartbeats. Raises: BackupRefused."""
     if not any(table.name == "beat" for table in await tables_of(connection, schema)):
         return {}
     first = await _beats(connection)

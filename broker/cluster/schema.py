@@ -8,6 +8,8 @@ from typing import Final
 
 import asyncpg
 
+from broker.cluster.server_address import quoted
+
 SCHEMA_VERSION: Final = 1
 FUNCTION_VERSION: Final = 1
 
@@ -54,11 +56,11 @@ async def install(connection: asyncpg.Connection, schema: str) -> int:
     """
     sources = _sources()
     digest = hashlib.sha256("\0".join(sources).encode()).hexdigest()
-    quoted = '"' + schema.replace('"', '""') + '"'
+    name = quoted(schema)
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1 || '.install', 0))", schema)
-        await connection.execute("SELECT set_config('search_path', $1, false)", quoted)
-        if await connection.fetchval("SELECT to_regclass($1 || '.cluster') IS NOT NULL", quoted):
+        await connection.execute("SELECT set_config('search_path', $1, false)", name)
+        if await connection.fetchval("SELECT to_regclass($1 || '.cluster') IS NOT NULL", name):
             row = await connection.fetchrow("SELECT schema_version, function_version, digest FROM cluster")
             if (row["schema_version"], row["function_version"]) > (SCHEMA_VERSION, FUNCTION_VERSION):
                 raise SchemaRefused(
@@ -66,7 +68,7 @@ async def install(connection: asyncpg.Connection, schema: str) -> int:
                 )
             if row["digest"] == digest or await connection.fetchval("SELECT EXISTS (SELECT FROM member)"):
                 return int(row["function_version"])
-        await _make_schema(connection, schema, quoted)
+        await _make_schema(connection, schema, name)
         await connection.execute(_DROP_FUNCTIONS)
         for source in sources:
             await connection.execute(source)
@@ -74,7 +76,7 @@ async def install(connection: asyncpg.Connection, schema: str) -> int:
     return FUNCTION_VERSION
 
 
-async def _make_schema(connection: asyncpg.Connection, schema: str, quoted: str) -> None:
+async def _make_schema(connection: asyncpg.Connection, schema: str, name: str) -> None:
     """Create the schema unless it exists; even with IF NOT EXISTS the right to create it would be needed."""
     exists, may_create, user = await connection.fetchrow(
         """SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1),
@@ -85,6 +87,6 @@ async def _make_schema(connection: asyncpg.Connection, schema: str, quoted: str)
         return
     if not may_create:
         raise SchemaRefused(
-            f"{user} may not create schemas: let an administrator run CREATE SCHEMA {quoted} AUTHORIZATION {user}"
+            f"{user} may not create schemas: let an administrator run CREATE SCHEMA {name} AUTHORIZATION {user}"
         )
-    await connection.execute(f"CREATE SCHEMA {quoted}")
+    await connection.execute(f"CREATE SCHEMA {name}")

@@ -44,7 +44,7 @@ class ServerAddress(NamedTuple):
     @property
     def quoted_schema(self) -> str:
         """The schema, quoted for SQL."""
-        return '"' + self.schema.replace('"', '""') + '"'
+        return quoted(self.schema)
 
     @property
     def options(self) -> str:
@@ -68,6 +68,11 @@ class ServerAddress(NamedTuple):
         head, _, options = self.url.partition("?")
         found = [match[1] for match in re.findall(_LOGIN, head)] + [match[1] for match in re.findall(_OPTION, options)]
         return [form for secret in found if secret for form in (secret, urllib.parse.unquote(secret))]
+
+
+def quoted(*names: str) -> str:
+    """Return names quoted for SQL."""
+    return ", ".join(['"' + name.replace('"', '""') + '"' for name in names])
 
 
 def one_line(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from broker.cluster.database_rows import as_text
 from broker.cluster.errors import StatementRefused
 from broker.cluster.hint import CLIENTS, LOOK, Hint
 from broker.cluster.link import patiently
-from broker.core.mqtt.clients import MqttClients
+from broker.core.mqtt.context import MqttClients
 from broker.core.mqtt.faults import TakenOver
 from broker.core.postponed import Awaited
 from broker.core.session.client import SessionClient

@@ -130,9 +130,7 @@ class SharedDefinitions:
                 raise NotStored(f"it is not known whether the limits of queues hold: {error}") from error
 
     async def _replace_limits(self, vhosts: Iterable[str]) -> None:
-        """Store limits in the database by the policies of the version that this node has reported. Raises:
-        ClusterError.
-        """
+        """Store limits by the policies of the version that this node has reported. Raises: ClusterError."""
         version = self._reported[1]
         for vhost in vhosts:
             await self._limits_changed(vhost)

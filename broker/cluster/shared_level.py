@@ -57,7 +57,7 @@ class SharedLevels:
         """Return a level by its number, creating it if another node was the first to use it."""
         level = self.by_number.get(number)
         if level is None and (lowest := self.by_number.get(number & QUEUE_NUMBERS)) is not None:
-            lowest.queue.use_level(number)
+            lowest.queue.level_numbered(number)
             level = self.by_number.get(number)
         return level
 
@@ -280,11 +280,6 @@ class SharedLevel(Level):
 
     def settle_one(self, slot: Slot, index: int) -> None:
         self.settle(slot, single(index))
-
-    def dead_letter(self, slot: Slot, indexes: Sequence[int], reason: str, *, at_once: bool = True) -> None:
-        """Settle delivered messages, and dead-letter them in the same call."""
-        if slot.tenure is not Tenure.DELETED:
-            super().dead_letter(slot, indexes, reason, at_once=at_once)
 
     def dead_letter_unleased(self, message: Message, reason: str) -> None:
         """Dead-letter a message that is not leased to the level: refused by a full queue, or dropped by the keeper."""

@@ -81,10 +81,7 @@ class SharedMessages(LocalMessages):
             return found
 
     async def move(self, move: Move) -> None:
-        """Perform the next part of a move. A cancelled caller still waits for the running call.
-
-        Raises: BrokerError.
-        """
+        """Perform the next part of a move. A cancelled caller still waits for the running call. Raises: BrokerError."""
         await uncancelled(self._move(move))
 
     # -- the walk -----------------------------------------------------------------------------------------------------
@@ -122,12 +119,10 @@ class SharedMessages(LocalMessages):
 
     def _load(self, row: LeasedRow, chunks: dict[int, Chunk | DamagedChunk]) -> list[Seen]:
         """Return the messages of a row; none if they are unreadable, which a node with consumers reports."""
-        indexes = list(row.bits.search(1))
         try:
-            messages = self._loader.load(chunks[row.number or 0], row.level, indexes, row.count)
+            return [Seen(row, index, message) for index, message in self._loader.load_row(row, chunks)]
         except DamagedChunk:
             return []
-        return [Seen(row, index, message) for index, message in zip(indexes, messages, strict=True)]
 
     def _pass_by(self, seen: Seen) -> None:
         number, index = seen.place

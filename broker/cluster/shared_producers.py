@@ -129,7 +129,7 @@ class ProducerClaims:
             rows = await patiently(lambda: database.acting("lease", "producer_claim", key), gives_up=True)
             if rows[0][0] == database.node:
                 break
-            await patiently(lambda: database.notify(Hint(PRODUCERS, mark_of(key))))
+            await database.notify(Hint(PRODUCERS, mark_of(key)))
             await asyncio.sleep(ASK_S)
         owner = (await patiently(lambda: database.acting("lease", "producer_own", key, claim.user_name)))[0][0]
         runs = await patiently(lambda: database.acting("lease", "producer_runs", key))

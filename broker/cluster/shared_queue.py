@@ -109,6 +109,7 @@ class SharedQueue(Queue):
     def __init__(
         self, declaration: QueueDeclaration, ports: QueuePorts[Level, Queue], *, parts: QueueParts, vhost_name: str
     ) -> None:
+        assert not declaration.recovered, "the declarations are in PostgreSQL"
         self._parts = parts
         self._vhost_name = vhost_name
         self._counted: tuple[int, int, int] | None = None  # ready, consumers and unacked, for the running method
@@ -195,9 +196,7 @@ class SharedQueue(Queue):
         return super().held() if self._counted is None else self._counted[2]
 
     def remaining(self) -> int:
-        """Return the number of ready messages on all nodes known here. Free messages are counted when one of them is
-        fetched, others with the heartbeat of their node.
-        """
+        """Return the number of ready messages on all nodes, as of the last fetch of one and of the heartbeats."""
         elsewhere = self._parts.inquiries.elsewhere
         shared = [level for level in self.levels if isinstance(level, SharedLevel)]
         return self.ready + sum([level.demand.remaining + elsewhere.get(level.number, 0) for level in shared])
@@ -238,9 +237,7 @@ class SharedQueue(Queue):
         return count
 
     def _let_go(self) -> None:
-        """Clear the references that lead back to the queue, but keep its levels, because running calls may ask for
-        them.
-        """
+        """Clear the references that lead back to the queue; its levels stay, because running calls may ask for them."""
         for level in self.levels:
             if isinstance(level, SharedLevel):
                 level.disown()

@@ -44,9 +44,7 @@ class SharedStore(MessageStore):
         return True
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Return a context whose accepted and settled messages PostgreSQL commits completely or not at all. None of
-        them is delivered before the commit.
-        """
+        """Return a context whose messages and settlements are committed as a whole; nothing is delivered before."""
         return _atomic(self._levels, self.origin)
 
     def accept(

@@ -10,7 +10,7 @@ from typing import Any, Final
 from broker.cluster.database import Database
 from broker.cluster.database_rows import as_text
 from broker.cluster.errors import Unreachable
-from broker.cluster.shared_queue import refuse_arguments
+from broker.cluster.shared_queue import SharedQueue, refuse_arguments
 from broker.cluster.topology_changes import (
     ExchangeDeclared,
     ExchangeDeleted,
@@ -191,7 +191,7 @@ class SharedTopology:
             vhost = self._vhosts.get(change.vhost)
             if vhost is not None and isinstance(change, QueueDeclared):
                 queue = vhost.queues.get(change.name)
-                if queue is not None and queue.number == change.number:
+                if isinstance(queue, SharedQueue) and queue.number == change.number:
                     queue.note_made()
                     vhost.tally.created()
 
@@ -234,9 +234,9 @@ class SharedTopology:
 
     def snapshot(self) -> Iterable[list[TopologyChange]]:
         """Return an iterator of the changes that create the whole topology; a thread may iterate it."""
-        pieces = [self._all_changes(vhost) for vhost in self._vhosts.values()]
+        live = [self._all_changes(vhost) for vhost in self._vhosts.values()]
         kept = [changes for unopened in self._unopened.values() for changes in unopened]
-        return chain(kept, ([change] for piece in pieces for change in piece))
+        return chain(kept, ([change] for changes in live for change in changes))
 
     def _all_changes(self, vhost: Vhost) -> Iterator[TopologyChange]:
         """Copy mutable state, and return an iterator of the changes that create a vhost."""
@@ -266,9 +266,7 @@ class SharedTopology:
 
     def _delete_transient(self) -> None:
         """Delete non-durable objects, because this node is the first member: no node has kept them."""
-        kept = [change for unopened in self._unopened.values() for changes in unopened for change in changes]
-        live = [change for vhost in self._vhosts.values() for change in self._all_changes(vhost)]
-        for change in (*kept, *live):
+        for change in chain.from_iterable(self.snapshot()):
             deletion: TopologyChange
             match change:
                 case QueueDeclared(durable=False):

@@ -8,7 +8,6 @@ Units: seconds of a clock that is never set and counts while the machine sleeps 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final
 
 
 class TenureState(Enum):
@@ -19,33 +18,6 @@ class TenureState(Enum):
     PAUSED = "paused"  # its lease ended; its epoch may still stand
     LOST = "lost"  # its epoch has ended
     LEFT = "left"
-
-
-class Event(Enum):
-    """An event that changes the state."""
-
-    JOIN = "join"
-    BEAT = "beat"  # a heartbeat was answered, and its lease has not ended
-    EXPIRE = "expire"
-    FENCE = "fence"
-    REJOIN = "rejoin"
-    LEAVE = "leave"
-
-
-NEXT: Final[dict[tuple[TenureState, Event], TenureState]] = {
-    (TenureState.JOINING, Event.JOIN): TenureState.JOINED,
-    (TenureState.JOINED, Event.BEAT): TenureState.JOINED,
-    (TenureState.JOINED, Event.EXPIRE): TenureState.PAUSED,
-    (TenureState.JOINED, Event.FENCE): TenureState.LOST,
-    (TenureState.PAUSED, Event.BEAT): TenureState.JOINED,
-    (TenureState.PAUSED, Event.FENCE): TenureState.LOST,
-    (TenureState.LOST, Event.FENCE): TenureState.LOST,  # several calls detect it
-    (TenureState.LOST, Event.REJOIN): TenureState.JOINING,
-    (TenureState.JOINING, Event.LEAVE): TenureState.LEFT,
-    (TenureState.JOINED, Event.LEAVE): TenureState.LEFT,
-    (TenureState.PAUSED, Event.LEAVE): TenureState.LEFT,
-    (TenureState.LOST, Event.LEAVE): TenureState.LEFT,
-}
 
 
 class NodeTenure:
@@ -64,7 +36,8 @@ class NodeTenure:
     def join(self, epoch: int, sent_s: float) -> None:
         """Begin the tenure of a new epoch. `sent_s` is when the call that joined was sent."""
         assert epoch > self.epoch
-        self._move(Event.JOIN)
+        assert self.state is TenureState.JOINING
+        self.state = TenureState.JOINED
         self.epoch = epoch
         self.ends_s = sent_s + self.lease_s
 
@@ -77,7 +50,7 @@ class NodeTenure:
         if epoch != self.epoch or self.state not in {TenureState.JOINED, TenureState.PAUSED} or ends_s <= now_s:
             return False
         was = self.state
-        self._move(Event.BEAT)
+        self.state = TenureState.JOINED
         self.ends_s = max(self.ends_s, ends_s)
         return was is TenureState.PAUSED
 
@@ -89,25 +62,20 @@ class NodeTenure:
         """Pause a node whose lease has ended, and return whether it was running before."""
         if self.state is not TenureState.JOINED or now_s < self.ends_s:
             return False
-        self._move(Event.EXPIRE)
+        self.state = TenureState.PAUSED
         return True
 
     def fence(self, epoch: int) -> bool:
         """Record that an epoch has ended, and return whether it was the current one and this is news."""
         if epoch != self.epoch or self.state not in {TenureState.JOINED, TenureState.PAUSED}:
             return False
-        self._move(Event.FENCE)
+        self.state = TenureState.LOST
         return True
 
     def rejoin(self) -> None:
         """Prepare a new epoch after the last one was lost."""
-        self._move(Event.REJOIN)
+        assert self.state is TenureState.LOST
+        self.state = TenureState.JOINING
 
     def leave(self) -> None:
-        if self.state is not TenureState.LEFT:
-            self._move(Event.LEAVE)
-
-    def _move(self, event: Event) -> None:
-        after = NEXT.get((self.state, event))
-        assert after is not None, f"a node that is {self.state.value} cannot {event.value}"
-        self.state = after
+        self.state = TenureState.LEFT

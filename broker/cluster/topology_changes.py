@@ -24,9 +24,7 @@ from broker.routing.exchange import Exchange
 
 
 class ForeignOwner(NamedTuple):
-    """The owner of an exclusive queue in the log: a connection of another node, or one that has ended. No session
-    equals it, so its queues are locked.
-    """
+    """A connection of another node, or one that has ended: it owns an exclusive queue, which no session can use."""
 
     node: str
     epoch: int
@@ -281,17 +279,9 @@ class VhostForgotten(TopologyChange):
 
 _KINDS: Final[dict[str, type[TopologyChange]]] = {
     kind.kind: kind
-    for kind in (
-        ExchangeDeclared,
-        ExchangeDeleted,
-        QueueDeclared,
-        QueueChanged,
-        QueueDeleted,
-        Bound,
-        Unbound,
-        VhostForgotten,
-    )
-}
+    for kind in (ExchangeDeclared, ExchangeDeleted, QueueDeclared, QueueChanged, QueueDeleted, Bound, Unbound,
+                 VhostForgotten)
+}  # fmt: skip
 
 
 def change_of(change: Mapping[str, Any], **more: Any) -> TopologyChange:

@@ -18,9 +18,7 @@ ADVICE: Final[dict[Kind, str]] = {
 }
 C = TypeVar("C", bound=Hashable)
 
-CLEAR_DIVISOR: Final = (
-    10  # an alarm is cleared at a distance of a tenth of its limit, or each message could raise and clear it
-)
+CLEAR_DIVISOR: Final = 10  # an alarm ends at a distance of a tenth of its limit, or each message could raise and end it
 
 
 @dataclass(frozen=True, slots=True)

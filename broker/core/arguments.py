@@ -135,7 +135,7 @@ def _typed(value: Any) -> Any:
 
 def _read(value: Any) -> Any:
     if isinstance(value, list):
-        return [_read(item) for item in value]
+        return [_read(item) for item in value]  # depth: that of the table
     if not isinstance(value, dict):
         return value
     if octet := _octet_of(value):

@@ -98,10 +98,6 @@ class BoundedPattern:
         """Return whether RE2 reads the name as `regex` does: without line ends, spaces and Unicode case rules."""
         return name.isprintable() and (name.isascii() or "(?" not in self._compiled.pattern)
 
-    def __repr__(self) -> str:
-        """Return the class name followed by the text."""
-        return f"BoundedPattern({self.text!r})"
-
 
 def bounded(text: str) -> Any:
     """Return the pattern compiled so that a search takes a timeout. Raises: ValueError."""

@@ -21,10 +21,6 @@ class Clock:
         self.ahead_ms = ahead_ms
 
 
-def _nothing() -> None:
-    """Ignore a new first deadline."""
-
-
 class Deadlines:
     """Hold one moment and one action per key.
 
@@ -37,7 +33,7 @@ class Deadlines:
         entries are replaced ones.
     """
 
-    def __init__(self, clock: Clock, armed: Callable[[], None] = _nothing) -> None:
+    def __init__(self, clock: Clock, armed: Callable[[], None] = lambda: None) -> None:
         self.clock = clock
         self._heap: list[tuple[int, int, Hashable]] = []
         self._actions: dict[Hashable, tuple[int, int, Callable[[], object]]] = {}
@@ -87,7 +83,7 @@ class Deadlines:
         """Cancel everything, because the vhost has ended."""
         self._actions.clear()
         self._heap.clear()
-        self.armed = _nothing
+        self.armed = lambda: None
 
     def spend(self, units: int) -> None:
         """Use up units of the turn's share."""

@@ -74,12 +74,9 @@ class ExchangeMemories:
             self._poster.post_run([_copy(message, 1, now_ms) for message in history], destination)
             return
         for message in history:
-            if queues := self._routed(destination, message):
+            keys, header = [message.envelope.key], HeaderFields(message.header)
+            if queues := self._exchanges.router.queues(destination, keys, header):
                 self._poster.post(_copy(message, len(queues), now_ms), queues)
-
-    def _routed(self, exchange: Exchange, message: Message) -> tuple[Queue, ...]:
-        router = self._exchanges.router
-        return router.queues(exchange, [message.envelope.key], HeaderFields(message.header))
 
 
 def _copy(message: Message, queues: int, now_ms: int) -> Message:

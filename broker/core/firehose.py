@@ -18,8 +18,7 @@ from broker.amqp.table_writer import counted, encode_entry, encode_short_text
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.auth.users import User
 from broker.core.deadlines import Deadlines
-from broker.core.message.fields import further_keys
-from broker.core.message.message import Envelope, Message, new_message
+from broker.core.message.message import Envelope, Message, further_keys, new_message
 from broker.core.names import TRACE
 from broker.core.publishing.posting import Poster
 from broker.core.queue.consumer import Consumer
@@ -73,10 +72,6 @@ class Watcher(Protocol):
         """Accept a message without delay, or drop it."""
 
 
-def _nobody(_firehose: Firehose | None) -> None:
-    """Ignore that tracing was switched on or off."""
-
-
 class Firehose:
     """Copy the messages of a vhost while the firehose is switched on or watched.
 
@@ -105,7 +100,7 @@ class Firehose:
         self.active = False
         self.publishing = False
         self.node = "slotmq"
-        self.switched: Callable[[Firehose | None], None] = _nobody
+        self.switched: Callable[[Firehose | None], None] = lambda _firehose: None
 
     def attach(self, node: str, switched: Callable[[Firehose | None], None]) -> None:
         """Name the node in the copies, and call `switched` at each change."""

@@ -15,10 +15,6 @@ AWAITED_PART: Final = 2  # ... and while only acks are awaited: the consumers, n
 LEAST_ENTRIES: Final = 16  # the least share, so that a publisher never stops for long
 
 
-def _nothing() -> None:
-    """Ignore a publisher that begins to wait."""
-
-
 class PublishCredit:
     """Hold back the publishers of one vhost that have used up their part of a turn, and release them in turn.
 
@@ -31,7 +27,7 @@ class PublishCredit:
         queue.
     """
 
-    def __init__(self, schedule: Callable[[], None] = _nothing) -> None:
+    def __init__(self, schedule: Callable[[], None] = lambda: None) -> None:
         """Call `schedule` when a publisher begins to wait: a turn of the workers has to follow."""
         self._schedule = schedule
         self.waiting: deque[CreditShare] = deque()

@@ -4,13 +4,11 @@ turn, and other clients are served between the slices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from broker.core.deadlines import Deadlines
-
-T = TypeVar("T")
 
 MESSAGES_PER_UNIT: Final = 32  # messages settled and released from memory in ten microseconds
 
@@ -55,13 +53,3 @@ class SlicedWork:
         _, then = self._running.pop(number)
         if then is not None:
             then()
-
-
-def result_of(steps: Generator[None, None, T]) -> T:
-    """Run all steps of some work at once, and return its result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result

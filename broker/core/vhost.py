@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.core.answers import Answers
+from broker.core.confirmable import Confirmer
 from broker.core.delayed import Delay, Delays, QueueDelay
 from broker.core.exchange_memories import ExchangeMemories
 from broker.core.firehose import Firehose
@@ -32,6 +33,7 @@ from broker.core.topology.bindings import Bindings
 from broker.core.topology.changes import Change, Journal, subject_of
 from broker.core.topology.exchanges import Exchanges
 from broker.core.topology.live_bindings import LiveBindings
+from broker.core.topology.parts import TopologyParts
 from broker.core.topology.queues import Queues
 from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits, PublishCache
@@ -40,11 +42,6 @@ from broker.routing.fanout_exchange import FanoutExchange, MemoryExchange
 from broker.routing.index import AUTO
 from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
-
-if TYPE_CHECKING:
-    from broker.core.confirmable import Confirmer
-
-__all__ = ["Vhost"]
 
 QUEUES_AT_ONCE: Final = 32  # queues of a deleted vhost dropped in one turn
 FORGOTTEN_AT_ONCE: Final = 1000  # exchanges whose first misses are freed in one turn
@@ -93,11 +90,6 @@ class PublishCaches:
         """Free the data that only decides whether a publish is admitted to the cache."""
         for cache in (*self._by_user.values(), *self._own):
             cache.forget_misses()
-
-    def end(self) -> None:
-        """Drop the caches, because the vhost is deleted."""
-        self.drop_all()
-        self._by_user.clear()
 
     def drop(self, user_name: str) -> None:
         """Drop the entries of a user whose rights have changed."""
@@ -163,44 +155,22 @@ class Vhost:
         self.publish_caches = PublishCaches(cache_limits)
         resolve_again = self.publish_caches.drop_all
         self.policies = Policies(lambda: self.sweep.begin(self.queues, self.exchanges))
-        self.sweep = PolicySweep(
-            self.policies,
-            deadlines,
-            resolve_again=resolve_again,
-            rerouted=self._rerouted,
-        )
+        self.sweep = PolicySweep(self.policies, deadlines, resolve_again=resolve_again, rerouted=self._rerouted)
         live = LiveBindings(deadlines)
         self.answers = Answers(committer, live.deferred)
         journal = journal_of(partial(_record, record, self.answers))
         self.producers = producers(name, deadlines, journal.decide, producer_limits or ProducerLimits())
-        self.exchanges = Exchanges(
-            name,
-            live,
-            self.policies,
-            self.sweep,
-            journal,
-            limits,
-            self._exchange_declared,
-            self._exchange_deleted,
-            cache_limits=cache_limits,
-            topic_index=topic_index,
-        )
+        parts = TopologyParts(name, live, self.policies, self.sweep, journal, limits)
+        hooks = self._exchange_declared, self._exchange_deleted
+        self.exchanges = Exchanges(parts, *hooks, cache_limits=cache_limits, topic_index=topic_index)
         self.router = self.exchanges.router
-        self.queues = Queues(name, ports, self.exchanges, live, self.policies, self.sweep, journal, limits, self.tally)
+        self.queues = Queues(parts, ports, self.exchanges, self.tally)
         self.store = store = store_of(self.producers.name_of)
         self.wide = WidePublishes(store, deadlines)
         self.poster = Poster(self.sweep, self.store, self.wide)
         self.memories = memories = ExchangeMemories(self.exchanges, self.queues, self.poster, ports)
         self.bindings = Bindings(
-            name,
-            self.exchanges,
-            self.queues,
-            live,
-            journal,
-            limits,
-            pattern_limits,
-            before=memories.prepare,
-            after=memories.replay,
+            parts, self.exchanges, self.queues, pattern_limits, before=memories.prepare, after=memories.replay
         )
         self.delays = Delays(self.exchanges, self.queues, self.poster, ports, delay)
         self.replies = replies(name)
@@ -299,7 +269,7 @@ class Vhost:
                 yield
         self.queues.clear()
         self.exchanges.end()  # their caches are most of what a vhost keeps
-        self.publish_caches.end()
+        self.publish_caches.drop_all()
         yield from self.ports.sliced.finish()
         self.policies.end()
         self.ports.end()

@@ -95,7 +95,7 @@ class LocalParts:
     level_of: Callable[..., Level] = Level
     committer: Callable[..., EngineCommitter] = Committer
     journal: Callable[..., Journal] = Journal
-    kind_of: Callable[[str, bool], Callable[..., Queue]] = staticmethod(kind_of)
+    kind_of: Callable[[str], Callable[..., Queue]] = staticmethod(kind_of)
     messages: Callable[..., LocalMessages] = LocalMessages
 
     def replies(self, _vhost: str) -> ReplyConsumers:

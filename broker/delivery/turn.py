@@ -124,7 +124,7 @@ class Turn(Clock):
         self._short = False
         self.left_bytes = share_bytes
         self._wall_clock_s = wall_clock_s
-        self._fail = fail
+        self.fail = fail  # ends the broker
         self.scheduled = False
         self._reads = 0  # since the current turn was scheduled
         self._lone_reads = 0  # the number of next reads that may each run a turn
@@ -139,10 +139,6 @@ class Turn(Clock):
         self._may_act: Callable[[], bool] | None = None
         self.dead = False  # the broker has failed: nothing more is delivered, written or confirmed
         self.count = 0
-
-    def fail(self, error: BaseException) -> None:
-        """End the broker."""
-        self._fail(error)
 
     def schedule(self) -> None:
         """Schedule a turn before the loop waits again."""
@@ -262,7 +258,7 @@ class Turn(Clock):
             if self._paused:
                 self._resume()
         except Exception as error:  # noqa: BLE001  # a defect or a lost store: nothing may be confirmed after it
-            self._fail(error)
+            self.fail(error)
 
     def _resume(self) -> None:
         """Resume outlets that wait for a share, until it is used up; the others come first in the next turn."""

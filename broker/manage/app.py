@@ -14,7 +14,7 @@ from broker.core.auth.users import User
 from broker.event_log import get_logger
 from broker.manage import control_route, probes, slot_routes
 from broker.manage.answers import Response, answering, no_content, refusal_response
-from broker.manage.call import READING, ApiRoute, Call, Needs, tags_suffice
+from broker.manage.call import READING, ApiRoute, Call, Needs
 from broker.manage.client import ApiClient
 from broker.manage.login import HttpLogin, LoggedIn, LoginSessions
 from broker.manage.managed_broker import ManagedBroker
@@ -22,7 +22,7 @@ from broker.manage.metrics.shared_scrapes import metric_routes
 from broker.manage.origin import check_change, check_host
 from broker.manage.page.files import page_routes
 from broker.manage.probes import PROBES
-from broker.manage.refusal import HttpRefused, not_authorised, not_found, refusal_of
+from broker.manage.refusal import HttpRefused, not_found, refusal_of
 from broker.manage.request_target import only, path_words, query_of
 from broker.store.damage import StoreFailed
 
@@ -35,13 +35,6 @@ NOBODY: Final = LoggedIn(User(""), lambda: True)
 VERSIONS: Final = ("1.0", "1.1")
 LINE_BYTES: Final = len(" ? HTTP/1.1\r\n\r\n")
 FIELD_BYTES: Final = len(": \r\n")
-LACKS: Final = {
-    Needs.MANAGEMENT: "Not management user",
-    Needs.POLICYMAKER: "User not authorised to access object",
-    Needs.MONITORING: "Not monitor user",
-    Needs.ADMINISTRATOR: "Not administrator user",
-}
-"""The reason for refusing a user without the tag. Source: rabbit_web_dispatch_access_control."""
 
 _log = get_logger()
 
@@ -73,8 +66,6 @@ Branches = dict[str, "Branch"]
 
 class Branch:
     """The routes that share the beginning of a path. Invariant: a literal word wins over a word in braces."""
-
-    __slots__ = ("any_word", "routes", "words")
 
     def __init__(self) -> None:
         self.words: Branches = {}
@@ -171,8 +162,7 @@ class Application:
         if route.path not in PROBES and scope["scheme"] != "https":  # a certificate proves the name
             check_host(request.headers, client.peer, self._broker.settings().http.hosts)
         caller = NOBODY if route.needs is Needs.NOTHING else await self._login.caller(request.headers, client)
-        if not tags_suffice(caller.user.tags, route.needs):
-            raise not_authorised(LACKS[route.needs])
+        route.needs.check(caller.user)
         if route.needs is not Needs.NOTHING:
             client.admit(caller.user.name)
         if scope["method"] not in READING:

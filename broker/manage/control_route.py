@@ -20,7 +20,7 @@ from broker.core.definitions.json_text import SHORT, read_json, reading_json
 from broker.event_log import get_logger
 from broker.manage.answers import PieceResponse, Response
 from broker.manage.call import ApiRoute, Call, Needs, UserAsker
-from broker.manage.refusal import HttpRefused, bad_request, not_authorised
+from broker.manage.refusal import HttpRefused, bad_request
 from broker.net.control import CLIENTS_MAX, OUTER_LEVELS, REQUEST_MAX_BYTES, answer_of, write_answer
 from broker.operations.operation import MONITORING, Operation, carry_out, refusing
 from broker.operations.request import Request, Verb, read
@@ -62,8 +62,8 @@ async def _answer(call: Call, conversation: ControlConversation) -> Response:
     name = str(fields.get("verb")) if isinstance(fields, dict) else ""
     operation = OPERATIONS.get(name)
     reads = operation is not None and operation.tag == MONITORING
-    if not reads and not call.may(Needs.ADMINISTRATOR):
-        raise not_authorised("Not administrator user")
+    if not reads:
+        Needs.ADMINISTRATOR.check(call.user)
     if operation is None:
         raise bad_request(f"the body should be a JSON object whose 'verb' is one of {', '.join(call.broker.verbs)}")
     said = _log.debug if reads else _log.info

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 AGE_MAX_S: Final = 3600
 SAMPLES_MAX: Final = 3600  # of one history, whatever the interval
@@ -19,8 +19,6 @@ class History:
     Units: moments are in milliseconds since 1970.
     Cost: one array. An object for each sample would keep a whole arena of 1 MiB for an hour after a load.
     """
-
-    __slots__ = ("_length", "_next", "_ring", "counters", "names")
 
     def __init__(self, names: Sequence[str], counters: int, interval_ms: int) -> None:
         self.names = tuple(names)
@@ -80,7 +78,7 @@ class History:
         newest_ms = now_ms - now_ms % wanted.step_ms
         known = list(self._newest())
         at = 0
-        for back in range(wanted.count):
+        for back in range(wanted.samples):
             time_ms = newest_ms - back * wanted.step_ms
             while at < len(known) and self._ring[known[at]] > time_ms:
                 at += 1
@@ -96,14 +94,11 @@ class History:
         }
 
 
-class SampleRange:
+class SampleRange(NamedTuple):
     """The samples that a caller wants: how many, and how far apart."""
 
-    __slots__ = ("count", "step_ms")
-
-    def __init__(self, age_s: int, step_s: int) -> None:
-        self.step_ms = step_s * 1000
-        self.count = age_s // step_s + 1
+    samples: int
+    step_ms: int
 
 
 def sample_range(query: Mapping[str, str], kind: str) -> SampleRange | None:
@@ -117,4 +112,4 @@ def sample_range(query: Mapping[str, str], kind: str) -> SampleRange | None:
     age_s, step_s = int(age[:9]), int(step[:9])
     if not 0 < step_s <= age_s or age_s // step_s > SAMPLES_MAX:
         return None
-    return SampleRange(min(age_s, AGE_MAX_S * 24), step_s)
+    return SampleRange(min(age_s, AGE_MAX_S * 24) // step_s + 1, step_s * 1000)

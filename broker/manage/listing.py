@@ -35,8 +35,6 @@ class NameFilter:
     invalid regular expression. Units: ``spent_s`` is the computing time of the expression for all names.
     """
 
-    __slots__ = ("_part", "_pattern", "_paused_s", "spent_s")
-
     def __init__(self, text: str, *, use_regex: bool) -> None:
         self._part = text.lower()
         self.spent_s = self._paused_s = 0.0
@@ -244,8 +242,6 @@ async def small_list(call: Call, rows: Sequence[dict[str, Any]], *order: str) ->
 
 class Columns:
     """The columns that a caller wants, such as ``name,message_stats.publish_details.rate``."""
-
-    __slots__ = ("_tree", "names")
 
     def __init__(self, text: str) -> None:
         self._tree: Tree = {}

@@ -47,8 +47,6 @@ class Ping:
 
 
 PING: Final = Ping()
-CLIENT_PACKETS: Final = frozenset((0x40, 0x50, 0x60, 0x70, 0x80, 0xA0, 0xC0, 0xE0))
-"""Besides CONNECT and PUBLISH, what a client may send."""
 
 
 class Conversation(PacketCutter):
@@ -116,12 +114,9 @@ class Conversation(PacketCutter):
 
     def _decode(self, kind: int) -> Acks | Subscribe | Unsubscribe | Ping | Disconnect:
         packet = kind & 0xF0
-        if packet not in CLIENT_PACKETS:
-            what = "a second CONNECT" if packet == CONNECT else f"a packet of type {packet >> 4}"
-            raise PacketError(PROTOCOL_ERROR, f"{what} is not allowed here")
         reader = Reader(self.buffer, self.body, self.body_end)
         version = self.version
-        if packet < 0x80:
+        if 0x40 <= packet < 0x80:
             return read_ack(reader, version, kind)
         if packet == 0x80:
             return read_subscribe(reader, version)
@@ -129,8 +124,11 @@ class Conversation(PacketCutter):
             return read_unsubscribe(reader, version)
         if packet == 0xE0:
             return read_disconnect(reader, version)
-        reader.finish()
-        return PING
+        if packet == 0xC0:
+            reader.finish()
+            return PING
+        what = "a second CONNECT" if packet == CONNECT else f"a packet of type {packet >> 4}"
+        raise PacketError(PROTOCOL_ERROR, f"{what} is not allowed here")
 
     def refusal(self, reason_code: int, text: str) -> bytes:
         """Return the packet with the reason for the end of the connection: a CONNACK, a DISCONNECT, or nothing in

@@ -39,9 +39,9 @@ def routing_key(topic: bytes, levels_max: int, swaps: bool = True) -> str:
     return name.translate(_SWAPPED) if swaps else name
 
 
-def key_of_name(name: str) -> str:
-    """Return the form in routing keys of a name in topics."""
-    return name.translate(_SWAPPED)
+def swapped(text: str) -> str:
+    """Return the form in routing keys of a name in topics, or the form in topics of a name in routing keys."""
+    return text.translate(_SWAPPED)
 
 
 def topic_of(key: str, swaps: bool = True) -> bytes | None:
@@ -52,11 +52,6 @@ def topic_of(key: str, swaps: bool = True) -> bytes | None:
     if not key or key.startswith("$") or "+" in key or "#" in key or "\0" in key:
         return None
     return (key.translate(_SWAPPED) if swaps else key).encode()
-
-
-def system_topic(key: str) -> bytes:
-    """Return the topic name of a routing key below `$SYS`, on which only the broker publishes."""
-    return key.translate(_SWAPPED).encode()
 
 
 def binding_key(topic_filter: str, levels_max: int, swaps: bool = True) -> str:

@@ -75,11 +75,6 @@ class Reader:
         """Return a UTF-8 string. Raises: PacketError 0x81 for octets that are not UTF-8, and for a null character."""
         return check_text(self.binary())
 
-    def rest(self) -> bytes:
-        """Return all octets that are left."""
-        at = self._take(self._end - self._at)
-        return self._octets[at : self._end]
-
     def finish(self) -> None:
         """Check that nothing is left."""
         if self._at != self._end:

@@ -38,25 +38,6 @@ class ThrottledConnection(Hashable, Protocol):
     def go(self, reason: int) -> None: ...
 
 
-class Unwritten:
-    """The unwritten records of one store, by the connection that published them.
-
-    Units: ``total_bytes`` is counted since the last commit took records, or since counting began.
-    """
-
-    __slots__ = ("bytes_of", "total_bytes")
-
-    def __init__(self) -> None:
-        self.bytes_of: dict[ThrottledConnection, int] = {}
-        self.total_bytes = 0
-
-    def add(self, transport: ThrottledConnection, appended_bytes: int) -> int:
-        """Count records of a connection, and return how many bytes it has."""
-        counted_bytes = self.bytes_of[transport] = self.bytes_of.get(transport, 0) + appended_bytes
-        self.total_bytes += appended_bytes
-        return counted_bytes
-
-
 def _nobody(_reason: str) -> None:
     """Tell no vhost of an alarm."""
 
@@ -90,7 +71,8 @@ class PublisherThrottle:
         self._left_bytes = backlog_max_bytes
         self._publishers: set[ThrottledConnection] = set()
         self._paused: set[ThrottledConnection] = set()
-        self._unwritten: dict[MessageStore, Unwritten] = {}
+        self._unwritten: dict[MessageStore, dict[ThrottledConnection, int]] = {}
+        self._total_bytes: dict[MessageStore, int] = {}  # counted since the last commit took records
         self.watching = (
             False  # whether `published` has to hear of each read: an alarm is active, or records are counted
         )
@@ -134,6 +116,7 @@ class PublisherThrottle:
         self._counts = pending_bytes > self.counted_bytes
         if not self._counts:
             self._unwritten.clear()
+            self._total_bytes.clear()
         else:
             self._note_taken()
         if self._paused and pending_bytes <= self._backlog_max_bytes // 2:
@@ -161,27 +144,28 @@ class PublisherThrottle:
         """Remove a closed connection."""
         self._publishers.discard(transport)
         self._paused.discard(transport)
-        for unwritten in self._unwritten.values():
-            unwritten.bytes_of.pop(transport, None)
+        for bytes_of in self._unwritten.values():
+            bytes_of.pop(transport, None)
         self._alarms.forget(transport)
 
     def _count(self, transport: ThrottledConnection, appended_bytes: int) -> None:
         """Count the bytes that a publisher added, and pause it if it has more than is left for all."""
         vhost = transport.session.vhost
         assert vhost is not None
-        unwritten = self._unwritten.get(vhost.store)
-        if unwritten is None:
-            unwritten = self._unwritten[vhost.store] = Unwritten()
+        bytes_of = self._unwritten.setdefault(vhost.store, {})
+        counted_bytes = bytes_of[transport] = bytes_of.get(transport, 0) + appended_bytes
+        self._total_bytes[vhost.store] = self._total_bytes.get(vhost.store, 0) + appended_bytes
         self._left_bytes -= appended_bytes
-        if unwritten.add(transport, appended_bytes) > self._left_bytes and transport not in self._paused:
+        if counted_bytes > self._left_bytes and transport not in self._paused:
             self._paused.add(transport)
             transport.stop(Stop.STORE)
 
     def _note_taken(self) -> None:
         """Subtract the records that a commit has taken since the last turn, and resume their publishers."""
-        taken = [store for store, unwritten in self._unwritten.items() if store.unwritten_bytes < unwritten.total_bytes]
+        taken = [store for store, total_bytes in self._total_bytes.items() if store.unwritten_bytes < total_bytes]
         for store in taken:
-            publishers = self._unwritten.pop(store).bytes_of
+            del self._total_bytes[store]
+            publishers = self._unwritten.pop(store)
             if self._left_bytes > 0:
                 resumed = [transport for transport in publishers if transport in self._paused]
                 self._paused.difference_update(resumed)
@@ -194,7 +178,7 @@ class PublisherThrottle:
         Source: RabbitMQ, connection.blocked.
         """
         for transport in self._alarms.block([each for each in publishers if each.session.blocked_max_s != 0]):
-            transport.session.tell_blocked(self._alarms.reason)
+            transport.session.warn("connection.blocked", reason=self._alarms.reason)
             _tell(transport, commands.Connection.Blocked(shortened(self._alarms.reason)))
             transport.stop(Stop.ALARM)
 

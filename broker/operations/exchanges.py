@@ -116,11 +116,11 @@ async def bind(broker: OperatedBroker, asked: Binding, _asker: Asker) -> dict[st
     vhost = broker.vhost(asked.vhost)
     source, destination = _ends(vhost, asked)
     made = not source.is_bound(destination, asked.key, asked.arguments)
-    names = (destination.name, source.name, asked.key, asked.arguments)
+    names, bindings = (destination.name, source.name, asked.key, asked.arguments), vhost.bindings
     if isinstance(destination, Queue):
-        await decided(partial(vhost.bindings.bind, *names, destination.exclusive_owner))
+        await decided(partial(bindings.bind, *names, destination.exclusive_owner))
     else:
-        await decided(partial(vhost.bindings.bind_exchange, *names))
+        await decided(partial(bindings.bind_exchange, *names))
     return await _done(broker, vhost, made=made)
 
 

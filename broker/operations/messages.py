@@ -15,8 +15,7 @@ from broker.amqp.content_header import facts_of
 from broker.amqp.header_edit import edit_header, encode_header
 from broker.amqp.header_facts import MISSING
 from broker.core.auth.users import User
-from broker.core.message.fields import further_keys
-from broker.core.message.message import Envelope, Message
+from broker.core.message.message import Envelope, Message, further_keys
 from broker.core.moving.course import Outcome, land, to_exchange, to_queue
 from broker.core.moving.walk import Walk
 from broker.core.publishing.retainer import check_retained

@@ -35,9 +35,7 @@ def conjunction(space: Space, kind: str, key: str) -> Conjunction:
 
 
 def pattern_of(text: str) -> Pattern:
-    """Return the text of a conjunction as a pattern; a text that is not a pattern within the limits asks for
-    everything.
-    """
+    """Return the text of a conjunction as a pattern; one that is no pattern within the limits asks for everything."""
     try:
         return parse_pattern(text, _LIMITS)
     except BindingKeyError:
@@ -150,9 +148,7 @@ class SpaceTable:
         return bool(self._nodes)
 
     def hold(self, node: str, broker: str, text: str) -> Change | None:
-        """Record that a broker of a tree node holds a pattern. Return the change to announce to the neighbours; None if
-        the tree node already wanted the pattern.
-        """
+        """Add a holder of a pattern. Return the change to announce, None if the tree node wanted it already."""
         held = self._held.setdefault(node, {})
         brokers = held.get(text)
         if brokers is not None:
@@ -168,9 +164,7 @@ class SpaceTable:
         return {told: self._announced[told].add(pattern) for told in self._newly_told(before, node)}
 
     def release(self, node: str, broker: str, text: str) -> Change | None:
-        """Record that a broker of a tree node no longer holds a pattern. Return the change to announce to the
-        neighbours; None if the tree node still wants the pattern, or never did.
-        """
+        """Remove a holder of a pattern. Return the change to announce, None if the tree node's wish is the same."""
         held = self._held.get(node, {})
         brokers = held.get(text)
         if brokers is None or broker not in brokers:

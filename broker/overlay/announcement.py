@@ -44,9 +44,7 @@ class Announcement:
         self._interval_ms = REPEAT_MS
 
     def note(self, conjunction: Conjunction, *, came: bool) -> None:
-        """Record that an announced pattern was added or removed. A pattern added and removed before it is sent leaves
-        no trace.
-        """
+        """Record that a pattern was added or removed. One that comes and goes before it is sent leaves no trace."""
         if not self.full and self._patterns.pop(conjunction, came) == came:
             self._patterns[conjunction] = came
 
@@ -59,9 +57,7 @@ class Announcement:
         durable: bool = False,
         unreachable: bool = False,
     ) -> None:
-        """Record leaves with a changed virtual time, spaces with changed interested leaves, and touched spaces.
-        `durable` and `unreachable` mean that these sets of leaves have changed.
-        """
+        """Record leaves with another virtual time, spaces with other interested leaves, and which sets have changed."""
         self.leaves.update(leaves)
         self.spaces.update(spaces)
         self.touched.update(touched)

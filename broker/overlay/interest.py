@@ -68,9 +68,9 @@ class Interest:
         self._times: dict[str, dict[str, int]] = {node: {} for node in (*neighbours, own_node)}  # V_b by tree node
         self._nodes: dict[str, str] = {}  # leaf -> tree node through which it is reached
         self._touched: set[Space] = set()
-        self._time = VirtualTime(persisted_bound, incarnation)
+        self.own_time = VirtualTime(persisted_bound, incarnation)
         kind = Aggregation.IDENTICAL if self._widens else aggregation
-        self.subscriptions = Subscriptions(kind, self._time, joins=self._widens)
+        self.subscriptions = Subscriptions(kind, self.own_time, joins=self._widens)
         self._batches = 0
         self._begin()
 
@@ -147,27 +147,9 @@ class Interest:
         if ended or batch.durable:
             self._announce(batch, ended=ended)
 
-    def vst(self, binding: str) -> int:
-        """Return the virtual start time of a binding: it gets what matches from the first V_m on that reaches it."""
-        return self.subscriptions.start(binding)
-
-    @property
-    def time_bound(self) -> int:
-        """Return the bound of virtual time to persist; a restart passes it as `persisted_bound`."""
-        return self._time.bound
-
-    def read_time(self, time: int) -> int | None:
-        """Return a virtual time of this leaf that others name, None if its data folder knows nothing of it."""
-        return self._time.read(time)
-
-    @property
-    def recovered_time(self) -> int:
-        """Return the bound of virtual time with which the leaf began."""
-        return self._time.recovered
-
     def leave_time(self, time: int) -> None:
         """Continue above a virtual time that others have of this leaf and that it never had, and tell them."""
-        self._time.leave(time)
+        self.own_time.leave(time)
         self._announce(BindingBatch(touched=set(self.subscriptions.spaces)), ended=True)
 
     def _announce(self, batch: BindingBatch, *, ended: bool) -> None:
@@ -182,7 +164,7 @@ class Interest:
             last=True,
             added=tuple(root for root, came in batch.roots.items() if came),
             removed=tuple(root for root, came in batch.roots.items() if not came),
-            slice={self._own_leaf: self._time.advance()} if ended else {},
+            slice={self._own_leaf: self.own_time.advance()} if ended else {},
             interested=tuple((space, leaf if space in spaces else ()) for space in sorted(batch.touched)),
             durable=leaf if self.subscriptions.durable else (),
         )
@@ -288,9 +270,7 @@ class Interest:
     # ---- changes -----------------------------------------------------------------------------------------------------
 
     def _locate(self, leaf: str, node: str) -> None:
-        """Update the tree node through which a leaf is reached, after one of them has listed or dropped it. If there
-        are several, as after a leaf has moved, choose the latest that can reach it.
-        """
+        """Update the tree node through which a leaf is reached: of several, the latest that can reach it."""
         if leaf not in self._nodes and leaf in self._times[node]:
             self._nodes[leaf] = node
             return

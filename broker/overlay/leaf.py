@@ -59,8 +59,8 @@ class Leaf(LogicalBroker):
         self._retired: dict[tuple[str, Space], list[int]] = {}
         self._replaced: list[StreamName] = []
         self._rolled_back: set[tuple[StreamName, str]] = set()
-        self._subscriptions = interest.subscriptions
-        self._subscriptions.recover(state.start_points)
+        self.subscriptions = interest.subscriptions
+        self.subscriptions.recover(state.start_points)
         self.sinks = {
             stream: self._make_sink(stream, position, doubtful_upto=WHOLE_STREAM if state.crashed else 0)
             for stream, position in state.positions.items()
@@ -110,7 +110,7 @@ class Leaf(LogicalBroker):
             if sink.position is None and sink.had and sink.attempts >= GIVEN_UP_ATTEMPTS:
                 self._drop_sink(stream)  # its packets were late, and its publisher no longer knows it
                 continue
-            floor = self._subscriptions.floor(sink.stream.space)
+            floor = self.subscriptions.floor(sink.stream.space)
             nack = sink.nack(floor, now_ms, self._timing.window_bytes // max(1, asking))
             peer = None if nack is None else self.peers.towards(self._node, stream.leaf, sink.attempts)
             if nack is not None and peer is not None:
@@ -187,27 +187,13 @@ class Leaf(LogicalBroker):
         self.interest.change(added, removed)
         self._untold = True
 
-    def start_point(self, binding: str) -> int:
-        """Return the virtual time from which on a binding gets what matches."""
-        return self._subscriptions.start(binding)
-
-    def latest_start(self, space: Space) -> int:
-        """Return the latest start point of a space, 0 without bindings: from it on all of them get what matches."""
-        return self._subscriptions.ceiling(space)
-
-    def take_start_points(self) -> tuple[dict[str, int], set[str]]:
-        """Return what has changed in the start points of `state` since the last call: what came, and what went."""
-        return self._subscriptions.take_changes()
-
     def take_deliveries(self) -> list[Delivery]:
         """Return the messages to publish here, in the order of each stream."""
         deliveries, self._deliveries = self._deliveries, []
         return deliveries
 
     def take_replaced(self) -> list[StreamName]:
-        """Return the stream incarnations replaced by newer ones since the last call. Their positions can be dropped
-        once those of the newer ones are recorded.
-        """
+        """Return the replaced incarnations since the last call; record the new ones before dropping their positions."""
         replaced, self._replaced = self._replaced, []
         return replaced
 
@@ -247,7 +233,7 @@ class Leaf(LogicalBroker):
     def state(self) -> LeafState:
         """Return the state that must survive a crash."""
         positions = {stream: sink.committed_upto for stream, sink in self.sinks.items() if sink.committed_upto}
-        return LeafState(self.interest.time_bound, self._subscriptions.start_points(), positions)
+        return LeafState(self.interest.own_time.bound, self.subscriptions.start_points(), positions)
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 
@@ -271,7 +257,7 @@ class Leaf(LogicalBroker):
             self._read_time(run.vector[self._name])
             self._leave_foreign(now_ms)
         sink = self.sinks.get(stream)
-        floor = self._subscriptions.floor(stream.space)
+        floor = self.subscriptions.floor(stream.space)
         if sink is None:
             sink = None if floor is None else self._find_sink(stream)
             if sink is None:
@@ -332,11 +318,11 @@ class Leaf(LogicalBroker):
         folder. Promises of another life apply only to recovered bindings, so its times count as the last one before
         this.
         """
-        own = self.interest.read_time(time)
+        own = self.interest.own_time.read(time)
         if own is not None:
             return own
         self._foreign = max(self._foreign, time)
-        return self.interest.recovered_time
+        return self.interest.own_time.recovered
 
     def _leave_foreign(self, now_ms: int) -> None:
         """Continue above the times of another life of the data folder, so that the promises of this one are the latest.
@@ -345,7 +331,7 @@ class Leaf(LogicalBroker):
         if not self._foreign or now_ms < self._leave_ms:
             return
         foreign, self._foreign = self._foreign, 0
-        if self.interest.read_time(foreign) is None and foreign > self.interest.time(self._name):
+        if self.interest.own_time.read(foreign) is None and foreign > self.interest.time(self._name):
             self._left.append(foreign)
             self.interest.leave_time(foreign)
             self._untold = True
@@ -472,7 +458,7 @@ class Leaf(LogicalBroker):
         A binding that asks for such a stream again begins at its own start point.
         """
         for stream, sink in list(self.sinks.items()):
-            if sink.is_settled and self._subscriptions.floor(stream.space) is None:
+            if sink.is_settled and self.subscriptions.floor(stream.space) is None:
                 self._drop_sink(stream)
         for space in self.sources.keys() - self._logs.keys():
             if self.sources[space].needed_from() > self.sources[space].last:

@@ -205,9 +205,7 @@ class Peers:
         return chosen
 
     def avoid(self, stream: StreamName, node: str, until_ms: int) -> None:
-        """Choose other brokers for a stream, if there are any, because it is stuck at the chosen ones. While a leaf is
-        away, the stream waits for that leaf, and the choice stays.
-        """
+        """Choose other brokers for a stream that is stuck at the chosen ones, unless a leaf is away."""
         peers = self._nodes[node]
         reached = frozenset[str]().union(*(self._interest.reachable(node, broker) for broker in peers))
         if len(peers) < 2 or not self._wanted(node, stream.space) <= reached:

@@ -354,9 +354,7 @@ class Sink:
     def _advance(
         self, coverage: Coverage, first: int, last: int, floor: int | None, deliveries: list[Delivery]
     ) -> None:
-        """Pass the next numbers, and then those that waited for them. Waiting numbers with an unknown vector are
-        requested again, and arrive with it.
-        """
+        """Pass the next numbers, then those that waited; those with an unknown vector are requested again."""
         if self._value is None and self._numbers and self._waiting[self._numbers[0]][1] is None:
             self._drop_waiting(coverage)
         coverage.add(first, last)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Final, Protocol
 
 from broker.overlay.packets import Data, Element, Nack, StreamName, StreamRun, Vector, VectorChange
@@ -45,42 +46,33 @@ class StreamLog(Protocol):
     @property
     def durable(self) -> int:
         """The highest durable number, 0 if there is none."""
-        ...
 
     @property
     def trimmed(self) -> int:
         """The number up to which `trim` or a limit has dropped elements."""
-        ...
 
     @property
     def lost(self) -> int:
         """The number up to which elements may have gone before all leaves had them; kept over a restart."""
-        ...
 
     @property
     def changes(self) -> Sequence[VectorChange]:
         """The stored vector changes in order. Read once, when the stream is opened."""
-        ...
 
     def read(self, first: int, last: int, limit_bytes: int) -> LogPart | None:
         """Return elements from `first` on, at least one number; None if it must be asked again later."""
-        ...
 
     def append_vector(self, old: Vector, new: Vector, incarnation: int) -> int:
         """Append a vector change and return its number."""
-        ...
 
     def before_next(self, call: Callable[[], None] | None) -> None:
         """Call a function once, right before the next element of the stream gets its number or the stream ends."""
-        ...
 
     def trim(self, upto: int) -> None:
         """Drop all elements up to a number, except the last vector change among them."""
-        ...
 
     def mark_lost(self, upto: int) -> None:
         """Record durably that elements up to a number are dropped before all leaves had them."""
-        ...
 
 
 RUN_BYTES: Final = 65_536
@@ -338,7 +330,7 @@ class StreamSource:
 
     def _change_at(self, number: int) -> int:
         """Return the place of the last vector change up to a number, -1 if there is none."""
-        return bisect_right(self._changes, number, key=_number) - 1
+        return bisect_right(self._changes, number, key=attrgetter("number")) - 1
 
     def _numbered(self, first: int, last: int, elements: tuple[Element, ...] = ()) -> StreamRun:
         """Return a run with the vector in force before it."""
@@ -351,7 +343,3 @@ class StreamSource:
 
 def _size_bytes(run: StreamRun) -> int:
     return sum(element.size_bytes for element in run.elements if isinstance(element, Data))
-
-
-def _number(change: VectorChange) -> int:
-    return change.number

@@ -122,9 +122,7 @@ class Subscriptions:
         return self._bindings[binding][1]
 
     def change(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> BindingBatch:
-        """Apply a batch: new bindings with their conjunctions and durability, and removed bindings. A binding in both
-        was replaced, and starts over.
-        """
+        """Apply new bindings, with conjunctions and durability, and removed ones; one in both starts over."""
         batch = BindingBatch()
         was_durable = bool(self._durable)
         gone = {binding for binding in removed if binding in self._bindings}

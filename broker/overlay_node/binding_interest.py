@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.core.arguments import typed_table
@@ -22,21 +21,6 @@ NEVER: Final = 1 << 62  # the start point of a binding that was not announced ye
 BATCH_BINDINGS: Final = 2000  # of some microseconds
 _Entry = tuple[bool, "Exchange", Any, str, Mapping[str, Any]]  # whether the binding was made or removed
 _Pair = tuple["Exchange", Hashable]  # a source and a destination
-
-
-@dataclass(frozen=True, slots=True)
-class StartPoint:
-    """The virtual time of a message, and the start points of bindings by id. Raises: KeyError when not announced."""
-
-    virtual_time: int
-    of: Callable[[str], int]
-
-    def point(self, binding: str) -> int:
-        """Return the start point of a binding, NEVER if it was not announced yet."""
-        try:
-            return self.of(binding)
-        except KeyError:
-            return NEVER
 
 
 def binding_id(vhost: str, source: Exchange, destination: Any, key: str, arguments: Mapping[str, Any]) -> str:
@@ -66,6 +50,7 @@ class BindingInterest:
         self._told: dict[str, Wanted] = {}
         self._fresh: list[tuple[str, _Pair]] = []  # told, and their start points are not known yet
         self._latest: dict[_Pair, int] = {}  # the highest start point between the two
+        self._start_point: Callable[[str], int] = dict[str, int]().__getitem__
 
     @property
     def busy(self) -> bool:
@@ -146,7 +131,10 @@ class BindingInterest:
     # -- start points -------------------------------------------------------------------------------------------------
 
     def note_start_points(self, start_point: Callable[[str], int]) -> None:
-        """Record the start points of the bindings of the last batch."""
+        """Record the start points of the bindings of the last batch. Raises: KeyError from `start_point` for a binding
+        that was not announced.
+        """
+        self._start_point = start_point
         fresh, self._fresh = self._fresh, []
         for one, pair in fresh:
             source, destination = pair
@@ -154,24 +142,27 @@ class BindingInterest:
                 self._latest[pair] = max(self._latest.get(pair, 0), start_point(one))
 
     def gets(
-        self, source: Exchange, destination: Any, keys: Sequence[str], fields: MessageFields, start: StartPoint
+        self, source: Exchange, destination: Any, keys: Sequence[str], fields: MessageFields, virtual_time: int
     ) -> bool:
-        """Return whether a binding whose start point is reached routes a message to a destination.
+        """Return whether a binding that began up to a virtual time routes a message to a destination.
 
         Cost: the bindings between the two, unless all of them have reached it.
         """
         pair = source, destination
-        if pair not in self._pending and self._latest.get(pair, NEVER) <= start.virtual_time:
+        if pair not in self._pending and self._latest.get(pair, NEVER) <= virtual_time:
             return True
         bundle = source.bundles.get(destination)
         return bundle is not None and any(
             source.matches(key, arguments, keys, fields)
-            and self._has_begun(binding_id(self._vhost, source, destination, key, arguments), start)
+            and self._has_begun(binding_id(self._vhost, source, destination, key, arguments), virtual_time)
             for key, arguments in bundle.items()
         )
 
-    def _has_begun(self, binding: str, start: StartPoint) -> bool:
-        return binding not in self._untold and start.point(binding) <= start.virtual_time
+    def _has_begun(self, binding: str, virtual_time: int) -> bool:
+        try:
+            return binding not in self._untold and self._start_point(binding) <= virtual_time
+        except KeyError:
+            return False
 
 
 def _count_down(counts: Counter[Any], one: Hashable) -> None:

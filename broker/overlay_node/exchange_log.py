@@ -9,13 +9,12 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from struct import Struct
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final
 
-from broker.amqp.content_header import FLAG_OF
+from broker.amqp.header_edit import encode_header
 from broker.amqp.header_facts import MISSING, NO_PRIORITY, plain_facts
-from broker.core.message.fields import copies_of
-from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
+from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message, copies_of
 from broker.core.publishing.message_store import Targets
 from broker.event_log import get_logger
 from broker.overlay.packets import Data, Element, Vector, VectorChange
@@ -35,15 +34,13 @@ FETCH_MESSAGES: Final = 1000
 SLOTS_AT_ONCE: Final = 32  # slots trimmed in one turn
 VECTORS: Final = "amq.slotmq.vector"  # no exchange: the messages of clients never have it
 ENVELOPE: Final = Envelope(VECTORS, "")
-HEADER: Final = Struct(">HHQHB")  # class, weight, body size, flags, delivery mode
-PERSISTENT_MODE: Final = 2
 
 
 def vector_message(old: Vector, new: Vector, incarnation: int, previous: int, now_ms: int) -> Message:
     """Return the message of a change. Shapes: `previous` is the number of the change before it, 0 if there is none."""
     change = {"previous": previous, "old": dict(old), "new": dict(new), "incarnation": incarnation}
     body = json.dumps(change, separators=(",", ":")).encode()
-    header = HEADER.pack(60, 0, len(body), FLAG_OF["delivery_mode"], PERSISTENT_MODE)
+    header = encode_header({"delivery_mode": 2}, len(body))
     facts = plain_facts(persistent=True, priority=NO_PRIORITY, expiration_ms=None)
     return Message(ENVELOPE, header, body, OVERHEAD_BYTES + len(header) + len(body), facts, now_ms)
 
@@ -154,7 +151,7 @@ class ExchangeLog:
 
     def change_at(self, number: int) -> int:
         """Return the number of the change in force before a number, 0 if there is none."""
-        place = bisect_right(self.changes, number - 1, key=_number)
+        place = bisect_right(self.changes, number - 1, key=attrgetter("number"))
         return self.changes[place - 1].number if place else 0
 
     def recover(self, done: Callable[[], None]) -> None:
@@ -322,13 +319,13 @@ class ExchangeLog:
     def _aged(self, slot: Slot, before_ms: int) -> int:
         """Return the last number of a slot whose message came before a moment, 0 if none did or if unknown."""
         if slot.contents is not None:
-            known = [
-                slot.first + index
-                for index, message in enumerate(slot.contents)
-                if message is not None and slot.first + index > self.trimmed
+            kept = [
+                (message.timestamp_ms, number)
+                for number, message in enumerate(slot.contents, slot.first)
+                if message is not None and number > self.trimmed
             ]
-            place = bisect_right(known, before_ms, key=lambda number: self._came_ms(slot, number))
-            return known[place - 1] if place else 0
+            place = bisect_right(kept, before_ms, key=itemgetter(0))
+            return kept[place - 1][1] if place else 0
         if self._front is None or self._front[0] != slot.first:
             number = max(_numbers(slot, slot.first, slot.end))
             if number in self._fetched:
@@ -339,12 +336,6 @@ class ExchangeLog:
                 return 0
         return slot.end - 1 if self._front[1] <= before_ms else 0
 
-    @staticmethod
-    def _came_ms(slot: Slot, number: int) -> int:
-        assert slot.contents is not None
-        message: Message = slot.contents[number - slot.first]
-        return message.timestamp_ms
-
 
 def _is_expired(message: Message, now_ms: int) -> bool:
     """Return whether a message has waited longer than it may; a delayed one begins to wait after its delay."""
@@ -352,10 +343,6 @@ def _is_expired(message: Message, now_ms: int) -> bool:
     if facts.expiration_ms is None or facts.delay is not MISSING:
         return False
     return now_ms > message.timestamp_ms + max(facts.expiration_ms, PASSAGE_MS)
-
-
-def _number(change: VectorChange) -> int:
-    return change.number
 
 
 def _numbers(slot: Slot, first: int, end: int) -> range | list[int]:

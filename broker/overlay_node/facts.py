@@ -7,7 +7,7 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.overlay.aggregation import pattern_of
-from broker.overlay.packets import Space, Vector
+from broker.overlay.packets import Space, StreamName, Vector
 from broker.overlay.virtual_time import NO_VECTOR
 from broker.routing.pattern import split_words, words_match
 
@@ -45,11 +45,10 @@ def overlay_flows(brokers: HeldBrokers) -> list[Row]:
 
 
 def _broker_row(brokers: HeldBrokers, held: OverlayBroker) -> Row:
-    driver = brokers.driver
-    leaf = driver if held.leaf else None
-    interest = leaf.leaf.interest if leaf is not None else brokers.inners[held.broker].interest
+    leaf = brokers.driver if held.leaf else None
+    interest = brokers.interest_of(held.broker)
     nodes = dict.fromkeys(neighbour.node for neighbour in held.neighbours)
-    row: Row = {
+    return {
         "broker": held.broker,
         "node": held.node,
         "leaf": held.leaf,
@@ -60,12 +59,8 @@ def _broker_row(brokers: HeldBrokers, held: OverlayBroker) -> Row:
             for name in sorted(interest.leaves(node))
         ],
         "patterns": [_patterns_row(interest, node, space) for node in nodes for space in interest.spaces(node)],
+        **(_inner_fields(brokers.inners[held.broker]) if leaf is None else _leaf_fields(leaf)),
     }
-    if leaf is not None:
-        row |= _leaf_fields(leaf)
-    else:
-        row |= _inner_fields(brokers.inners[held.broker])
-    return row
 
 
 def _link_row(brokers: HeldBrokers, held: OverlayBroker, neighbour: Neighbour) -> Row:
@@ -118,9 +113,7 @@ def _leaf_fields(driver: LeafDriver) -> Row:
         )
     received = [
         {
-            "leaf": stream.leaf,
-            "vhost": stream.space.vhost,
-            "exchange": stream.space.exchange,
+            **_stream_fields(stream),
             "position": sink.position,
             "reached": sink.reached,
             "lag": max(0, sink.reached - (sink.position or 0)),
@@ -132,12 +125,14 @@ def _leaf_fields(driver: LeafDriver) -> Row:
     return {"streams": streams, "received": received, **counts}
 
 
+def _stream_fields(stream: StreamName) -> Row:
+    return {"leaf": stream.leaf, "vhost": stream.space.vhost, "exchange": stream.space.exchange}
+
+
 def _inner_fields(inner: Inner) -> Row:
     passing = [
         {
-            "leaf": stream.leaf,
-            "vhost": stream.space.vhost,
-            "exchange": stream.space.exchange,
+            **_stream_fields(stream),
             "reached": forwarding.reached,
             "from": forwarding.came_from,
         }
@@ -179,17 +174,14 @@ def _verdicts(brokers: HeldBrokers, space: Space, key: str) -> Iterator[Row]:
             yield _here(driver, held.broker, space, key)
             source = driver.leaf.sources.get(space)
             vectors: Iterable[Vector] = () if source is None else (source.vector,)
-            for node in nodes:
-                yield _verdict(driver.leaf.interest, held.broker, node, space, key, vectors)
         else:
-            inner = brokers.inners[held.broker]
             vectors = [
                 forwarding.vectors.get(forwarding.vector_at, NO_VECTOR)
-                for stream, forwarding in inner.forwardings.items()
+                for stream, forwarding in brokers.inners[held.broker].forwardings.items()
                 if stream.space == space
             ]
-            for node in nodes:
-                yield _verdict(inner.interest, held.broker, node, space, key, vectors)
+        for node in nodes:
+            yield _verdict(brokers.interest_of(held.broker), held.broker, node, space, key, vectors)
 
 
 def _verdict(interest: Interest, broker: str, node: str, space: Space, key: str, vectors: Iterable[Vector]) -> Row:

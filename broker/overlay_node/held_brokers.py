@@ -120,10 +120,7 @@ class HeldBrokers:
     # -- running ------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Attach the vhosts; the links may be opened afterwards.
-
-        Raises: NewerFormat; CorruptFile; StoreFailed.
-        """
+        """Attach the vhosts; the links may be opened afterwards. Raises: NewerFormat; CorruptFile; StoreFailed."""
         driver = self.driver
         if driver is not None:
             for engine in self._vhosts.engines.values():

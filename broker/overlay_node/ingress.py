@@ -20,7 +20,7 @@ from broker.core.publishing.retainer import check_retained
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
 from broker.overlay.packets import Data, Space, StreamName
-from broker.overlay_node.binding_interest import BindingInterest, StartPoint
+from broker.overlay_node.binding_interest import BindingInterest
 from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
@@ -74,10 +74,8 @@ class Ingress:
             self._vhost.producers.advance(producer, number)
             self._recorded[producer] = number
 
-    def publish(
-        self, stream: StreamName, data: Data, start: StartPoint | None = None, *, doubtful: bool = False
-    ) -> None:
-        """Publish a message of a stream. With `start` only bindings that have reached it count.
+    def publish(self, stream: StreamName, data: Data, start: int | None = None, *, doubtful: bool = False) -> None:
+        """Publish a message of a stream. With `start` only bindings that began up to this virtual time count.
 
         A `doubtful` one may have been delivered before a crash, and is redelivered.
         """
@@ -129,9 +127,7 @@ class Ingress:
                 else:
                     retainer.keep(envelope.key, header, body)
 
-    def _queues(
-        self, exchange: Exchange, keys: Sequence[str], header: bytes, start: StartPoint | None
-    ) -> Sequence[Queue]:
+    def _queues(self, exchange: Exchange, keys: Sequence[str], header: bytes, start: int | None) -> Sequence[Queue]:
         """Return the queues of a message, those of taps included unless it reaches nothing else."""
         router = self._vhost.router
         plain = exchange.alternate is None and not exchange.onward and not exchange.by_headers

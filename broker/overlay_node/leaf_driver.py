@@ -18,7 +18,6 @@ from broker.overlay.packets import Conjunction, Space, StreamName
 from broker.overlay.peers import Outgoing
 from broker.overlay.sink import Delivery
 from broker.overlay.source import LeafState
-from broker.overlay_node.binding_interest import StartPoint
 from broker.overlay_node.exchange_log import ExchangeLog
 from broker.overlay_node.leaf_file import LeafFile
 from broker.overlay_node.vhost_overlay import VhostOverlay
@@ -217,7 +216,7 @@ class LeafDriver:
     @property
     def _is_noted(self) -> bool:
         """Whether the state on which the next packets rely is in the file."""
-        return self._noted and self.leaf.interest.time_bound == self._noted_bound
+        return self._noted and self.leaf.interest.own_time.bound == self._noted_bound
 
     def after_event(self) -> None:
         """Put the patterns in force that the logic wants after an event, before anything else is published."""
@@ -312,16 +311,16 @@ class LeafDriver:
             return
         self.leaf.bindings_changed(came, gone)
         for held in self.vhosts.values():
-            held.overlay.bindings.note_start_points(self.leaf.start_point)
+            held.overlay.bindings.note_start_points(self.leaf.subscriptions.start)
         if at_start or any(durable for _, _, durable in came):
             self._noted = False
         self._schedule()
 
     def _write(self) -> None:
         """Write the leaf's time and the changes of its start points, in a thread; the next turn continues."""
-        came, gone = self.leaf.take_start_points()
+        came, gone = self.leaf.subscriptions.take_changes()
         self._noted = True
-        bound = self.leaf.interest.time_bound
+        bound = self.leaf.interest.own_time.bound
         self._writing.start(self._write_batch(bound, came, gone))
 
     async def _write_batch(self, bound: int, came: Mapping[str, int], gone: Collection[str]) -> None:
@@ -369,13 +368,11 @@ class LeafDriver:
             if held is not None:
                 held.overlay.ingress.drop(stream)
 
-    def _start(self, held: LeafVhost, delivery: Delivery) -> StartPoint | None:
-        """Return the function that selects the bindings for a message, None if all have begun and none waits for its
-        start point.
-        """
-        if not held.overlay.bindings.busy and self.leaf.latest_start(delivery.stream.space) <= delivery.virtual_time:
-            return None
-        return StartPoint(delivery.virtual_time, self.leaf.start_point)
+    def _start(self, held: LeafVhost, delivery: Delivery) -> int | None:
+        """Return the virtual time by which a binding must have begun to get a message, None if all have."""
+        latest = self.leaf.subscriptions.ceiling(delivery.stream.space)
+        has_begun = not held.overlay.bindings.busy and latest <= delivery.virtual_time
+        return None if has_begun else delivery.virtual_time
 
     def _received(self, stream: StreamName, number: int) -> None:
         self.leaf.committed(stream, number)

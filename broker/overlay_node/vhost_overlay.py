@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp.content_header import FLAG_OF, HeaderFields
+from broker.amqp.content_header import HeaderFields
+from broker.amqp.header_edit import encode_header
 from broker.amqp.header_facts import NO_PRIORITY, plain_facts
-from broker.amqp.table_writer import encode_table
 from broker.core.message.message import EnvelopeCache, new_message
 from broker.core.names import INTEREST
 from broker.core.queue.queue import Queue
@@ -22,7 +21,6 @@ from broker.routing.pattern import AMQP, words_match
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
 
-HEADER: Final = Struct(">HHQH")  # class, weight, body size, flags
 FACTS: Final = plain_facts(persistent=False, priority=NO_PRIORITY, expiration_ms=None)
 WANTED, UNWANTED = b"1", b"0"
 AT_ONCE: Final = 500  # messages of a snapshot in one turn
@@ -104,8 +102,7 @@ class InterestFeed:
     def _publish(self, asked: Asked, sign: bytes, only: Queue | Exchange | None = None) -> None:
         exchange, pattern = asked
         body = sign + pattern.encode()
-        table = encode_table({"vhost": self._vhost.name, "exchange": exchange})
-        header = HEADER.pack(60, 0, len(body), FLAG_OF["headers"]) + table
+        header = encode_header({"headers": {"vhost": self._vhost.name, "exchange": exchange}}, len(body))
         queues: tuple[Any, ...]
         if isinstance(only, Queue):
             queues = (only,)
@@ -150,7 +147,7 @@ class VhostOverlay:
     def begin(self) -> None:
         """Take over the existing exchanges and bindings, and listen for new ones."""
         self.feed.begin()
-        self.vhost.bindings.live.watch_with(self)
+        self.vhost.bindings.live.watches.append(self)
         for exchange in list(self.vhost.exchanges.values()):
             self.declared(exchange)
             for bundle in exchange.bundles.values():

@@ -47,9 +47,8 @@ class Mqtt(Part):
         settings = self._shared.settings
         if not settings.mqtt.enabled:
             return
-        from broker.core.mqtt.clients import MqttClients  # noqa: PLC0415 - a start without is shorter
         from broker.core.mqtt.connection import MqttConnection  # noqa: PLC0415 - as above
-        from broker.core.mqtt.context import MqttContext, nothing  # noqa: PLC0415 - as above
+        from broker.core.mqtt.context import MqttClients, MqttContext, nothing  # noqa: PLC0415 - as above
         from broker.core.mqtt.mapping import MessageMapping  # noqa: PLC0415 - as above
         from broker.core.mqtt.retained import RetainedMessages  # noqa: PLC0415 - as above
         from broker.core.mqtt.session import MqttSessionOfConnection  # noqa: PLC0415 - as above

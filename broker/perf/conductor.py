@@ -82,7 +82,7 @@ class Conductor:
             crew.tell((begin_ns, 0), self._consumers)
             self._outcome.begin_s = begin_ns / 1e9
             self._follow(crew)
-            if self._processes and self._processes.pids():
+            if self._processes:
                 time.sleep(_AFTERGLOW_S)
                 self._outcome.after = self._processes.usage()
         return self._outcome
@@ -90,7 +90,7 @@ class Conductor:
     def _follow(self, crew: Crew) -> None:
         """Follow the processes until every process is done."""
         outcome, stop_s = self._outcome, 0.0
-        while outcome.done.keys() != crew.roles:
+        while outcome.done.keys() != self._publishers | self._consumers:
             try:
                 reports = crew.reports(_STEP_S)
             except RunFailed as error:

@@ -89,11 +89,6 @@ class Crew(AbstractContextManager["Crew"]):
                 process.kill()
                 process.join()
 
-    @property
-    def roles(self) -> frozenset[str]:
-        """Return the roles of its processes."""
-        return frozenset(self._pipes)
-
     def tell(self, word: object, roles: Collection[str] | None = None) -> None:
         """Send a word to every process, or to the processes of some roles; skip those that ended."""
         for role in self._pipes if roles is None else roles:
@@ -116,7 +111,7 @@ class Crew(AbstractContextManager["Crew"]):
         """
         deadline = time.monotonic() + limit_s
         gathered: dict[str, dict[str, Any]] = {}
-        while missing := self.roles - gathered.keys():
+        while missing := self._pipes.keys() - gathered.keys():
             reports = self.reports(deadline - time.monotonic(), missing)
             if not reports:
                 raise RunFailed(f"no {word!r} from {' and '.join(sorted(missing))} within {limit_s:.0f} s")

@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.perf.faults import BrokenStream, Refusal
 from broker.perf.peer import CALL_LIMIT_S, Address, PeerSocket
-from broker.perf.scanner import Scanner, Watch, equal_run
+from broker.perf.scanner import Look, Scanner, equal_run
 
 MQTT_PORTS: Final = MappingProxyType({"mqtt": 1883, "mqtts": 8883})
 VERSIONS: Final = MappingProxyType({"3.1.1": 4, "5": 5})  # name -> protocol level
@@ -103,7 +103,7 @@ class MqttPeer(PeerSocket):
         self.qos_max = int(told.get(_MAXIMUM_QOS, 2))
         self.receive_maximum = int(told.get(_RECEIVE_MAXIMUM, 0xFFFF))
 
-    def scanner(self, *, lenient: bool = False, watch: Watch | None = None) -> PacketScanner:
+    def scanner(self, *, lenient: bool = False, watch: Look | None = None) -> PacketScanner:
         """Return the scanner of the bytes that the broker sends once messages flow."""
         return PacketScanner(self._level, watch)
 
@@ -162,7 +162,7 @@ class PacketScanner(Scanner):
     Shapes: message number n of a publisher has packet id 1 + (n - 1) % `packet_ids`; `answers` are packets to send.
     """
 
-    def __init__(self, level: int, watch: Watch | None = None) -> None:
+    def __init__(self, level: int, watch: Look | None = None) -> None:
         super().__init__(lenient=True, watch=watch)
         self.packet_ids = 1
         self.answers = b""

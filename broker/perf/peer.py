@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from broker.perf import wire
 from broker.perf.faults import Refusal
-from broker.perf.scanner import Scanner, Watch, reason
+from broker.perf.scanner import Look, Scanner, reason
 from broker.perf.wire import EMPTY, FRAME_MAX_BYTES, Table
 
 T = TypeVar("T")
@@ -185,7 +185,7 @@ class PeerSocket:
         self.socket = end
         self.received = bytearray()
 
-    def scanner(self, *, lenient: bool = False, watch: Watch | None = None) -> Scanner:
+    def scanner(self, *, lenient: bool = False, watch: Look | None = None) -> Scanner:
         """Return what counts the bytes that the broker sends once messages flow."""
         return Scanner(lenient=lenient, watch=watch)
 

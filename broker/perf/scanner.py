@@ -53,7 +53,7 @@ _FATAL = {
 _END = 0xCE
 _HEAD_BYTES = 16  # of a body that the frame walk passes to `watch`
 
-Watch = Callable[[bytes | bytearray, int, int, int], None]
+Look = Callable[[bytes | bytearray, int, int, int], None]
 
 
 class Scanner:
@@ -65,7 +65,7 @@ class Scanner:
     a walked delivery it receives the first bytes only.
     """
 
-    def __init__(self, *, lenient: bool = False, watch: Watch | None = None) -> None:
+    def __init__(self, *, lenient: bool = False, watch: Look | None = None) -> None:
         """Start counting; a `lenient` scanner counts refused and returned messages instead of raising."""
         self.confirms = Confirms()
         self.nacked = 0
@@ -137,21 +137,15 @@ class Scanner:
             self.blocked_for = ""
         elif name == wire.BASIC_QOS_OK:
             self.settled += 1
-        else:
-            self._refused(buffer, at, size)
-
-    def _refused(self, buffer: bytearray, at: int, size: int) -> None:
-        """Count a message that the broker nacked or returned. Raises: BrokenStream for any other, unless lenient."""
-        name = wire.METHOD_HEAD.unpack_from(buffer, at + 7)
-        if not self._lenient or name not in (wire.BASIC_NACK, wire.BASIC_RETURN):
-            raise BrokenStream(f"method {name} was not expected while messages flow")
-        if name == wire.BASIC_RETURN:
+        elif name == wire.BASIC_RETURN and self._lenient:
             self._returning = True
             self._sizes = [size]
-            return
-        settled = self.confirms.count
-        self.confirms.add(int.from_bytes(buffer[at + 11 : at + 19], "big"), multiple=bool(buffer[at + 19] & 1))
-        self.nacked += self.confirms.count - settled
+        elif name == wire.BASIC_NACK and self._lenient:
+            settled = self.confirms.count
+            self.confirms.add(int.from_bytes(buffer[at + 11 : at + 19], "big"), multiple=bool(buffer[at + 19] & 1))
+            self.nacked += self.confirms.count - settled
+        else:
+            raise BrokenStream(f"method {name} was not expected while messages flow")
 
     def _delivered(self, buffer: bytearray, after: int, end: int) -> int:
         """Count a walked delivery and the equal ones that follow it in the buffer; return where they end.

@@ -21,8 +21,6 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
     InputPartition,
     WriterCommitMessage,
 )
@@ -107,21 +105,15 @@ class MessageFormat(SlotFormat):
     def rows(self, schema: pa.Schema) -> Rows:
         return partial(message_batches, schema=schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the publisher of a frame's rows. Raises: SinkRefused."""
+    def writer(self, schema: StructType, overwrite: bool) -> Sink:
+        """Return the publisher of the rows of a frame or a stream. Raises: SinkRefused."""
         with said_plainly():
-            self._check_speculation()
+            if self.speculates:
+                raise SinkRefused("the session has spark.speculation, whose concurrent attempts would publish again")
             return Sink(self.options, schema, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Return the publisher of a stream's rows. Raises: SinkRefused."""
-        with said_plainly():
-            self._check_speculation()
-            return Sink(self.options, schema, overwrite)
-
-    def _check_speculation(self) -> None:
-        if self.speculates:
-            raise SinkRefused("the session has spark.speculation, whose concurrent second attempts would publish again")
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Sink:
+        return self.writer(schema, overwrite)
 
 
 class SpeculatingMessageFormat(MessageFormat):

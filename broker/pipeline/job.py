@@ -62,7 +62,6 @@ class Progress:
         self.job = job
         self.slots = 0
         self.rows = 0
-        self.bytes = 0
         self.lag: Lag | None = None
         self._stream = sys.stderr if stream is None else stream
         self._quiet = quiet
@@ -78,12 +77,11 @@ class Progress:
             self._status = console.status(job, refresh_per_second=REFRESHES_PER_S)
             self._status.start()
 
-    def add(self, *, slots: int = 0, rows: int = 0, bytes_: int = 0, lag: Lag | None = None) -> None:
+    def add(self, *, slots: int = 0, rows: int = 0, lag: Lag | None = None) -> None:
         """Count the work since the last call, and show it if due."""
         with self._lock:
             self.slots += slots
             self.rows += rows
-            self.bytes += bytes_
             if lag is not None:
                 self.lag = lag
             self._tell()
@@ -269,11 +267,14 @@ def path_argument(text: str) -> Path:
 
 
 def spark_of(arguments: argparse.Namespace) -> SparkSession:
-    """Return the session that `carry_out` chose. Raises: JobFailed (NO_JAVA)."""
+    """Return the session that `carry_out` chose; on a server it ends with this process. Raises: JobFailed (NO_JAVA)."""
     chosen: SessionChoice = arguments.session
     conf = dict(arguments.conf)
     if chosen.server is not None:
-        return chosen.connect(conf)
+        (SparkLog.current or SparkLog.begin()).take_python_loggers()
+        made = connect(chosen.server, conf)
+        atexit.register(made.stop)
+        return made
     from broker.pipeline.spark.session import session
 
     if arguments.driver_memory:
@@ -330,14 +331,6 @@ class SessionChoice:
         if self.server is None:
             return f"session: Spark of its own ({self.why})"
         return f"session: {self.server}{', started now' if self.started else ''}"
-
-    def connect(self, conf: Mapping[str, str]) -> SparkSession:
-        """Return a session on the server, which ends with this process. Raises: JobFailed."""
-        assert self.server is not None
-        (SparkLog.current or SparkLog.begin()).take_python_loggers()
-        made = connect(self.server, conf)
-        atexit.register(made.stop)
-        return made
 
 
 def choose(arguments: argparse.Namespace) -> SessionChoice:

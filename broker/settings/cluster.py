@@ -8,10 +8,9 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr, field_validator, model_validator
 
-from broker.settings.fields import Milliseconds, SettingsSection, number, text
+from broker.settings.fields import Milliseconds, SettingsSection, checked_name, number, text
 
 SCHEMES: Final = ("postgresql", "postgres")
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")  # needs no quotes in SQL
 
 
@@ -54,9 +53,7 @@ class Cluster(SettingsSection):
     @field_validator("node")
     @classmethod
     def _is_node_name(cls, node: str) -> str:
-        if node and NAME.fullmatch(node) is None:
-            raise ValueError("should be 1 to 64 letters, digits, dots, hyphens or underscores, a letter or digit first")
-        return node
+        return checked_name(node) if node else node
 
     @field_validator("schema_name")
     @classmethod

@@ -5,6 +5,7 @@ A running broker needs no text; `cli/config.py` reads them from the source for `
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -16,6 +17,8 @@ from broker.quantities import duration_ms, size_bytes
 KiB: Final = 1 << 10
 MiB: Final = 1 << 20
 GiB: Final = 1 << 30
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 # When a changed setting holds after a reload. A field without either needs a restart.
 AT_ONCE: Final = "at once"
@@ -39,6 +42,13 @@ def _in_unit(value: Any, *, unit: str) -> Any:
 Size = Annotated[int, BeforeValidator(partial(_in_unit, unit="bytes"))]
 Milliseconds = Annotated[int, BeforeValidator(partial(_in_unit, unit="ms"))]
 Seconds = Annotated[int, BeforeValidator(partial(_in_unit, unit="s"))]
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a broker or of a node of a cluster or an overlay. Raises: ValueError."""
+    if NAME.fullmatch(name) is None:
+        raise ValueError("should be 1 to 64 letters, digits, dots, hyphens or underscores, a letter or digit first")
+    return name
 
 
 def number(default: float, low: float, high: float, unit: str = "", source: str = "", *, reload: str = "") -> Any:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from broker.settings.fields import GiB, KiB, Milliseconds, SettingsSection, Size, number, text
+from broker.settings.fields import GiB, KiB, Milliseconds, SettingsSection, Size, checked_name, number, text
 
 SCHEMES: Final = ("amqp", "amqps")
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-def _checked_name(name: str) -> str:
-    if NAME.fullmatch(name) is None:
-        raise ValueError("should be 1 to 64 letters, digits, dots, hyphens or underscores, a letter or digit first")
-    return name
 
 
 class Neighbour(SettingsSection):
@@ -43,7 +35,7 @@ class Neighbour(SettingsSection):
     """Whether patterns travel over the link: with none each end sends every message of an exchange that has any binding
     behind the other end, which filters. Both ends, and all brokers of the tree node, alike."""
 
-    _names = field_validator("node", "broker")(_checked_name)
+    _names = field_validator("node", "broker")(checked_name)
 
     @field_validator("url")
     @classmethod
@@ -81,7 +73,7 @@ class OverlayBroker(SettingsSection):
     neighbours: tuple[Neighbour, ...] = Field(min_length=1)
     """The brokers of the neighbouring tree nodes, all of them."""
 
-    _names = field_validator("node", "broker")(_checked_name)
+    _names = field_validator("node", "broker")(checked_name)
 
     @model_validator(mode="after")
     def _has_its_place(self) -> Self:

@@ -131,6 +131,10 @@ class Released(_QueueFact):
     seal: int
     end: int = 0
 
+    def gap(self) -> Gap:
+        """Return the gap up to that seal for a reader before it: ids and counts are unknown."""
+        return Gap(self.seal, self.vhost, self.queue, self.number, 0, 0, 0, 0, "released")
+
 
 @dataclass(frozen=True, slots=True)
 class Cursor(_LineFact):

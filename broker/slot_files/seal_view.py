@@ -176,7 +176,7 @@ class SealView:
         noted = {gap.key for gap in found}
         for key, one in list(self.released.items()):
             if one.seal > after and key not in noted and (queues is None or key in queues):
-                found.append(Gap(one.seal, one.vhost, one.queue, one.number, 0, 0, 0, 0, "released"))
+                found.append(one.gap())
         return sorted(found, key=lambda gap: gap.seal)
 
     def live_lines(self) -> int:

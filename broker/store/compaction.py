@@ -19,7 +19,7 @@ No checkpoint may be taken between 3 and 5: it would name the old segment for en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -114,19 +114,22 @@ class Relocation:
                 yield MovedRecord(queue_number, message_id, origin, position, len(record), due_ms, place)
 
 
-def runs_of(moves: Sequence[MovedRecord]) -> list[tuple[int, int, Entries, list[int]]]:
-    """Return queue number, first id, entries and moments of each run of consecutive ids of a queue."""
+def runs_of(places: Iterable[tuple[int, int, int, int, int]]) -> list[tuple[int, int, Entries, list[int]]]:
+    """Return queue number, first id, entries and moments of each run of consecutive ids of a queue.
+
+    Shapes: each place has queue number, message id, position and size of the record, and the moment.
+    """
     runs: list[tuple[int, int, Entries, list[int]]] = []
     latest: dict[int, tuple[int, int, Entries, list[int]]] = {}  # by queue number
-    for move in moves:
-        run = latest.get(move.queue_number)
-        if run is None or run[1] + len(run[3]) != move.message_id:
-            run = latest[move.queue_number] = (move.queue_number, move.message_id, ([], []), [])
+    for queue_number, message_id, position, size, moment in places:
+        run = latest.get(queue_number)
+        if run is None or run[1] + len(run[3]) != message_id:
+            run = latest[queue_number] = (queue_number, message_id, ([], []), [])
             runs.append(run)
         (positions, sizes), due_ms = run[2], run[3]
-        positions.append(move.position)
-        sizes.append(move.size)
-        due_ms.append(move.due_ms)
+        positions.append(position)
+        sizes.append(size)
+        due_ms.append(moment)
     return runs
 
 

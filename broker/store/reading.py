@@ -214,25 +214,14 @@ def read_places(
     Shapes: as for `read_records`; there are fewer bytes at the end of a segment.
     Cost: one read per run of neighbours, including short gaps.
     """
-    span: list[tuple[int, int, T]] = []
-    begin = end = 0
-    for item in sorted(wanted, key=_position):
-        position, size, _ = item
-        if span and (position - end > GAP_MAX_BYTES or position + size - begin > SPAN_MAX_BYTES):
-            yield from _split(read_span(begin, end - begin), begin, span)
-            span = []
-        if not span:
-            begin = end = position
-        span.append(item)
-        end = max(end, position + size)
-    if span:
-        yield from _split(read_span(begin, end - begin), begin, span)
+    places = sorted(wanted, key=_position)
+    positions, sizes = [position for position, _, _ in places], [size for _, size, _ in places]
+    for begin, end, indexes in _spans(positions, sizes, range(len(places))):
+        block = read_span(begin, end - begin)
+        for index in indexes:
+            position, size, extra = places[index]
+            yield position, block[position - begin : position - begin + size], extra
 
 
 def _position(item: tuple[int, int, object]) -> int:
     return item[0]
-
-
-def _split(block: bytes, begin: int, span: list[tuple[int, int, T]]) -> Iterator[tuple[int, bytes, T]]:
-    for position, size, extra in span:
-        yield position, block[position - begin : position - begin + size], extra

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from broker.store.compaction import runs_of
 from broker.store.damage import CorruptStore, Finding
 from broker.store.entry_search import EntrySearch
 from broker.store.log_scan import LogFolder
@@ -108,22 +109,8 @@ class EntryCompletion:
         """Write the entries that were found, each run of ids with one call."""
         found, due_ms = search.take_found()
         self.entries += len(found)
-        positions: list[int] = []
-        sizes: list[int] = []
-        moments: list[int] = []
-        begin = (0, 0)
-        for number, message_id in sorted(found):
-            if positions and (number, message_id) != (begin[0], begin[1] + len(positions)):
-                self._queue_logs.write(*begin, (positions, sizes), moments)
-                positions, sizes, moments = [], [], []
-            if not positions:
-                begin = (number, message_id)
-            position, size = found[number, message_id]
-            positions.append(position)
-            sizes.append(size)
-            moments.append(due_ms.get((number, message_id), 0))
-        if positions:
-            self._queue_logs.write(*begin, (positions, sizes), moments)
+        for run in runs_of([(*key, *found[key], due_ms.get(key, 0)) for key in sorted(found)]):
+            self._queue_logs.write(*run)
 
     def _settle_lost(self, number: int, window: Window, *, refuse: bool) -> None:
         entries = self._queue_logs.read(number, window.first, window.end)

@@ -327,8 +327,8 @@ class VhostStore:
         if relocation is not self._relocation or self.log.confirmable < relocation.end:
             raise RuntimeError("the relocation is not on disk yet")
         moves = relocation.take_moves(most)
-        for queue_number, first, entries, due_ms in runs_of(moves):
-            self.queues.move(queue_number, first, entries, due_ms)
+        for run in runs_of((one.queue_number, one.message_id, one.position, one.size, one.due_ms) for one in moves):
+            self.queues.move(*run)
         if not relocation.left:
             self._relocation = None
         return moves

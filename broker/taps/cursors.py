@@ -60,7 +60,8 @@ class Cursors:
         """
         check_cursor_name(name)
         view = self._folder.view
-        if TAP_PREFIX + tap not in vhost_named(self._vhosts, vhost).queues.taps and not view.of_tap(vhost, tap):
+        queue = vhost_named(self._vhosts, vhost).queues.taps.get(TAP_PREFIX + tap)
+        if queue is None and not view.of_tap(vhost, tap):
             raise TapRefused(f"no tap '{tap}' in vhost '{vhost}'")
         if incarnation is not None and view.parted(seal, incarnation):
             raise TapRefused(
@@ -69,7 +70,6 @@ class Cursors:
             )
         if not 0 <= seal <= view.last_seal:
             raise TapRefused(f"no slot {seal} was sealed yet: the last seal is {view.last_seal}")
-        queue = vhost_named(self._vhosts, vhost).queues.taps.get(TAP_PREFIX + tap)
         if queue is not None:
             self._writer.note_read(queue)
         known = view.cursor(name, vhost, tap)

@@ -88,20 +88,17 @@ def _slot_views(level: Level, slot: Slot) -> list[MessageView]:
     for index in slot.acks.unsettled(0, slot.length):
         message = _message(level, slot, index)
         if message is not None:
-            state = "unacked" if index in unacked else "ready"
-            views.append(MessageView(*message[:3], state, slot.redelivered(index), slot.first + index, message[3]))
+            state, envelope = "unacked" if index in unacked else "ready", message.envelope
+            known = (state, slot.redelivered(index), slot.first + index, message.header)
+            views.append(MessageView(envelope.exchange, envelope.key, message.body, *known))
     return views
 
 
-def _parts(message: Message) -> tuple[str, str, bytes, bytes]:
-    return message.envelope.exchange, message.envelope.key, message.body, message.header
-
-
-def _message(level: Level, slot: Slot, index: int) -> tuple[str, str, bytes, bytes] | None:
+def _message(level: Level, slot: Slot, index: int) -> Message | None:
     if slot.contents is not None:
         message: Message | None = slot.contents[index]
-        return None if message is None else _parts(message)
+        return message
     # A broker under test has its files in memory, so this read does not block.
     first = slot.first + index
     (stored,) = level.store.slots.read(level.number, first, first + 1, None, None, MessageLoader())
-    return None if stored is None else _parts(stored)
+    return stored

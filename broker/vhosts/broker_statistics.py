@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from broker.core.auth.usage import Usage
+from broker.core.auth.user_limits import CHANNELS, CONNECTIONS
 from broker.core.queue.queue import Queue
 from broker.core.session.channel import SessionOfChannel
 from broker.core.statistics.publish_tally import PublishTally, SizeTally
@@ -95,10 +96,10 @@ class BrokerStatistics:
         """Return the counts of opened, closed, declared and deleted objects."""
         usage, tallies = self._usage, self._all()
         return ChurnCounts(
-            usage.connections_opened,
-            usage.connections_closed,
-            usage.channels_opened,
-            usage.channels_closed,
+            usage.opened[CONNECTIONS],
+            usage.closed[CONNECTIONS],
+            usage.opened[CHANNELS],
+            usage.closed[CHANNELS],
             sum([tally.queues_declared for tally in tallies]),
             sum([tally.queues_created for tally in tallies]),
             sum([tally.queues_deleted for tally in tallies]),

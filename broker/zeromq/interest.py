@@ -43,7 +43,7 @@ class ExchangeWatch:
         self._counts: dict[str, int] = {}
         self._changes: deque[Iterator[tuple[str, int]]] = deque()
         self._scheduled = False
-        vhost.bindings.live.watch_with(self)
+        vhost.bindings.live.watches.append(self)
         found = vhost.exchanges.get(exchange)
         for bundle in [] if found is None else found.bundles.values():
             self._note(bundle.source, [key for key, _ in bundle.items()], 1)

@@ -13,8 +13,6 @@ import pytest
 
 from tests.deadline import wait_until
 
-__all__ = ["NEEDS_PGBOUNCER", "Bouncer"]
-
 SETTINGS = """
 [databases]
 * = host={server.hostname} port={server.port} user={server.username} password={server.password}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -76,6 +77,13 @@ def lasting_nodes(tmp_path_factory: pytest.TempPathFactory, postgres_url: str, _
 
 
 @pytest.fixture
+def own_nodes(tmp_path: Path, postgres: PostgresServer) -> Iterator[Nodes]:
+    """Provide two nodes that may end, on a database that the test may stop."""
+    with Nodes(tmp_path, postgres.url, "slotmq", "a", "b", lease_ms=LASTING_LEASE_MS) as both:
+        yield both
+
+
+@pytest.fixture
 def nodes(lasting_nodes: Nodes) -> Iterator[Nodes]:
     """Provide two nodes without queues; a test may kill one."""
     yield lasting_nodes
@@ -106,3 +114,15 @@ async def pair() -> AsyncIterator[ModelPair]:
     made = ModelPair()
     yield made
     await made.close()
+
+
+@pytest.fixture
+async def a(sessions: Sessions) -> Session:
+    """Provide a session of node a."""
+    return await sessions("a")
+
+
+@pytest.fixture
+async def b(a: Session, sessions: Sessions) -> Session:
+    """Provide a session of node b, which joins after a."""
+    return await sessions("b")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Defect", "defects"]
-
 
 class Defect(NamedTuple):
     """One defect: `old` occurs once in the file at `path`."""

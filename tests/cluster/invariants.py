@@ -9,8 +9,6 @@ from typing import Final
 
 import asyncpg
 
-__all__ = ["violations"]
-
 _CHECKS: Final = (
     (  # 1: every unsettled message has its bit in exactly one row
         "message in more than one row",

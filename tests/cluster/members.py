@@ -21,19 +21,6 @@ from broker.cluster.hint import Hint
 from broker.cluster.node import BOOT_TIME, ClusterNode
 from tests.deadline import DEADLINE_S
 
-__all__ = [
-    "CALM_MS",
-    "LEASE_MS",
-    "LEVEL",
-    "NodeInThread",
-    "TestNode",
-    "counts_of",
-    "held_by",
-    "joined",
-    "publish",
-    "until",
-]
-
 LEASE_MS = 500
 CALM_MS = 6000
 LEVEL = 7
@@ -192,7 +179,7 @@ class _Process(TestNode):
 
 if __name__ == "__main__":
 
-    async def main() -> None:
+    async def _main() -> None:
         await _Process(*sys.argv[1:]).run()
 
-    asyncio.run(main())
+    asyncio.run(_main())

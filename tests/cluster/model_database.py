@@ -15,8 +15,6 @@ from broker.cluster.database_rows import CommittedCall, LeasedRow, RefusedShare,
 from broker.cluster.errors import CommitRefused
 from broker.cluster.hint import Hint
 
-__all__ = ["ModelDatabase", "ModelRow", "SharedTables"]
-
 Key = tuple[int, int, str]  # level, number, holder
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from tests.cluster.model_database import ModelDatabase, SharedTables
 from tests.cluster.path_node import PathNode, PathQueue, until
 
-__all__ = ["LEVEL", "ModelPair", "bodies", "calm"]
-
 LEVEL = 7
 
 

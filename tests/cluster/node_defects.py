@@ -6,8 +6,6 @@ from typing import Final
 
 from tests.cluster.defect import Defect, defects
 
-__all__ = ["NODE_DEFECTS"]
-
 DATABASE: Final = "broker/cluster/database.py"
 NODE: Final = "broker/cluster/node.py"
 DEMAND: Final = "broker/cluster/demand.py"

@@ -26,8 +26,6 @@ from broker.slots.states import Owner
 from broker.store.memory_files import MemoryFiles
 from broker.store.store import VhostStore
 
-__all__ = ["PathNode", "PathQueue", "TestConsumer", "TestPublisher"]
-
 OWNER = Owner("test", "worker")
 ENVELOPE = Envelope("", "q")
 

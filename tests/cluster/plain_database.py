@@ -10,8 +10,6 @@ import asyncpg
 from broker.cluster.errors import Fenced
 from broker.cluster.schema import SESSION_SETTINGS, install
 
-__all__ = ["PlainDatabase"]
-
 
 class PlainDatabase:
     """One node's connection, one statement at a time, without any repair."""

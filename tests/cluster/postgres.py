@@ -13,8 +13,6 @@ import pytest
 
 from tools.postgres_server import PostgresServer, is_installed
 
-__all__ = ["EXTERNAL_URL", "drop_schemas", "require_server"]
-
 EXTERNAL_URL = os.environ.get("TEST_POSTGRES", "")  # renamed in tests/conftest.py
 """The URL of a PostgreSQL for every test that does not kill its own; its user may create schemas."""
 IS_REQUIRED = os.environ.get("TEST_POSTGRES_REQUIRED") == "1"

@@ -6,8 +6,6 @@ from typing import Final
 
 from tests.cluster.defect import Defect, defects
 
-__all__ = ["SQL_DEFECTS"]
-
 CALLS: Final = "broker/cluster/sql/calls.sql"
 MEMBERS: Final = "broker/cluster/sql/members.sql"
 FAILOVER: Final = "broker/cluster/sql/failover.sql"

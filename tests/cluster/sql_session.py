@@ -11,8 +11,6 @@ import asyncpg
 
 from broker.cluster.schema import SESSION_SETTINGS, install
 
-__all__ = ["Session", "Sessions", "Share", "ones"]
-
 COMMIT = "SELECT * FROM commit($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19)"
 
 

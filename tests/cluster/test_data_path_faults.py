@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import NoReturn
 
-import asyncpg
 import pytest
 
 from broker.cluster.database import Database
@@ -14,6 +13,7 @@ from broker.cluster.errors import Unreachable
 from broker.cluster.schema import FUNCTION_VERSION
 from tests.cluster.path_node import PathNode, PathQueue, TestConsumer, TestPublisher, until
 from tests.cluster.proxy import Point, Proxy
+from tests.cluster.test_data_path_postgres import rows_left
 
 pytestmark = [
     pytest.mark.fault,
@@ -72,15 +72,6 @@ async def test_rows_whose_chunks_were_not_read_are_found_again(pair: BrokenPair)
     await pair.node_b.path.drain()
 
 
-async def left(postgres_url: str, schema: str) -> int:
-    """Count the rows of slots."""
-    connection = await asyncpg.connect(postgres_url)
-    try:
-        return int(await connection.fetchval(f'SELECT count(*) FROM "{schema}".slot'))
-    finally:
-        await connection.close()
-
-
 def settle_all(places: list[tuple[PathQueue, TestConsumer]], settled: list[bytes]) -> None:
     """Ack what consumers hold."""
     for queue, consumer in places:
@@ -132,7 +123,7 @@ async def test_a_broken_connection_loses_and_doubles_nothing(
         if not again
     ]
     assert len(unmarked) == len(set(unmarked))
-    assert await left(postgres_url, schema) == 0
+    assert await rows_left(postgres_url, schema) == 0
 
 
 @pytest.mark.parametrize("point", list(Point))
@@ -157,4 +148,4 @@ async def test_a_return_that_breaks_loses_and_doubles_nothing(
     pair.queue_b.settle(there)
     for node in (pair.node_a, pair.node_b):
         await node.path.drain()
-    assert await left(postgres_url, schema) == 0
+    assert await rows_left(postgres_url, schema) == 0

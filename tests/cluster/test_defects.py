@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,7 +13,6 @@ import pytest
 from pika.exceptions import AMQPError, ConnectionClosedByBroker
 
 from broker.cli.control_client import ask
-from tests.cluster.conftest import LASTING_LEASE_MS
 from tests.cluster.two_nodes import Nodes
 from tests.deadline import wait_until
 from tests.http_talk import Web
@@ -55,13 +53,6 @@ def publish_into_defect(nodes: Nodes, queue: str) -> None:
     with pytest.raises(ConnectionClosedByBroker, match="a defect, see the log: IndexError") as closed:
         channel.basic_publish("", queue, b"lost", PERSISTENT)
     assert closed.value.reply_code == 320
-
-
-@pytest.fixture
-def own_nodes(tmp_path: Path, postgres: PostgresServer) -> Iterator[Nodes]:
-    """Provide two nodes that may end."""
-    with Nodes(tmp_path, postgres.url, "slotmq", "a", "b", lease_ms=LASTING_LEASE_MS) as both:
-        yield both
 
 
 def test_a_node_with_a_defect_joins_again(own_nodes: Nodes, postgres: PostgresServer) -> None:

@@ -144,7 +144,7 @@ async def test_a_move_does_not_go_on_in_another_epoch(tmp_path: Path, postgres_u
     """
     cluster = {"url": postgres_url, "schema_name": schema, "node": "a"}
     async with running_broker(tmp_path / "a", None, cluster=cluster) as broker, client_of(broker) as channel:
-        node = broker.node
+        node = broker.data.node
         assert node is not None
         await channel.declare_queue("source", durable=True)
         await channel.declare_queue("target", durable=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pika
@@ -16,19 +15,11 @@ from pika.exceptions import (
 )
 
 from tests.broker_process import BrokerProcess
-from tests.cluster.conftest import LASTING_LEASE_MS
 from tests.cluster.two_nodes import Nodes
 from tests.deadline import DEADLINE_S, wait_until
 from tools.postgres_server import PostgresServer
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
-
-
-@pytest.fixture
-def own_nodes(tmp_path: Path, postgres: PostgresServer) -> Iterator[Nodes]:
-    """Provide two nodes on a database that the test may stop."""
-    with Nodes(tmp_path, postgres.url, "slotmq", "a", "b", lease_ms=LASTING_LEASE_MS) as both:
-        yield both
 
 
 def members(postgres: PostgresServer, nodes: Nodes) -> int:

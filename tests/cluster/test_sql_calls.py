@@ -7,17 +7,16 @@ import asyncio
 import asyncpg
 import pytest
 
-from tests.cluster.sql_session import Sessions, Share, ones
+from tests.cluster.sql_session import Session, Sessions, Share, ones
 from tests.deadline import wait_until_async
 
 # ---- commit ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_call_makes_a_slot_per_level(sessions: Sessions) -> None:
+async def test_a_call_makes_a_slot_per_level(a: Session) -> None:
     """Messages for the node's consumers are its own, the rest is free, and the records are stored under the slot's
     number.
     """
-    a = await sessions("a")
     done = await a.commit(Share(5, mine="1100", free="0011"), Share(6, free="11"), Share(7, mine="0", free="0"))
     assert done["refused"] == {}
     rows = await a.rows("SELECT * FROM slot ORDER BY level, holder")
@@ -28,9 +27,8 @@ async def test_a_call_makes_a_slot_per_level(sessions: Sessions) -> None:
     assert await a.value(f"SELECT bytes FROM chunk_{done['ring']} WHERE number = $1", done["number"])
 
 
-async def test_the_same_call_again_changes_nothing_and_has_the_same_answer(sessions: Sessions) -> None:
+async def test_the_same_call_again_changes_nothing_and_has_the_same_answer(a: Session) -> None:
     """A call that is sent again under its key returns the stored result, also one that a full queue cut."""
-    a = await sessions("a")
     await a.value("SELECT set_level(6, '/', NULL, 1, NULL, 'reject-publish')")
     first = await a.commit(Share(5, free="111"), Share(6, free="11"))
     before = await a.rows("SELECT * FROM slot ORDER BY level")
@@ -54,9 +52,8 @@ async def test_the_same_call_in_flight_twice_is_committed_once(sessions: Session
     assert len(await a.free(5)) == 1
 
 
-async def test_settled_messages_leave_and_an_empty_row_is_deleted(sessions: Sessions) -> None:
+async def test_settled_messages_leave_and_an_empty_row_is_deleted(a: Session) -> None:
     """A settlement clears bits of the node's own row, together with what the same call publishes."""
-    a = await sessions("a")
     number = (await a.commit(Share(5, mine="1110")))["number"]
     await a.commit(Share(9, free="1"), settle=[(5, number, "1000")])
     assert [row["bits"] for row in await a.held()] == ["0110"]
@@ -79,17 +76,15 @@ async def test_a_row_whose_bits_are_returned_and_settled_at_once_is_deleted(sess
     assert [row["bits"] for row in await a.free(5)] == ["10"]
 
 
-async def test_only_the_holder_settles(sessions: Sessions) -> None:
+async def test_only_the_holder_settles(a: Session, b: Session) -> None:
     """A settlement of a message that another node has, or that is free, clears nothing."""
-    a, b = await sessions("a"), await sessions("b")
     number = (await a.commit(Share(5, mine="10", free="01")))["number"]
     await b.commit(settle=[(5, number, "11")])
     assert await a.value("SELECT sum(bit_count(bits)) FROM slot") == 2
 
 
-async def test_a_node_that_was_counted_out_calls_nothing(sessions: Sessions) -> None:
+async def test_a_node_that_was_counted_out_calls_nothing(a: Session, b: Session) -> None:
     """Every function of a node that is not a member raises SQ001, and changes nothing."""
-    a, b = await sessions("a"), await sessions("b")
     number = (await a.commit(Share(5, mine="11")))["number"]
     assert await b.count_out(a)
     before = await b.rows("SELECT * FROM slot")
@@ -125,9 +120,8 @@ async def test_a_node_that_was_counted_out_calls_nothing(sessions: Sessions) -> 
 # ---- lease and return ------------------------------------------------------------------------------------------------
 
 
-async def test_a_lease_takes_the_lowest_free_messages(sessions: Sessions) -> None:
+async def test_a_lease_takes_the_lowest_free_messages(a: Session, b: Session) -> None:
     """A lease fills its room from the head, splits a slot where the room ends, and tells whether there are more."""
-    a, b = await sessions("a"), await sessions("b")
     first = (await a.commit(Share(5, free="0110"), Share(6, free="1")))["number"]
     second = (await a.commit(Share(5, free="1111")))["number"]
     rows = await b.lease((5, 3), (6, 5), (7, 1))
@@ -140,9 +134,8 @@ async def test_a_lease_takes_the_lowest_free_messages(sessions: Sessions) -> Non
     assert [row["bits"] for row in await b.held()] == ["0110", "1111", "1"]
 
 
-async def test_a_lease_takes_the_messages_of_so_many_rows(sessions: Sessions) -> None:
+async def test_a_lease_takes_the_messages_of_so_many_rows(a: Session, b: Session) -> None:
     """A lease of many small rows stops after 256 of them and tells of the others, which the next one takes."""
-    a, b = await sessions("a"), await sessions("b")
     numbers = [(await a.commit(Share(5, free="1")))["number"] for _ in range(258)]
     rows = await b.lease((5, 300))
     assert [row["number"] for row in rows] == numbers[:256]
@@ -153,18 +146,16 @@ async def test_a_lease_takes_the_messages_of_so_many_rows(sessions: Sessions) ->
     ]
 
 
-async def test_a_lease_that_ends_with_a_slot_knows_of_the_next(sessions: Sessions) -> None:
+async def test_a_lease_that_ends_with_a_slot_knows_of_the_next(a: Session) -> None:
     """Room for exactly one slot: the row says whether another one is free."""
-    a = await sessions("a")
     for _ in range(2):
         await a.commit(Share(5, free="11"))
     assert [row["more"] for row in await a.lease((5, 2))] == [True]
     assert [row["more"] for row in await a.lease((5, 2))] == [False]
 
 
-async def test_a_lease_begins_at_its_bound(sessions: Sessions) -> None:
+async def test_a_lease_begins_at_its_bound(a: Session) -> None:
     """The bound spares the rows before it; without the bound they are found."""
-    a = await sessions("a")
     first = (await a.commit(Share(5, free="1")))["number"]
     second = (await a.commit(Share(5, free="1")))["number"]
     assert [row["number"] for row in await a.lease((5, 9), after=second)] == [second]
@@ -185,9 +176,8 @@ async def test_what_came_back_is_redelivered_and_counted(sessions: Sessions) -> 
     assert (row["bits"], row["seen"], row["counts"]) == ("1011", "1000", '{"0": 3}')
 
 
-async def test_an_old_count_does_not_come_back_with_another_message(sessions: Sessions) -> None:
+async def test_an_old_count_does_not_come_back_with_another_message(a: Session, b: Session) -> None:
     """A row that once had a message does not overwrite that message's count when it returns others."""
-    a, b = await sessions("a"), await sessions("b")
     number = (await a.commit(Share(5, free="11")))["number"]
     await a.lease((5, 2))
     await a.give_back((5, number, "10"), counts={0: 1})
@@ -198,9 +188,8 @@ async def test_an_old_count_does_not_come_back_with_another_message(sessions: Se
     assert row["counts"] == '{"0": 2}'
 
 
-async def test_nobody_returns_what_it_does_not_have(sessions: Sessions) -> None:
+async def test_nobody_returns_what_it_does_not_have(a: Session, b: Session) -> None:
     """A return of settled messages, and of another node's, frees nothing."""
-    a, b = await sessions("a"), await sessions("b")
     number = (await a.commit(Share(5, mine="11")))["number"]
     await b.give_back((5, number, "11"))
     await a.commit(settle=[(5, number, "10")])
@@ -220,9 +209,8 @@ async def test_two_nodes_never_lease_the_same_message(sessions: Sessions) -> Non
     assert (mine["bits"], (await waiting)[0]["bits"]) == ("1111110000", "0000001111")
 
 
-async def test_a_lease_does_not_wait_for_a_commit(sessions: Sessions) -> None:
+async def test_a_lease_does_not_wait_for_a_commit(a: Session, b: Session) -> None:
     """A lease finds what was committed before, while another call of the same level runs."""
-    a, b = await sessions("a"), await sessions("b")
     await a.commit(Share(5, free="1"))
     flight = await a.in_flight()
     await a.commit(Share(5, free="1"))
@@ -234,9 +222,8 @@ async def test_a_lease_does_not_wait_for_a_commit(sessions: Sessions) -> None:
 # ---- purge, sweep, counts --------------------------------------------------------------------------------------------
 
 
-async def test_a_purge_deletes_free_messages_only(sessions: Sessions) -> None:
+async def test_a_purge_deletes_free_messages_only(a: Session) -> None:
     """Messages that a node holds stay; the answer counts the free ones, per level."""
-    a = await sessions("a")
     await a.commit(Share(5, mine="100", free="011"), Share(6, free="1"))
     counted = await a.rows("SELECT * FROM counts('{5,6,7}') ORDER BY level")
     assert [(row["messages"], row["bytes"]) for row in counted] == [(2, 20), (1, 10), (0, 0)]
@@ -246,9 +233,8 @@ async def test_a_purge_deletes_free_messages_only(sessions: Sessions) -> None:
     assert len(await a.free(6)) == 1
 
 
-async def test_a_deleted_level_is_swept_in_pieces(sessions: Sessions) -> None:
+async def test_a_deleted_level_is_swept_in_pieces(a: Session, b: Session) -> None:
     """A sweep deletes rows of every holder and what was claimed, and passes over rows that a call has locked."""
-    a, b = await sessions("a"), await sessions("b")
     await a.value("SELECT set_level(5, '/', NULL, 9, NULL, 'drop-head')")
     number = (await a.commit(Share(5, free="1")))["number"]
     await a.lease((5, 1))
@@ -267,9 +253,8 @@ async def test_a_deleted_level_is_swept_in_pieces(sessions: Sessions) -> None:
 # ---- limits ----------------------------------------------------------------------------------------------------------
 
 
-async def test_reject_publish_is_exact(sessions: Sessions) -> None:
+async def test_reject_publish_is_exact(a: Session, b: Session) -> None:
     """A full queue takes what fits; leased messages count as delivered, and a return may exceed the limit."""
-    a, b = await sessions("a"), await sessions("b")
     await a.value("SELECT set_level(5, '/', NULL, 3, NULL, 'reject-publish')")
     assert (await a.commit(Share(5, free="11"), Share(6, free="1")))["refused"] == {}
     number = (await b.commit(Share(5, free="11")))["number"]
@@ -282,9 +267,8 @@ async def test_reject_publish_is_exact(sessions: Sessions) -> None:
     assert (await a.commit(Share(5, free="1")))["refused"] == {1: "1"}
 
 
-async def test_reject_publish_by_bytes_is_exact(sessions: Sessions) -> None:
+async def test_reject_publish_by_bytes_is_exact(a: Session) -> None:
     """Sizes count message by message, when messages come and when some of a slot are leased."""
-    a = await sessions("a")
     await a.value("SELECT set_level(5, '/', NULL, NULL, 100, 'reject-publish')")
     assert (await a.commit(Share(5, free="111", sizes=(60, 30, 20))))["refused"] == {1: "001"}
     assert (await a.commit(Share(5, free="1", sizes=(11,))))["refused"] == {1: "1"}
@@ -308,17 +292,15 @@ async def test_two_nodes_fill_a_queue_together_to_its_limit(sessions: Sessions) 
     assert (await waiting)["refused"] == {1: "01"}
 
 
-async def test_levels_of_a_queue_share_its_limit(sessions: Sessions) -> None:
+async def test_levels_of_a_queue_share_its_limit(a: Session) -> None:
     """Levels with one counter are full together."""
-    a = await sessions("a")
     for level in (5, 6):
         await a.value(f"SELECT set_level({level}, '/', 5, 3, NULL, 'reject-publish')")
     assert (await a.commit(Share(5, free="11"), Share(6, free="11")))["refused"] == {2: "01"}
 
 
-async def test_limits_that_come_later_count_what_is_there(sessions: Sessions) -> None:
+async def test_limits_that_come_later_count_what_is_there(a: Session) -> None:
     """A recount after the barrier makes the counter of a level with messages exact."""
-    a = await sessions("a")
     await a.commit(Share(5, free="1111", mine="0"))
     await a.value("SELECT set_level(5, '/', NULL, 5, NULL, 'reject-publish')")
     await a.value("SELECT recount($1, $2, '{5}')", a.node, a.epoch)

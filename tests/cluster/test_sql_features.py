@@ -29,9 +29,8 @@ async def remove(session: Session, count: int = 1) -> dict[str, Any]:
 # ---- consumers -------------------------------------------------------------------------------------------------------
 
 
-async def test_consumers_of_all_nodes_are_counted(sessions: Sessions) -> None:
+async def test_consumers_of_all_nodes_are_counted(a: Session, b: Session) -> None:
     """The totals count every node, down to none."""
-    a, b = await sessions("a"), await sessions("b")
     assert [(await add(s))["total"] for s in (a, a, b)] == [1, 2, 3]
     found = await b.rows("SELECT * FROM consumers('{5,6}') ORDER BY level")
     assert [(row["total"], row["exclusive"], row["active_node"]) for row in found] == [
@@ -41,9 +40,8 @@ async def test_consumers_of_all_nodes_are_counted(sessions: Sessions) -> None:
     assert [(await remove(a, 2))["total"], (await remove(b))["total"]] == [1, 0]
 
 
-async def test_an_exclusive_consumer_is_alone(sessions: Sessions) -> None:
+async def test_an_exclusive_consumer_is_alone(a: Session, b: Session) -> None:
     """It is refused beside others, and refuses others, on its own node as well."""
-    a, b = await sessions("a"), await sessions("b")
     assert (await add(a))["granted"]
     assert not (await add(b, exclusive=True))["granted"]
     assert not (await add(a, exclusive=True))["granted"]
@@ -82,9 +80,8 @@ async def test_one_node_is_active_and_the_longest_waiting_follows(sessions: Sess
     assert len(await a.lease((5, 1))) == 1
 
 
-async def test_a_level_whose_last_consumer_died_is_told_once(sessions: Sessions) -> None:
+async def test_a_level_whose_last_consumer_died_is_told_once(a: Session, b: Session) -> None:
     """Queues that delete themselves are found after a death, unless someone consumes again or the work is done."""
-    a, b = await sessions("a"), await sessions("b")
     await add(a)
     await b.value("SELECT consumer_add($1, $2, 6, false)", b.node, b.epoch)
     for level in (6, 7, 8):
@@ -111,9 +108,8 @@ async def runs(session: Session) -> list[tuple[int, int]]:
     return [(row["first"], row["last"]) for row in found]
 
 
-async def test_a_producer_has_one_node(sessions: Sessions) -> None:
+async def test_a_producer_has_one_node(a: Session, b: Session) -> None:
     """Another node gets it when it was released, or when its node is counted out."""
-    a, b = await sessions("a"), await sessions("b")
     assert [await claim(a), await claim(b), await claim(a)] == ["a", "a", "a"]
     await b.value("SELECT producer_release($1, $2, '/ p')", b.node, b.epoch)
     assert await claim(b) == "a"
@@ -123,9 +119,8 @@ async def test_a_producer_has_one_node(sessions: Sessions) -> None:
     assert await claim(a) == "a"
 
 
-async def test_used_numbers_travel_with_their_call_and_are_folded(sessions: Sessions) -> None:
+async def test_used_numbers_travel_with_their_call_and_are_folded(a: Session, b: Session) -> None:
     """Runs are as durable as the messages of their call, and touching runs become one."""
-    a, b = await sessions("a"), await sessions("b")
     await claim(a)
     with pytest.raises(asyncpg.PostgresError) as raised:
         await runs(b)
@@ -156,9 +151,8 @@ async def kept(session: Session) -> list[int]:
     return [row["level"] for row in found]
 
 
-async def test_a_level_has_one_keeper(sessions: Sessions) -> None:
+async def test_a_level_has_one_keeper(a: Session, b: Session) -> None:
     """The first node that finds something due keeps the level, another one when that is counted out."""
-    a, b = await sessions("a"), await sessions("b")
     await a.commit(Share(5, free="1", due_at=1), Share(6, free="1", due_at=1), Share(8, free="1"))
     assert await kept(a) == [5, 6]
     await a.commit(Share(6, free="1", due_at=1), Share(7, free="1", due_at=1))
@@ -167,9 +161,8 @@ async def test_a_level_has_one_keeper(sessions: Sessions) -> None:
     assert await kept(b) == [5, 6, 7]
 
 
-async def test_the_keeper_leases_what_is_due(sessions: Sessions) -> None:
+async def test_the_keeper_leases_what_is_due(a: Session, b: Session) -> None:
     """It gets whole rows whose time has come, of the levels that it keeps, and returns the rest with their time."""
-    a, b = await sessions("a"), await sessions("b")
     await keep(a, 5)
     number = (await b.commit(Share(5, free="111", due_at=100), Share(6, free="1", due_at=1)))["number"]
     due = "SELECT * FROM lease_due($1, $2, $3)"
@@ -182,9 +175,8 @@ async def test_the_keeper_leases_what_is_due(sessions: Sessions) -> None:
     assert [row["bits"] for row in await a.held()] == ["111"]
 
 
-async def test_the_keeper_leases_what_exceeds_a_limit(sessions: Sessions) -> None:
+async def test_the_keeper_leases_what_exceeds_a_limit(a: Session) -> None:
     """It gets the head of a queue that drops its head, by messages and by bytes, and nothing of one that rejects."""
-    a = await sessions("a")
     await a.value("SELECT set_level(5, '/', NULL, 3, NULL, 'drop-head', false, true)")
     await a.value("SELECT set_level(6, '/', NULL, NULL, 100, 'drop-head', false, true)")
     await a.value("SELECT set_level(7, '/', NULL, 1, NULL, 'reject-publish')")
@@ -200,9 +192,8 @@ async def test_the_keeper_leases_what_exceeds_a_limit(sessions: Sessions) -> Non
     assert [(row["level"], row["ready"]) for row in left] == [(5, 3), (6, 2), (7, 1)]
 
 
-async def test_the_highest_level_loses_its_head_first(sessions: Sessions) -> None:
+async def test_the_highest_level_loses_its_head_first(a: Session) -> None:
     """Levels that share a counter lose together what exceeds the limit, not each of them."""
-    a = await sessions("a")
     for level in (5, 6):
         await a.value(f"SELECT set_level({level}, '/', 5, 2, NULL, 'drop-head', false, true)")
     await keep(a, 5, 6)
@@ -211,9 +202,8 @@ async def test_the_highest_level_loses_its_head_first(sessions: Sessions) -> Non
     assert [(row["level"], row["bits"]) for row in found] == [(5, "100"), (6, "11")]
 
 
-async def test_the_keeper_leases_what_another_node_consumes_alone(sessions: Sessions) -> None:
+async def test_the_keeper_leases_what_another_node_consumes_alone(a: Session, b: Session) -> None:
     """Head expiry does not wait for the single active consumer."""
-    a, b = await sessions("a"), await sessions("b")
     await a.value(SINGLE_ACTIVE)
     await add(b)
     await keep(a, 5)

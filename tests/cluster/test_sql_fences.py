@@ -43,9 +43,8 @@ async def outcome(session: Session, name: str, count: int, node: str, epoch: int
     return ""
 
 
-async def test_every_function_refuses_an_epoch_that_has_ended(sessions: Sessions) -> None:
+async def test_every_function_refuses_an_epoch_that_has_ended(a: Session, b: Session) -> None:
     """A node that was counted out, also when its name has joined again, and a node that never joined."""
-    a, b = await sessions("a"), await sessions("b")
     old = a.epoch
     assert await b.count_out(a)
     found = await functions(b)

@@ -28,9 +28,8 @@ async def limit(session: Session, limits: str, *, level: int = 5, counter: str =
     await session.value(f"SELECT set_level({level}, '/', {counter}, {limits}, '{overflow}')")
 
 
-async def test_a_commit_drops_what_is_too_much(sessions: Sessions) -> None:
+async def test_a_commit_drops_what_is_too_much(a: Session) -> None:
     """The oldest messages go in the call that makes the queue too long, also those of the call itself."""
-    a = await sessions("a")
     await limit(a, "3, NULL", overflow="drop-head")
     await a.commit(Share(5, free="11"))
     assert await ready(a) == ["11"]
@@ -40,9 +39,8 @@ async def test_a_commit_drops_what_is_too_much(sessions: Sessions) -> None:
     assert await ready(a) == ["00111"]
 
 
-async def test_a_commit_drops_until_the_newest_fit_into_the_bytes(sessions: Sessions) -> None:
+async def test_a_commit_drops_until_the_newest_fit_into_the_bytes(a: Session) -> None:
     """As many of the oldest messages go as are needed, and one that alone is too large goes, too."""
-    a = await sessions("a")
     await limit(a, "NULL, 10", overflow="drop-head")
     await a.commit(Share(5, free="111", sizes=(4, 4, 2)))
     assert await ready(a) == ["111"]
@@ -53,10 +51,9 @@ async def test_a_commit_drops_until_the_newest_fit_into_the_bytes(sessions: Sess
 
 
 async def test_a_call_under_way_counts_for_a_limit_that_comes_meanwhile(
-    sessions: Sessions, postgres_url: str, schema: str
+    a: Session, sessions: Sessions, postgres_url: str, schema: str
 ) -> None:
     """It knows of no limit and counts nothing, so the messages are counted when it has ended."""
-    a = await sessions("a")
     async with joined(postgres_url, schema, "b") as b:
         transaction = await a.in_flight()
         await a.commit(Share(5, free="1111"))
@@ -72,9 +69,8 @@ async def test_a_call_under_way_counts_for_a_limit_that_comes_meanwhile(
         assert await ready(a) == ["0011"]
 
 
-async def test_the_highest_level_of_a_queue_loses_first(sessions: Sessions) -> None:
+async def test_the_highest_level_of_a_queue_loses_first(a: Session) -> None:
     """The levels share the limit, and the head of the queue is that of its highest level."""
-    a = await sessions("a")
     for level in (5, 6, 7):
         await limit(a, "2, NULL", level=level, counter="5", overflow="drop-head")
     await a.commit(Share(5, free="1"), Share(7, free="1"))
@@ -83,9 +79,8 @@ async def test_the_highest_level_of_a_queue_loses_first(sessions: Sessions) -> N
     assert await ready(a) == ["11"]
 
 
-async def test_the_levels_of_a_quorum_queue_are_found_and_lose_in_their_order(sessions: Sessions) -> None:
+async def test_the_levels_of_a_quorum_queue_are_found_and_lose_in_their_order(a: Session) -> None:
     """Their numbers do not follow that of the default level, which is the one of priority 4."""
-    a = await sessions("a")
     low, default, high = 1 << 46 | 5, 5, 10 << 46 | 5
     for level in (low, default, high):
         await limit(a, "4, NULL", level=level, counter="5", overflow="drop-head")
@@ -100,17 +95,15 @@ async def test_the_levels_of_a_quorum_queue_are_found_and_lose_in_their_order(se
     assert await a.value("SELECT array_agg(l) FROM levels_in_use() l") == [low]
 
 
-async def test_what_is_dead_lettered_waits_for_the_keeper(sessions: Sessions) -> None:
+async def test_what_is_dead_lettered_waits_for_the_keeper(a: Session) -> None:
     """Only a broker can route a dead letter."""
-    a = await sessions("a")
     await a.value("SELECT set_level(5, '/', NULL, 1, NULL, 'drop-head', false, true)")
     await a.commit(Share(5, free="111"))
     assert await ready(a) == ["111"]
 
 
-async def test_messages_that_come_back_to_a_full_queue_make_the_head_go(sessions: Sessions) -> None:
+async def test_messages_that_come_back_to_a_full_queue_make_the_head_go(a: Session) -> None:
     """Held messages do not count; when they are returned, the queue is too long, and its head is dropped."""
-    a = await sessions("a")
     await limit(a, "1, NULL", overflow="drop-head")
     await a.commit(Share(5, free="1"))
     (row,) = await a.lease((5, 1))
@@ -120,9 +113,8 @@ async def test_messages_that_come_back_to_a_full_queue_make_the_head_go(sessions
     assert [row["number"] for row in await a.free(5)] == [row["number"] + 1]
 
 
-async def test_a_node_has_no_room_for_what_it_returns(sessions: Sessions) -> None:
+async def test_a_node_has_no_room_for_what_it_returns(a: Session, b: Session) -> None:
     """Whatever room it told before, what it returns to a full queue is too much."""
-    a, b = await sessions("a"), await sessions("b")
     await limit(a, "1, NULL", overflow="drop-head")
     await a.commit(Share(5, free="1"))
     await b.value(ROOM, b.node, b.epoch)
@@ -132,9 +124,8 @@ async def test_a_node_has_no_room_for_what_it_returns(sessions: Sessions) -> Non
     assert [row["number"] for row in await a.free(5)] == [row["number"] + 1]
 
 
-async def test_consumers_that_leave_take_their_room_along(sessions: Sessions) -> None:
+async def test_consumers_that_leave_take_their_room_along(a: Session, b: Session) -> None:
     """Messages that waited for them then exceed the limit."""
-    a, b = await sessions("a"), await sessions("b")
     await limit(a, "1, NULL", overflow="drop-head")
     await b.value(ROOM, b.node, b.epoch)
     await a.commit(Share(5, free="11"))
@@ -143,9 +134,8 @@ async def test_consumers_that_leave_take_their_room_along(sessions: Sessions) ->
     assert await ready(a) == ["01"]
 
 
-async def test_consumers_that_wait_make_room(sessions: Sessions) -> None:
+async def test_consumers_that_wait_make_room(a: Session, b: Session) -> None:
     """A full queue takes as many messages more as consumers of any node have room for; what they got is no room."""
-    a, b = await sessions("a"), await sessions("b")
     await limit(a, "1, NULL", overflow="reject-publish")
     await b.value(ROOM, b.node, b.epoch)
     assert (await a.commit(Share(5, free="1111")))["refused"] == {1: "0011"}
@@ -157,9 +147,8 @@ async def test_consumers_that_wait_make_room(sessions: Sessions) -> None:
     assert await ready(a) == ["1100"]
 
 
-async def test_bytes_do_not_count_for_consumers_that_wait(sessions: Sessions) -> None:
+async def test_bytes_do_not_count_for_consumers_that_wait(a: Session, b: Session) -> None:
     """Messages that waiting consumers take at once may be larger than the queue."""
-    a, b = await sessions("a"), await sessions("b")
     await limit(a, "NULL, 5", overflow="reject-publish")
     await b.value(ROOM, b.node, b.epoch)
     await b.lease((5, 1), able=[2])
@@ -167,9 +156,8 @@ async def test_bytes_do_not_count_for_consumers_that_wait(sessions: Sessions) ->
     assert (await a.commit(Share(5, free="1", sizes=(9,))))["refused"] == {1: "1"}
 
 
-async def test_what_its_node_delivers_at_once_is_taken(sessions: Sessions) -> None:
+async def test_what_its_node_delivers_at_once_is_taken(a: Session) -> None:
     """A full queue refuses the last of the free messages, and dead-letters them if its overflow says so."""
-    a = await sessions("a")
     await limit(a, "1, NULL", overflow="reject-publish-dlx")
     row = await a.commit(Share(5, mine="11010", free="00101"))
     assert row["refused"] == {1: "00001"}
@@ -179,9 +167,8 @@ async def test_what_its_node_delivers_at_once_is_taken(sessions: Sessions) -> No
     assert (await a.commit(sequence=1))["refused"] == {1: "00001"}  # the same call again
 
 
-async def test_an_atomic_call_is_taken_completely_or_not_at_all(sessions: Sessions) -> None:
+async def test_an_atomic_call_is_taken_completely_or_not_at_all(a: Session) -> None:
     """The error names what full queues refuse; the call has no effect on any table."""
-    a = await sessions("a")
     await limit(a, "2, NULL", overflow="reject-publish")
     number = (await a.commit(Share(6, mine="1")))["number"]
     with pytest.raises(asyncpg.PostgresError) as raised:
@@ -195,9 +182,8 @@ async def test_an_atomic_call_is_taken_completely_or_not_at_all(sessions: Sessio
     assert (await a.commit(Share(5, free="11"), settle=[(6, number, "1")], atomic=True))["refused"] == {}
 
 
-async def test_room_that_is_gone_lets_messages_be_dropped(sessions: Sessions) -> None:
+async def test_room_that_is_gone_lets_messages_be_dropped(a: Session, b: Session) -> None:
     """Nothing is dropped before a consumer that waits; when it says that it has no room, the head goes."""
-    a, b = await sessions("a"), await sessions("b")
     await limit(a, "0, NULL", overflow="drop-head")
     await a.commit(Share(5, free="1"))
     assert await ready(a) == []
@@ -210,9 +196,8 @@ async def test_room_that_is_gone_lets_messages_be_dropped(sessions: Sessions) ->
     await b.value("SELECT keep($1, $2)", b.node, b.epoch)
 
 
-async def test_a_time_to_live_of_nothing_needs_a_consumer(sessions: Sessions) -> None:
+async def test_a_time_to_live_of_nothing_needs_a_consumer(a: Session, b: Session) -> None:
     """Such messages are dropped by the commit, unless some node has a consumer of the queue."""
-    a, b = await sessions("a"), await sessions("b")
 
     async def publish() -> None:
         a.sequence += 1
@@ -230,9 +215,8 @@ async def test_a_time_to_live_of_nothing_needs_a_consumer(sessions: Sessions) ->
     assert await ready(a, 6) == ["010", "111"]
 
 
-async def test_an_older_schema_gets_the_new_functions(sessions: Sessions) -> None:
+async def test_an_older_schema_gets_the_new_functions(a: Session) -> None:
     """While no node is a member, functions are replaced whose arguments and results have changed."""
-    a = await sessions("a")
     body = "RETURNS int LANGUAGE sql AS 'SELECT 1'"
     await a.value("DROP FUNCTION consumers")
     await a.value(f"CREATE FUNCTION consumers(p_level bigint[]) {body}")

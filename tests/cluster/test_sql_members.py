@@ -25,9 +25,8 @@ async def test_many_nodes_install_at_once(postgres_url: str, schema: str) -> Non
         await session.close()
 
 
-async def test_a_newer_schema_is_refused(sessions: Sessions, schema: str) -> None:
+async def test_a_newer_schema_is_refused(a: Session, schema: str) -> None:
     """An older broker neither changes a newer schema nor joins it."""
-    a = await sessions("a")
     await a.value("UPDATE cluster SET schema_version = $1, function_version = 2", SCHEMA_VERSION + 1)
     with pytest.raises(SchemaRefused):
         await install(a.connection, schema)
@@ -36,9 +35,8 @@ async def test_a_newer_schema_is_refused(sessions: Sessions, schema: str) -> Non
     assert raised.value.sqlstate == "SQ002"
 
 
-async def test_other_functions_wait_until_the_last_member_has_left(sessions: Sessions, schema: str) -> None:
+async def test_other_functions_wait_until_the_last_member_has_left(a: Session, schema: str) -> None:
     """A schema of the same version is replaced only while no one uses it."""
-    a = await sessions("a")
     await a.value("UPDATE cluster SET digest = 'another'")
     await install(a.connection, schema)
     assert await a.value("SELECT digest FROM cluster") == "another"
@@ -50,9 +48,8 @@ async def test_other_functions_wait_until_the_last_member_has_left(sessions: Ses
 # ---- joining and beating ---------------------------------------------------------------------------------------------
 
 
-async def test_a_beat_counts_and_shows_all_members(sessions: Sessions) -> None:
+async def test_a_beat_counts_and_shows_all_members(a: Session, b: Session) -> None:
     """Every beat grows the node's count, and returns the members with what they reported."""
-    a, b = await sessions("a"), await sessions("b")
     await a.rows("SELECT * FROM beat($1, $2, 'amqp://a', 3, '{\"held\": 1}')", a.node, a.epoch)
     found = await b.beat()
     assert [(row["node"], row["beats"], row["applied"], row["url"]) for row in found] == [
@@ -62,9 +59,8 @@ async def test_a_beat_counts_and_shows_all_members(sessions: Sessions) -> None:
     assert {row["generation"] for row in found} == {1}
 
 
-async def test_a_name_is_joined_once(sessions: Sessions) -> None:
+async def test_a_name_is_joined_once(a: Session) -> None:
     """A second join of a name is refused until its epoch was counted out, and then has a higher epoch."""
-    a = await sessions("a")
     with pytest.raises(asyncpg.PostgresError) as raised:
         await a.join("a")
     assert raised.value.sqlstate == "SQ003"
@@ -77,9 +73,8 @@ async def test_a_name_is_joined_once(sessions: Sessions) -> None:
 # ---- counting out ----------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_dead_node_held_is_free_and_redelivered(sessions: Sessions) -> None:
+async def test_what_a_dead_node_held_is_free_and_redelivered(a: Session, b: Session) -> None:
     """Its bits join the free rows as delivered before, with the counts that they had; nothing else changes."""
-    a, b = await sessions("a"), await sessions("b")
     await a.value("SELECT set_level(5, '/', NULL, 9, NULL, 'drop-head')")
     number = (await a.commit(Share(5, free="11110"), Share(6, mine="11")))["number"]
     await a.lease((5, 3))
@@ -95,9 +90,8 @@ async def test_what_a_dead_node_held_is_free_and_redelivered(sessions: Sessions)
     assert await b.value("SELECT ready FROM level WHERE level = 5") == 4
 
 
-async def test_a_node_that_beat_since_is_not_counted_out(sessions: Sessions) -> None:
+async def test_a_node_that_beat_since_is_not_counted_out(a: Session, b: Session) -> None:
     """An observer that saw an older count of beats counts no one out, and no one is counted out twice."""
-    a, b = await sessions("a"), await sessions("b")
     await a.beat()
     assert not await b.count_out(a, beats=0)
     await a.beat()
@@ -158,18 +152,16 @@ async def test_two_nodes_that_count_each_other_out_leave_one(sessions: Sessions,
     assert len(await watch.members_named()) == 2
 
 
-async def test_a_node_that_leaves_frees_what_it_held(sessions: Sessions) -> None:
+async def test_a_node_that_leaves_frees_what_it_held(a: Session, b: Session) -> None:
     """A node that leaves is not a member, and what it did not return is free."""
-    a, b = await sessions("a"), await sessions("b")
     await a.commit(Share(5, mine="11"))
     await a.value("SELECT leave($1, $2)", a.node, a.epoch)
     assert [row["bits"] for row in await b.lease((5, 9))] == ["11"]
     assert await b.members_named() == ["b"]
 
 
-async def test_a_mailbox_goes_with_its_member(sessions: Sessions) -> None:
+async def test_a_mailbox_goes_with_its_member(a: Session, b: Session) -> None:
     """Direct replies to a node that is gone are swept, also those that come later."""
-    a, b = await sessions("a"), await sessions("b")
     await b.commit(Share(-a.epoch, free="1"), Share(-b.epoch, free="1"))
     await a.lease((-a.epoch, 1))
     assert await b.count_out(a)
@@ -189,18 +181,16 @@ async def come_back(session: Session, sequence: int | None, generation: int = 1,
     return found[0]
 
 
-async def test_a_node_that_finds_its_newest_batch_goes_on(sessions: Sessions) -> None:
+async def test_a_node_that_finds_its_newest_batch_goes_on(a: Session, b: Session) -> None:
     """Nothing was lost: the generation stays, also for a node that committed nothing yet."""
-    a, b = await sessions("a"), await sessions("b")
     await a.commit(Share(5, free="1"))
     found = {"generation": 1, "is_member": True, "has_all": True, "was_moved": False}
     assert await come_back(a, a.sequence) == found
     assert await come_back(b, None) == found
 
 
-async def test_a_missing_batch_grows_the_generation_once(sessions: Sessions) -> None:
+async def test_a_missing_batch_grows_the_generation_once(a: Session, b: Session) -> None:
     """A database that went back in time: every node hears of it, and rows of before count as redelivered."""
-    a, b = await sessions("a"), await sessions("b")
     await a.commit(Share(5, free="11"), Share(7, free="11"))
     await b.lease((5, 1))
     assert await come_back(a, a.sequence + 1) == {
@@ -215,16 +205,14 @@ async def test_a_missing_batch_grows_the_generation_once(sessions: Sessions) -> 
     assert (await a.lease((6, 9)))[0]["seen"] is None
 
 
-async def test_a_node_that_was_counted_out_begins_no_generation(sessions: Sessions) -> None:
+async def test_a_node_that_was_counted_out_begins_no_generation(a: Session, b: Session) -> None:
     """Its newest batch may be gone with its epoch."""
-    a, b = await sessions("a"), await sessions("b")
     await b.count_out(a)
     assert await come_back(a, 1) == {"generation": 1, "is_member": False, "has_all": True, "was_moved": False}
 
 
-async def test_a_number_that_was_not_given_yet_tells_that_the_database_went_back(sessions: Sessions) -> None:
+async def test_a_number_that_was_not_given_yet_tells_that_the_database_went_back(a: Session, b: Session) -> None:
     """The node knows it of another one, which may be gone; no one gets that number again."""
-    a, b = await sessions("a"), await sessions("b")
     number = (await a.commit(Share(5, free="1")))["number"]
     assert (await come_back(b, None, number=number))["has_all"]
     newest = await b.value("SELECT last_value FROM number_of_call") + 5
@@ -251,9 +239,8 @@ async def test_another_server_continues_behind_a_gap_of_numbers(sessions: Sessio
     assert await b.value("SELECT nextval('level_number')") == level + 1024 * 1025
 
 
-async def test_old_batches_are_forgotten_but_the_newest_stay(sessions: Sessions) -> None:
+async def test_old_batches_are_forgotten_but_the_newest_stay(a: Session, b: Session) -> None:
     """A node keeps its newest call and its newest synchronous one; so does the count-out of a dead node."""
-    a, b = await sessions("a"), await sessions("b")
     for synchronous in (True, True, False, False):
         await a.commit(Share(5, free="1"), synchronous=synchronous)
     await a.value("SELECT forget($1, $2, 3, 2)", a.node, a.epoch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.cluster.sql_session import Session, Sessions
+from tests.cluster.sql_session import Session
 
 
 async def claim(session: Session, client: str, number: int, ended: Sequence[int] = ()) -> list[tuple[int, bool]]:
@@ -29,9 +29,8 @@ async def since(session: Session, version: int, key: str = "") -> list[tuple[int
     return [(row["version"], row["key"].decode(), row["deleted"]) for row in found]
 
 
-async def test_a_client_id_belongs_to_one_connection(sessions: Sessions) -> None:
+async def test_a_client_id_belongs_to_one_connection(a: Session, b: Session) -> None:
     """Its holder learns that another one wants it, gives it up, or loses it when it is counted out."""
-    a, b = await sessions("a"), await sessions("b")
     assert await claim(a, "c", 1) == [(1, True)]
     assert await claim(a, "c", 1) == [(1, True)]  # its answer was lost
     assert await claim(b, "c", 7) == []
@@ -44,9 +43,8 @@ async def test_a_client_id_belongs_to_one_connection(sessions: Sessions) -> None
     assert await claim(b, "d", 8) == [(8, True)]
 
 
-async def test_retained_messages_have_bounds(sessions: Sessions) -> None:
+async def test_retained_messages_have_bounds(a: Session, b: Session) -> None:
     """Replacing takes no more room, deleting and expiring free it, and what is refused changes nothing."""
-    a, b = await sessions("a"), await sessions("b")
     assert await retain(a, "k", b"x" * 40) == []
     assert await retain(b, "l", b"x" * 40) == []
     assert await retain(a, "m", b"x") == [(2, 82)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.cluster.invariants import violations
-from tests.cluster.sql_session import Session, Sessions, Share, bits
+from tests.cluster.sql_session import Session, Share, bits
 
 END = 1 << 60
 
@@ -27,9 +27,8 @@ async def hold(session: Session, *rows: tuple[int, str]) -> list[dict[str, Any]]
     )
 
 
-async def test_a_look_begins_and_ends_at_any_message(sessions: Sessions) -> None:
+async def test_a_look_begins_and_ends_at_any_message(a: Session) -> None:
     """It shows free messages in order, as many as are asked for, and leases none."""
-    a = await sessions("a")
     first = (await a.commit(Share(5, free="1111")))["number"]
     second = (await a.commit(Share(5, free="11"), Share(6, free="1")))["number"]
     assert await look(a) == ["1111", "11"]
@@ -44,9 +43,8 @@ async def test_a_look_begins_and_ends_at_any_message(sessions: Sessions) -> None
     assert await a.value("SELECT newest_number()") >= second
 
 
-async def test_only_what_is_free_can_be_held(sessions: Sessions) -> None:
+async def test_only_what_is_free_can_be_held(a: Session, b: Session) -> None:
     """The second caller gets the rest; returned messages are unchanged."""
-    a, b = await sessions("a"), await sessions("b")
     number = (await a.commit(Share(5, free="1111")))["number"]
     assert [row["bits"] for row in await hold(b, (number, "0110"))] == ["0110"]
     assert [row["bits"] for row in await hold(a, (number, "1111"), (number + 1, "1"))] == ["1001"]
@@ -56,9 +54,8 @@ async def test_only_what_is_free_can_be_held(sessions: Sessions) -> None:
     assert [(row["bits"], row["seen"]) for row in await a.free(5)] == [("0110", None)]
 
 
-async def test_what_is_held_keeps_its_marks_and_is_not_counted(sessions: Sessions) -> None:
+async def test_what_is_held_keeps_its_marks_and_is_not_counted(a: Session, b: Session) -> None:
     """Delivery counts and marks move with the messages, and so does their part of a queue's limit."""
-    a, b = await sessions("a"), await sessions("b")
     await a.value("SELECT set_level(5, '/', NULL, 9, 100, 'drop-head')")
     number = (await a.commit(Share(5, free="1111", sizes=(1, 2, 3, 4))))["number"]
     await b.lease((5, 1))
@@ -72,9 +69,8 @@ async def test_what_is_held_keeps_its_marks_and_is_not_counted(sessions: Session
     assert await a.rows("SELECT ready, bytes FROM level WHERE level = 5") == [{"ready": 4, "bytes": 10}]
 
 
-async def test_messages_of_an_older_generation_are_marked(sessions: Sessions) -> None:
+async def test_messages_of_an_older_generation_are_marked(a: Session) -> None:
     """After the database went back they may have been delivered."""
-    a = await sessions("a")
     number = (await a.commit(Share(5, free="11")))["number"]
     await a.value("UPDATE cluster SET generation = generation + 1")
     rows = await a.rows("SELECT * FROM look(5, 0, 0, $1, 9, 1000)", END)
@@ -83,9 +79,8 @@ async def test_messages_of_an_older_generation_are_marked(sessions: Sessions) ->
     assert [row["seen"] for row in await a.held()] == ["01"]
 
 
-async def test_the_counts_of_a_queue_have_what_other_nodes_hold(sessions: Sessions) -> None:
+async def test_the_counts_of_a_queue_have_what_other_nodes_hold(a: Session, b: Session) -> None:
     """Free messages, consumers of others, and messages that others hold; those of the asking node it knows itself."""
-    a, b = await sessions("a"), await sessions("b")
     await a.commit(Share(5, free="1111"))
     await a.lease((5, 1))
     await b.lease((5, 2))

@@ -84,9 +84,8 @@ async def test_a_transaction_of_others_holds_the_bound_for_a_while_only(sessions
     await foreign.rollback()
 
 
-async def test_a_call_has_its_transaction_id_before_its_number(sessions: Sessions) -> None:
+async def test_a_call_has_its_transaction_id_before_its_number(a: Session, b: Session) -> None:
     """The fence assigns the id, and a call that it refuses takes no number."""
-    a, b = await sessions("a"), await sessions("b")
     flight = await a.in_flight()
     assert await a.value("SELECT pg_current_xact_id_if_assigned()::text") is None
     await a.value("SELECT fence($1, $2)", a.node, a.epoch)

@@ -38,9 +38,8 @@ async def records(session: Session, ring: int) -> int:
     return int(await session.value(f"SELECT count(*) FROM chunk_{ring}"))
 
 
-async def test_a_full_table_is_followed_by_the_next_and_emptied_when_all_is_settled(sessions: Sessions) -> None:
+async def test_a_full_table_is_followed_by_the_next_and_emptied_when_all_is_settled(a: Session) -> None:
     """Space comes back whole tables at a time, and an emptied table is used again."""
-    a = await sessions("a")
     await filled(a)
     assert await a.value("SELECT ring FROM cluster") == 1
     assert await turn(a, copy_bytes=0) is None
@@ -51,9 +50,8 @@ async def test_a_full_table_is_followed_by_the_next_and_emptied_when_all_is_sett
     assert await a.value("SELECT ring FROM cluster") == 0
 
 
-async def test_the_ring_grows_when_every_table_is_in_use(sessions: Sessions) -> None:
+async def test_the_ring_grows_when_every_table_is_in_use(a: Session) -> None:
     """A backlog takes another table, and nothing waits."""
-    a = await sessions("a")
     for _ in range(3):
         await filled(a)
         await turn(a, copy_bytes=0)
@@ -103,9 +101,8 @@ async def test_a_backup_delays_only_the_emptying(sessions: Sessions) -> None:
     assert "emptied chunk_0" in (await turn(a) or "")
 
 
-async def test_few_survivors_are_copied_forward(sessions: Sessions) -> None:
+async def test_few_survivors_are_copied_forward(a: Session, b: Session) -> None:
     """Records with an unsettled message move to the current table, for all rows of the slot; then the old one goes."""
-    a, b = await sessions("a"), await sessions("b")
     number = (await a.commit(Share(5, mine="1000", free="0111"), Share(6, free="1")))["number"]
     await b.lease((5, 1))
     before = await a.value("SELECT bytes FROM chunk_0 WHERE number = $1", number)
@@ -120,9 +117,8 @@ async def test_few_survivors_are_copied_forward(sessions: Sessions) -> None:
     assert await turn(a) == "emptied chunk_0"
 
 
-async def test_bits_that_move_while_survivors_are_copied_keep_their_records(sessions: Sessions) -> None:
+async def test_bits_that_move_while_survivors_are_copied_keep_their_records(a: Session, b: Session) -> None:
     """A lease in flight would copy the old place into its row: copying waits for it, or comes again later."""
-    a, b = await sessions("a"), await sessions("b")
     await a.commit(Share(5, free="1111"))
     await filled(a, level=8)
     await settle_all(a, level=8)
@@ -136,9 +132,8 @@ async def test_bits_that_move_while_survivors_are_copied_keep_their_records(sess
     assert {row["ring"] for row in await a.rows("SELECT ring FROM slot")} == {1}
 
 
-async def test_one_node_at_a_time_looks_after_the_ring(sessions: Sessions) -> None:
+async def test_one_node_at_a_time_looks_after_the_ring(a: Session, b: Session) -> None:
     """A second node does nothing while the first is at it."""
-    a, b = await sessions("a"), await sessions("b")
     await filled(a)
     await settle_all(a)
     flight = await a.in_flight()
@@ -147,17 +142,15 @@ async def test_one_node_at_a_time_looks_after_the_ring(sessions: Sessions) -> No
     await flight.commit()
 
 
-async def test_records_of_a_megabyte_are_stored_as_they_are(sessions: Sessions) -> None:
+async def test_records_of_a_megabyte_are_stored_as_they_are(a: Session) -> None:
     """A part is stored outside the row and not compressed, so that reading costs no more than its bytes."""
-    a = await sessions("a")
     done = await a.commit(Share(5, free="1"), record_bytes=1 << 20)
     stored = await a.value("SELECT pg_column_size(bytes) FROM chunk_0 WHERE number = $1", done["number"])
     assert stored == 1 << 20
 
 
-async def test_lost_records_are_a_violation(sessions: Sessions) -> None:
+async def test_lost_records_are_a_violation(a: Session) -> None:
     """The checker tells of a slot whose records are gone."""
-    a = await sessions("a")
     number = (await a.commit(Share(5, free="1")))["number"]
     await a.value("TRUNCATE chunk_0")
     assert await violations(a.connection) == [f"records are lost: level=5, number={number}, ring=0"]

@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 from pamqp import commands
 
+from broker.cluster.errors import Unreachable
 from broker.cluster.topology_changes import ForeignOwner, VhostForgotten, all_changes
 from broker.core.policy.policy import Policy
 from broker.core.queue.queue_arguments import QueueDeclaration
@@ -289,7 +290,10 @@ async def test_a_lost_node_starts_afresh(postgres_url: str, schema: str) -> None
 
 
 async def test_rows_of_deleted_queues_are_swept(postgres_url: str, schema: str) -> None:
-    """Once all nodes have applied the deletion, no level of the queue has limits or messages."""
+    """Once all nodes have applied the deletion, no level of the queue has limits or messages.
+
+    A node on which the vhost is offline leaves the limits of others as they are.
+    """
     async with cluster_of("ab", postgres_url, schema) as (one, other):
         client = one.enter()
         arguments: dict[str, Any] = {"x-max-priority": 2, "x-max-length": 3}
@@ -307,6 +311,10 @@ async def test_rows_of_deleted_queues_are_swept(postgres_url: str, schema: str) 
             assert [tuple(row) for row in await connection.fetch(rows)] == [(4, 9, 4)]
             one.room.vhost.policies.set(Policy("p", ".*", "queues", {"max-length": 5}))
             await one.topology.replace_limits("/")
+            assert [tuple(row) for row in await connection.fetch(rows)] == [(4, 5, 4)]
+            other.topology.closed("/")
+            with pytest.raises(Unreachable, match="not open here"):
+                await other.topology.replace_limits("/")
             assert [tuple(row) for row in await connection.fetch(rows)] == [(4, 5, 4)]
         finally:
             await connection.close()

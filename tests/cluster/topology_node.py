@@ -18,8 +18,6 @@ from broker.cluster.shared_topology import SharedJournal, SharedTopology
 from tests.cluster.members import LEASE_MS, until
 from tests.unit.core.room import Client, Room, describe
 
-__all__ = ["TopologyNode", "cluster_of"]
-
 Queue, Exchange = commands.Queue, commands.Exchange
 
 

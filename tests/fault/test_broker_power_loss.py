@@ -8,13 +8,11 @@ run exactly.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Final
 
 import pytest
-from structlog.testing import capture_logs
 
 from broker.store.damage import StoreFailed
 from tests.broker_process import PACKAGE, BrokerProcess
@@ -25,7 +23,7 @@ from tests.fault.broker_life import Life, new_disk, new_history
 from tests.fault.faulty_files import FaultyFiles
 from tests.raw_client import PeerGone, RawClient
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("quiet")]
 
 SEEDS: Final = range(10)
 TORTURE_SEEDS: Final = range(1_000, 3_000)
@@ -34,13 +32,6 @@ MOMENTS_MAX: Final = 40
 CALLS_PER_CRASH: Final = 9  # the short scenario dies at every ninth file call, in torture runs at each call
 REREAD: Final = ("open queues/", "read queues/", "open log/", "read log/")  # calls that are retried
 SHOWN: Final = 5
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Suppress the tracebacks of brokers that are killed."""
-    with capture_logs():
-        yield
 
 
 def check(history: History, seed: int) -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
 import pytest
 from pamqp import commands
-from structlog.testing import capture_logs
 
 from broker.core.policy.policy import Policy
 from broker.server import BrokerServer
@@ -27,7 +26,7 @@ from tests.fault.broker_life import Life, new_disk, new_history
 from tests.fault.faulty_files import FaultyFiles, PowerLost
 from tests.raw_client import PeerGone, publish_frames
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("quiet")]
 
 Basic, Exchange, Queue, Tx = commands.Basic, commands.Exchange, commands.Queue, commands.Tx
 
@@ -47,13 +46,6 @@ SOURCES: Final[dict[str, dict[str, Any]]] = {
     "chain": {"x-max-length": 3, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "short"},
 }
 POLICIES: Final[tuple[dict[str, Any], ...]] = ({"max-length": 2}, {"message-ttl": 5}, {"max-length-bytes": 90})
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Suppress the tracebacks of brokers that are killed."""
-    with capture_logs():
-        yield
 
 
 @dataclass

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from random import Random
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from broker.cli.control_client import Unanswered, ask
 from broker.core.moving import moving
@@ -107,13 +105,6 @@ def test_a_move_survives_kill_9(broker_process: BrokerProcess, seed: int) -> Non
     assert judge(broker_process.address, MESSAGES, MESSAGES) == MESSAGES
 
 
-@pytest.fixture
-def _quiet() -> Iterator[None]:
-    """Suppress the tracebacks of brokers that are killed."""
-    with capture_logs():
-        yield
-
-
 async def move_until_the_end(life: Life) -> int:
     """Move messages until power is lost; return how many were reported as moved."""
     (engine,) = life.broker.engines.values()
@@ -138,7 +129,7 @@ async def move_until_the_end(life: Life) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_quiet")
+@pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_move_survives_a_power_loss(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that kept the synced bytes, and any part of the rest, has each message exactly once."""

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 from typing import Final
 
 import pytest
-from structlog.testing import capture_logs
 
 from tests.fault.broker_life import Life, new_disk, new_history
 from tests.fault.faulty_files import FaultyFiles
 from tests.mqtt.raw_mqtt import CONNACK, PUBACK, PUBLISH, SUBACK, RawMqtt, connect, packet, subscribe, text
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("quiet")]
 
 SEEDS: Final = range(8)
 TORTURE_SEEDS: Final = range(1_000, 2_000)
@@ -27,13 +26,6 @@ PUBREC, PUBREL, PUBCOMP = 0x50, 0x62, 0x70
 GONE: Final = (EOFError, OSError)
 RETAINED: Final = 5
 QOS: Final = (1, 2)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Suppress the tracebacks of brokers that are killed."""
-    with capture_logs():
-        yield
 
 
 def session(port: int, client_id: str, life: Life | None) -> tuple[RawMqtt, bool]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -25,20 +24,13 @@ from tests.fault.store_state import delivery_counts, unsettled
 from tests.in_process import client_of, queue_of, running_broker
 from tests.stored_record import read_slot
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("quiet")]
 
 SEEDS: Final = range(80)
 TORTURE_SEEDS: Final = range(20_000, 60_000)
 BROKER_SEEDS: Final = range(3)
 LIVES: Final = 4
 PERSISTENT: Final = aio_pika.DeliveryMode.PERSISTENT
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Suppress the log of the brokers."""
-    with capture_logs():
-        yield
 
 
 # -- a store under random work ----------------------------------------------------------------------------------------

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
 import pytest
 from pamqp import commands
-from structlog.testing import capture_logs
 
 from tests.fault.broker_clients import Client
 from tests.fault.broker_history import History
 from tests.fault.broker_life import Life, new_disk
 from tests.raw_client import PeerGone, publish_frames
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("quiet")]
 
 SEEDS: Final = range(12)
 TORTURE_SEEDS: Final = range(1_000, 2_000)
@@ -28,13 +26,6 @@ NUMBERS: Final = 60  # for each producer
 PRODUCERS: Final = ("p", "q")
 FANOUT, ROOMY, TIGHT = "all", "roomy", "tight"
 Number = tuple[str, int]
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Suppress the tracebacks of brokers that are killed."""
-    with capture_logs():
-        yield
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
@@ -10,7 +10,6 @@ import pika
 import pytest
 from pamqp import commands
 from pika.adapters.blocking_connection import BlockingChannel
-from structlog.testing import capture_logs
 
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
@@ -216,13 +215,6 @@ def test_a_slot_of_kept_and_forgotten_messages(broker_process: BrokerProcess) ->
 # -- a power loss ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def _quiet() -> Iterator[None]:
-    """Suppress the log of the brokers."""
-    with capture_logs():
-        yield
-
-
 def confirmed_publishes(client: Client) -> None:
     """Declare a quorum queue and publish ten transient messages on each of two paths; return after the confirms."""
     arguments: dict[str, Any] = {"x-queue-type": "quorum"}
@@ -247,7 +239,7 @@ def counted(client: Client) -> list[int | None]:
     return found
 
 
-@pytest.mark.usefixtures("_quiet")
+@pytest.mark.usefixtures("quiet")
 async def test_a_confirm_of_a_quorum_queue_waits_for_the_sync() -> None:
     """Confirmed messages survive a power loss, transient or not."""
     disk = new_disk()

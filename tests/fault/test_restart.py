@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from random import Random
 from typing import Final, cast
 
 import pytest
 from pamqp import commands
-from structlog.testing import capture_logs
 
 from broker.core.queue.queue import Queue
 from broker.delivery.committer import Committer
@@ -21,16 +19,9 @@ from tests.fault.faulty_files import FaultyFiles, TornContent
 from tests.in_process import queue_of
 from tests.raw_client import PeerGone
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("quiet")]
 
 MESSAGES: Final = 12
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Suppress the log of the brokers."""
-    with capture_logs():
-        yield
 
 
 def publish(client: Client) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import pytest
 from pamqp import commands
-from structlog.testing import capture_logs
 
 from broker.store.damage import StoreFailed
 from broker.store.files import File, Files
@@ -25,13 +23,6 @@ pytestmark = pytest.mark.fault
 
 PERSISTENT: Final = commands.Basic.Properties(delivery_mode=2)
 REASON: Final = "Input/output error"
-
-
-@pytest.fixture
-def _quiet() -> Iterator[None]:
-    """Suppress the log of the brokers in this process."""
-    with capture_logs():
-        yield
 
 
 class StubbornFiles(Files):
@@ -63,7 +54,7 @@ class StubbornFile(File):
         super().write_at(offset, block)
 
 
-@pytest.mark.usefixtures("_quiet")
+@pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("how", ["purge", "hang up"])
 async def test_a_failure_under_a_clients_request_ends_the_broker(tmp_path: Path, how: str) -> None:
     """A file that cannot be removed, for a purge or a disconnect, ends the broker: no confirm follows."""
@@ -103,7 +94,7 @@ async def test_a_failure_under_a_clients_request_ends_the_broker(tmp_path: Path,
         await asyncio.to_thread(publisher.expect_end)  # and no confirm before it
 
 
-@pytest.mark.usefixtures("_quiet")
+@pytest.mark.usefixtures("quiet")
 async def test_a_failure_in_a_stop_ends_the_stop(tmp_path: Path) -> None:
     """When the log cannot be written during a stop, the stop fails; it does not wait for ever."""
     files = StubbornFiles()

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 import pytest
-from structlog.testing import capture_logs
 
 from broker.amqp.errors import BrokerError
 from broker.cli.control_client import Unanswered, ask
@@ -29,18 +27,11 @@ from tests.fault.faulty_files import FaultyFiles, PowerLost
 from tests.fault.tap_reader import EXCHANGE, QUEUE, TAP, TapLedger, TapReader, number_of, publish_batches
 from tests.raw_client import PeerGone
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("quiet")]
 
 SEEDS: Final = range(12)
 LIVES: Final = 4
 GONE: Final = (PeerGone, ConnectionError, PowerLost, BrokerError, TapRefused)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Suppress the tracebacks of brokers that are killed."""
-    with capture_logs():
-        yield
 
 
 async def tapped_life(disk: FaultyFiles, random: Random) -> Life | None:
@@ -52,7 +43,7 @@ async def tapped_life(disk: FaultyFiles, random: Random) -> Life | None:
         "window_ms": 30,
     }
     settings = life.broker.settings
-    life.broker._shared.settings = settings.model_copy(update={"taps": settings.taps.model_copy(update=windows)})
+    life.broker.shared.settings = settings.model_copy(update={"taps": settings.taps.model_copy(update=windows)})
     if not await life.begin():
         return None
     try:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from random import Random
 
 import pytest
-from structlog.testing import capture_logs
 
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.deadline import wait_until, wait_until_async
@@ -19,13 +17,6 @@ from tests.fault.test_kill9 import SMALL_STORE
 pytestmark = pytest.mark.fault
 
 LIVES = 4
-
-
-@pytest.fixture
-def _quiet() -> Iterator[None]:
-    """Suppress the tracebacks of brokers that are killed."""
-    with capture_logs():
-        yield
 
 
 @pytest.mark.slow
@@ -61,7 +52,7 @@ async def watch(mover: Mover, life: Life) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_quiet")
+@pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("seed", range(6))
 async def test_transactions_survive_a_power_loss(seed: int) -> None:
     """A disk that kept the synced bytes, and any part of the rest, holds no transaction in part."""

@@ -21,7 +21,7 @@ NAMED = re.compile(r"`((?:\w+/)*\w+(?:\.py|\.sql|/))`(?: \(((?:`[\w.]+`(?:, )?)+
 
 @pytest.mark.interpreted("the functions are traced, which compiled ones cannot be")
 def test_every_path_is_traced_and_each_of_its_rows_tells_what_it_does() -> None:
-    """Each row shows the first line of a docstring: of its function, its file or its folder."""
+    """Each row shows the first line of its file's docstring."""
     command = [sys.executable, "-m", "tools.house", "architecture"]
     printed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
     assert re.findall(r"^## (.+)$", printed, re.MULTILINE) == list(paths.PATHS)

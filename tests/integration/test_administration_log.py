@@ -1,15 +1,13 @@
 """The log of administrative work: one event for each change, none for a refused one."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from broker.cli.control_client import Unanswered, ask
-from broker.server import BrokerServer
-from tests.in_process import client_of, running_broker
+from broker.cli.control_client import Unanswered
+from tests.in_process import client_of, running_broker, told
 
 ALL = {"configure": ".*", "write": "^a", "read": ""}
 NAMED = {"user": "u", "vhost": "/"}
@@ -37,11 +35,6 @@ CHANGES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("add_vhost", {"name": "v"}, {"event": "vhost.created", "vhost": "v"}),
     ("delete_vhost", {"name": "v"}, {"event": "vhost.deleted", "vhost": "v"}),
 ]  # fmt: skip
-
-
-async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return the broker's answer over its control socket."""
-    return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
 async def test_each_change_is_an_event(tmp_path: Path) -> None:

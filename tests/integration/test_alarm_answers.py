@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from broker.cli.control_client import ask
 from broker.server import BrokerServer
-from broker.store.files import Files
+from tests.filling_disk import FillingDisk
 from tests.in_process import queue_of, running_broker
 from tests.raw_client import RawClient, publish_frames
 
@@ -25,16 +25,6 @@ GIB = 1 << 30
 LIMITS = {"disk_free_min_bytes": GIB}
 REFUSED = "PRECONDITION_FAILED - low on disk: the message was not accepted, publish it again later"
 WAIT_S = 600  # longer than any test runs
-
-
-class FillingDisk(Files):
-    """Real files on a disk whose free space the test sets."""
-
-    free = 10 * GIB
-
-    def free_bytes(self, folder: Path) -> int:
-        """Return the free space that the test sets."""
-        return self.free
 
 
 class World:
@@ -135,7 +125,7 @@ async def test_a_blocking_client_gets_a_nack(tmp_path: Path) -> None:
                 refused(second, "nowhere")
                 assert count(second) == 1
                 assert first.basic_get("q", auto_ack=True)[2] == b"early"
-            assert not world.call(lambda: list(world.broker.alarms.blocked))
+            assert not world.call(lambda: list(world.broker.clients.alarms.blocked))
             world.empty()
             first.basic_publish("", "q", b"late")
             assert first.basic_get("q", auto_ack=True)[2] == b"late"
@@ -252,7 +242,7 @@ async def test_a_blocked_client_is_closed_in_time(tmp_path: Path) -> None:
                     f"PRECONDITION_FAILED - low on disk: publishing was blocked for {WAIT_S} s, publish again later"
                 )
             consumer.call(1, commands.Queue.Declare(queue="q"), commands.Queue.DeclareOk)
-            assert not world.call(lambda: list(world.broker.alarms.blocked))
+            assert not world.call(lambda: list(world.broker.clients.alarms.blocked))
 
     with capture_logs() as events:
         await within(tmp_path, story)
@@ -346,7 +336,7 @@ async def test_each_vhost_answers_in_its_way_after_a_restart(tmp_path: Path) -> 
                 refused(channel)
         with world.channel(vhost="blocks") as channel:
             channel.basic_publish("", "q", b"the first is taken")
-            assert len(world.call(lambda: list(world.broker.alarms.blocked))) == 1
+            assert len(world.call(lambda: list(world.broker.clients.alarms.blocked))) == 1
             world.empty()  # so that it is read
         rows = {row["name"]: row["limits"] for row in ask(str(tmp_path), "list_vhosts")}
         assert rows == {"/": {"max-blocked-seconds": 0}, "new": {"max-blocked-seconds": 0}, "blocks": {}}

@@ -7,7 +7,6 @@ import socket
 import ssl
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import aio_pika
 import pytest
@@ -22,7 +21,7 @@ from broker.server import BrokerServer
 from broker.store.files import Files
 from tests.deadline import DEADLINE_S, wait_until_async
 from tests.http_talk import Said, Web, ask, request, statuses, until_closed
-from tests.in_process import client_of, running_broker
+from tests.in_process import client_of, log_in, running_broker
 from tests.raw_client import RawClient
 
 HTTP = {"enabled": True, "port": 0}
@@ -58,12 +57,6 @@ async def count_open(clients: list[socket.socket], wanted: int) -> None:
         return sum(not ended(client) for client in clients) == wanted
 
     await wait_until_async(so_many, f"{wanted} connections are left")
-
-
-async def log_in(broker: BrokerServer, user: str, password: str) -> None:
-    """Connect over AMQP and disconnect."""
-    connection: Any = await aio_pika.connect(f"amqp://{user}:{password}@127.0.0.1:{broker.listener.port}/")
-    await connection.close()
 
 
 async def test_guesses_at_a_name_are_refused_and_lock_nobody_else_out(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ async def broker_on(machine: Machine, folder: Path, *, kill: bool = False) -> As
 async def corrected(broker: BrokerServer, machine: Machine, by_s: float) -> None:
     """Correct the system clock, and return when the broker has recorded it."""
     machine.system_s += by_s
-    clock, folder = broker._shared.clock, Path(broker.settings.server.data_dir)
+    clock, folder = broker.shared.clock, Path(broker.settings.server.data_dir)
     assert isinstance(clock, SteadyClock)
 
     async def noted() -> bool:

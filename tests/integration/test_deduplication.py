@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -16,23 +14,14 @@ from pika.exceptions import UnroutableError
 
 from broker.cli.control_client import ask
 from broker.testing import Broker
-from tests.broker_process import BrokerAddress, BrokerProcess
+from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
 from tests.in_process import client_of, queue_of, running_broker
-from tests.integration.pika.conversation import channel_closed, drain, parameters, ready
+from tests.integration.pika.conversation import channel_closed, channel_of, drain, parameters, ready
 
 KIND: Final = "x-message-deduplication"
 HEADER: Final = "x-deduplication-header"
 DISK: Final = {"x-cache-size": 3, "x-cache-persistence": "disk"}
-
-
-@contextmanager
-def channel_of(address: BrokerAddress) -> Iterator[BlockingChannel]:
-    """Open a channel with confirms."""
-    with pika.BlockingConnection(parameters(address)) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
-        yield channel
 
 
 def send(

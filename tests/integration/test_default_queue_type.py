@@ -9,9 +9,9 @@ from typing import Any
 import pika
 import pytest
 
-from broker.cli.control_client import Unanswered, ask
+from broker.cli.control_client import Unanswered
 from broker.server import BrokerServer
-from tests.in_process import running_broker
+from tests.in_process import running_broker, told
 
 EVERYTHING = {"configure": ".*", "write": ".*", "read": ".*"}
 EXPORTED: dict[str, Any] = {  # the text of RabbitMQ 4
@@ -28,11 +28,6 @@ EXPORTED: dict[str, Any] = {  # the text of RabbitMQ 4
         {"name": "short", "vhost": "v", "auto_delete": True},
     ],
 }  # fmt: skip
-
-
-async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return the broker's answer over its control socket."""
-    return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
 async def types(broker: BrokerServer) -> dict[str, str | None]:

@@ -23,7 +23,7 @@ from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.damage import StoreFailed
 from broker.store.files import Files
-from tests.in_process import WITHOUT_HTTP, client_of, running_broker
+from tests.in_process import WITHOUT_HTTP, client_of, running_broker, told
 
 DEEP: Any = json.loads("[" * 100 + "]" * 100)
 HASH_OF_MP = "gKBxV5GElWEw0BmG5F7hNKURQurqs5OMjbOO2AZ4ttIz3wCa"  # "mp", hashed by RabbitMQ 3.10.8
@@ -70,11 +70,6 @@ EXPORTED: dict[str, Any] = {
          "arguments": {"x-match": "all", "n": 1}},
     ],
 }  # fmt: skip
-
-
-async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return the broker's answer over its control socket."""
-    return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
 async def take(broker: BrokerServer, definitions: Any, **arguments: Any) -> Any:
@@ -385,7 +380,7 @@ async def test_entries_that_others_have_to_decide_are_proposed_together(
     async with running_broker(tmp_path) as broker:
         await told(broker, "add_vhost", name="m")
         of_vhost = broker.vhosts["m"].queues
-        journal = of_vhost._journal = SlowJournal(of_vhost, of_vhost._journal)
+        journal = of_vhost._parts.journal = SlowJournal(of_vhost, of_vhost._parts.journal)
         answer = await take(broker, {"queues": queues})
         assert (answer["made"], answer["present"]) == ({"queues": 50}, {})
         assert journal.most == 50

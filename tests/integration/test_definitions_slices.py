@@ -16,11 +16,10 @@ from structlog.testing import capture_logs
 from broker.administration import definitions, definitions_import, rehearsal, slices
 from broker.administration.definitions import LocalDefinitions
 from broker.administration.slices import STEPS_AT_ONCE
-from broker.cli.control_client import Unanswered, ask
+from broker.cli.control_client import Unanswered
 from broker.core.definitions import document, export, json_text, reading
 from broker.operations.request import ROWS_AT_ONCE
-from broker.server import BrokerServer
-from tests.in_process import client_of, running_broker
+from tests.in_process import client_of, running_broker, told
 
 MANY = 1500
 DOCUMENT: dict[str, Any] = {
@@ -35,11 +34,6 @@ DOCUMENT: dict[str, Any] = {
     "parameters": [{"vhost": "/", "component": "shovel", "name": "s", "value": {"a": 1}}],
 }
 OBJECTS = sum(len(DOCUMENT[part]) for part in ("exchanges", "queues", "bindings"))
-
-
-async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return the broker's answer over its control socket."""
-    return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -155,10 +149,10 @@ async def test_an_unchanged_document_changes_logs_and_writes_nothing(tmp_path: P
         await told(broker, "import_definitions", definitions=DOCUMENT)
         exported = await told(broker, "export_definitions")
         for document in (DOCUMENT, exported):
-            before = (broker.administration.version, broker.statistics.churn(), contents(tmp_path))
+            before = (broker.administration.version, broker.entrance.statistics.churn(), contents(tmp_path))
             with capture_logs() as lines:
                 answer = await told(broker, "import_definitions", definitions=document)
-            assert (broker.administration.version, broker.statistics.churn(), contents(tmp_path)) == before
+            assert (broker.administration.version, broker.entrance.statistics.churn(), contents(tmp_path)) == before
             assert lines == []
             assert (answer["made"], answer["changed"], answer["skipped"]) == ({}, {}, [])
             assert answer["present"]["bindings"] == answer["imported"]["bindings"] == MANY
@@ -215,10 +209,10 @@ async def test_limits_count_what_an_import_leaves_alone(tmp_path: Path) -> None:
         for name in ("a", "b", "c"):
             await channel.declare_queue(name, durable=True)
         queues = [{"name": name, "vhost": "/"} for name in ("a", "d", "e", "f")]
-        before = broker.statistics.churn()
+        before = broker.entrance.statistics.churn()
         with pytest.raises(Unanswered, match=r"^queues\[3\]: .*queue limit in vhost '/' \(5\) is reached"):
             await told(broker, "import_definitions", definitions={"queues": queues})
-        assert broker.statistics.churn() == before  # none was made and deleted again
+        assert broker.entrance.statistics.churn() == before  # none was made and deleted again
         answer = await told(broker, "import_definitions", definitions={"queues": queues}, skip_refused=True)
         assert (answer["made"], answer["present"]) == ({"queues": 2}, {"queues": 1})
         assert [reason.partition(":")[0] for reason in answer["skipped"]] == ["queues[3]"]

@@ -12,22 +12,12 @@ from pamqp import commands
 from structlog.testing import capture_logs
 
 from broker.cli.control_client import ask
-from broker.store.files import Files
 from tests.deadline import wait_until_async
+from tests.filling_disk import FillingDisk
 from tests.in_process import client_of, queue_of, running_broker
 from tests.raw_client import RawClient, publish_frames
 
 GIB = 1 << 30
-
-
-class FillingDisk(Files):
-    """Real files on a disk whose free space the test sets."""
-
-    free = 10 * GIB
-
-    def free_bytes(self, folder: Path) -> int:
-        """Return the free space that the test sets."""
-        return self.free
 
 
 def conversation(port: int, set_free: Callable[[int], None]) -> list[str]:
@@ -66,7 +56,7 @@ async def test_disk_alarm_comes_and_goes(tmp_path: Path) -> None:
         seen = await asyncio.to_thread(conversation, port, lambda free: setattr(disk, "free", free))
         assert seen == ["low on disk", "early", "0", "late"]
         assert queue_of(broker, "q").ready == 0
-        assert not broker.alarms.alarms
+        assert not broker.clients.alarms.alarms
 
 
 async def test_operator_sees_who_is_blocked(tmp_path: Path) -> None:
@@ -87,10 +77,10 @@ async def test_operator_sees_who_is_blocked(tmp_path: Path) -> None:
     ):
 
         async def blocked() -> bool:
-            return bool(broker.alarms.blocked)
+            return bool(broker.clients.alarms.blocked)
 
         async def free() -> bool:
-            return not broker.alarms.blocked
+            return not broker.clients.alarms.blocked
 
         await publisher.default_exchange.publish(aio_pika.Message(b"m"), "nowhere")
         assert await seen() == (["running", "running"], 0)

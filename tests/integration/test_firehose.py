@@ -19,12 +19,12 @@ import aio_pika
 import pika
 import pytest
 
-from broker.cli.control_client import Unanswered, ask
+from broker.cli.control_client import Unanswered
 from broker.net.control_address import socket_address
 from broker.operations.trace import KEPT_MAX, TRACES_MAX
 from broker.server import BrokerServer
 from tests.deadline import wait_until_async
-from tests.in_process import client_of, running_broker
+from tests.in_process import client_of, running_broker, told
 
 TRACE = "amq.rabbitmq.trace"
 TYPED = {"n": 7, "deep": {"a": [1, "b"]}}
@@ -119,11 +119,6 @@ WITHOUT_BCC = ["x", "a.b"]  # docs/compatibility.md: a delivery does not know th
 def message(body: bytes) -> Any:
     """Return a message for aio-pika."""
     return aio_pika.Message(body)
-
-
-async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return the broker's answer over its control socket."""
-    return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
 def connected(broker: BrokerServer) -> Any:

@@ -18,14 +18,8 @@ from broker.core.auth.users import user_of
 from broker.server import BrokerServer
 from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S
-from tests.in_process import running_broker
+from tests.in_process import log_in, running_broker
 from tests.raw_client import RawClient
-
-
-async def log_in(broker: BrokerServer, user: str, password: str) -> None:
-    """Connect and disconnect."""
-    connection: Any = await aio_pika.connect(f"amqp://{user}:{password}@127.0.0.1:{broker.listener.port}/")
-    await connection.close()
 
 
 def add_alice(broker: BrokerServer) -> None:

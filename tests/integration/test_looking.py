@@ -1,33 +1,20 @@
 """An operator's view of a running broker, and actions on one queue, exchange or connection."""
 
-import asyncio
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import aio_pika
 import pytest
-from structlog.testing import capture_logs
 
-from broker.cli.control_client import Unanswered, ask
+from broker.cli.control_client import Unanswered
 from broker.routing.index import AUTO, CHOICES, ENGINES
 from broker.server import BrokerServer
-from tests.in_process import client_of, queue_of, running_broker
+from tests.in_process import client_of, end_of, queue_of, running_broker, told
+
+pytestmark = pytest.mark.usefixtures("quiet")
 
 SMALL_SLOTS: Any = {"slots": {"window_messages": 4}, "memory": {"resident_max_bytes": 1 << 20}}
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Suppress the log of the brokers."""
-    with capture_logs():
-        yield
-
-
-async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return the broker's answer over its control socket."""
-    return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
 async def only(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
@@ -60,18 +47,6 @@ async def test_single_active_consumer_is_told_from_those_that_wait(tmp_path: Pat
         assert [(row["consumer_tag"] == first, row["active"]) for row in rows] == [(True, True), (False, False)]
         await queue.cancel(first)
         assert [row["active"] for row in await told(broker, "list_consumers")] == [True]
-
-
-def end_of(connection: Any) -> asyncio.Future[Any]:
-    """Return the error that ends a connection."""
-    ended = asyncio.get_running_loop().create_future()
-
-    def heard(_connection: Any, error: Any) -> None:
-        if not ended.done():
-            ended.set_result(error)
-
-    connection.close_callbacks.add(heard)
-    return ended
 
 
 async def ignore(_message: Any) -> None:

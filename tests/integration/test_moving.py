@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import aio_pika
 import pytest
-from structlog.testing import capture_logs
 
-from broker.cli.control_client import Unanswered, ask
+from broker.cli.control_client import Unanswered
 from broker.core.moving.course import to_queue
 from broker.core.moving.moving import Move, MoveTally
 from broker.operations.moving import carry_out
 from broker.server import BrokerServer
 from tests.deadline import wait_until_async
-from tests.in_process import client_of, queue_of, running_broker
+from tests.in_process import client_of, queue_of, running_broker, told
 from tests.raw_talk import page_out
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 SMALL_SLOTS: Any = {"slots": {"window_messages": 10}}
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Suppress the log of the brokers."""
-    with capture_logs():
-        yield
-
-
-async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return the broker's answer over its control socket."""
-    return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
 async def move(broker: BrokerServer, queue: str, to: str, **arguments: Any) -> dict[str, Any]:

@@ -7,13 +7,12 @@ import io
 import json
 import sys
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from broker.amqp.content_header import facts_of
 from broker.cli.control_client import Unanswered, ask
@@ -27,12 +26,7 @@ from tests.broker_process import BrokerProcess
 from tests.in_process import queue_of, running_broker
 from tests.unit.core.room import NO_PROPERTIES
 
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Suppress the log of the brokers."""
-    with capture_logs():
-        yield
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.fixture
@@ -229,7 +223,9 @@ async def test_a_full_queue_and_an_alarm_refuse(
         "1 message published to queue 'q'",
         "slotmq: 2 messages not published: a queue of the route is full",
     )
-    monkeypatch.setitem(broker.alarms._watermarks, "disk", Watermark("disk", 1 << 62, "store.disk_free_min_bytes"))
+    monkeypatch.setitem(
+        broker.clients.alarms._watermarks, "disk", Watermark("disk", 1 << 62, "store.disk_free_min_bytes")
+    )
     broker.clients.alarm_watch.measure()
     assert (await slotmq("publish", "q", "m"))[2] == "slotmq: the disk alarm blocks publishing"
     await slotmq("declare", "queue", "other")

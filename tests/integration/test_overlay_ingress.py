@@ -8,7 +8,6 @@ from typing import Any
 from aio_pika import Message
 
 from broker.overlay.packets import Space, StreamName
-from broker.overlay_node.binding_interest import StartPoint
 from broker.testing import Broker
 from tests.in_process import timed_broker
 from tests.overlay_vhosts import crashed, overlay_of, pass_on, read, told
@@ -272,7 +271,7 @@ async def test_a_binding_gets_messages_from_its_start_point_on(tmp_path: Path) -
                         added, _ = sink.bindings.take()
                         points |= {one: 5 if key == keys[0] else 9 for one, _, _ in added}
                         sink.bindings.note_start_points(points.__getitem__)
-                await pass_on(source, sink, kind, start=StartPoint(8, points.__getitem__))
+                await pass_on(source, sink, kind, start=8)
                 early = ["0 a.1", "1 b.1"] if kind == "fanout" else ["0 a.1"]
                 found = [await bodies(sb, f"{kind}.{name}") for name in ("early", "late", "both")]
                 assert found == [early, [], early]

@@ -11,11 +11,11 @@ import pika
 import pytest
 from pamqp import commands
 
-from broker.cli.control_client import Unanswered, ask
+from broker.cli.control_client import Unanswered
 from broker.cli.main import main
 from broker.server import BrokerServer
 from tests.deadline import wait_until_async
-from tests.in_process import running_broker
+from tests.in_process import running_broker, told
 from tests.raw_client import RawClient
 
 EVERYTHING = {"configure": ".*", "write": ".*", "read": ".*"}
@@ -39,11 +39,6 @@ OF_VHOST = "NOT_ALLOWED - access to vhost 'v' refused for user '{}': connection 
 OF_USER = "NOT_ALLOWED - connection refused for user 'u': user connection limit ({}) is reached"
 OF_CHANNELS = "NOT_ALLOWED - number of channels opened for user 'u' has reached the maximum allowed user limit of ({})"
 OF_QUEUES = "PRECONDITION_FAILED - cannot declare queue 'new': queue limit in vhost 'v' ({}) is reached"
-
-
-async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return the broker's answer over its control socket."""
-    return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
 def connected(broker: BrokerServer, user: str = "u", vhost: str = "v") -> Any:

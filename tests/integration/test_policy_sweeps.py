@@ -20,7 +20,7 @@ from broker.server import BrokerServer
 from broker.store.definitions_file import DefinitionsFile
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
-from tests.in_process import client_of, running_broker
+from tests.in_process import client_of, running_broker, told
 
 MANY = 3000
 QUEUES: dict[str, Any] = {
@@ -28,11 +28,6 @@ QUEUES: dict[str, Any] = {
     "vhosts": [{"name": "/"}],
 }
 POLICY: dict[str, Any] = {"name": "p", "pattern": "^q", "apply_to": "queues", "definition": {"max-length": 1}}
-
-
-async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return the broker's answer over its control socket."""
-    return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
 def following(broker: BrokerServer) -> int:

@@ -10,16 +10,11 @@ import aio_pika
 import pytest
 
 from broker.administration.definitions import PAUSED_QUEUE
-from broker.cli.control_client import Unanswered, ask
+from broker.cli.control_client import Unanswered
 from broker.cli.main import main
 from broker.server import BrokerServer
 from broker.testing import Broker
-from tests.in_process import client_of, queue_of, running_broker, timed_broker
-
-
-async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return the broker's answer over its control socket."""
-    return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
+from tests.in_process import client_of, queue_of, running_broker, timed_broker, told
 
 
 async def run(broker: BrokerServer, *words: str) -> int:

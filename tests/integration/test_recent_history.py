@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 import pika
@@ -11,19 +10,10 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import UnroutableError
 
-from tests.broker_process import BrokerAddress, BrokerProcess
-from tests.integration.pika.conversation import channel_closed, drain, parameters, ready
+from tests.broker_process import BrokerProcess
+from tests.integration.pika.conversation import channel_closed, channel_of, drain, parameters, ready
 
 KIND: Final = "x-recent-history"
-
-
-@contextmanager
-def channel_of(address: BrokerAddress) -> Iterator[BlockingChannel]:
-    """Open a channel with confirms."""
-    with pika.BlockingConnection(parameters(address)) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
-        yield channel
 
 
 def send(

@@ -62,12 +62,12 @@ async def test_the_loop_works_during_a_recovery(tmp_path: Path) -> None:
     files = GatedFiles()
     broker, starting = start(tmp_path, files)
     assert await asyncio.to_thread(files.reached.wait, DEADLINE_S)
-    progress = broker.recovery.facts()
+    progress = broker.shared.recovery.facts()
     assert (progress["vhost"], progress["vhost_number"], progress["vhosts"]) == (SECOND, 2, 2)
     assert not broker.vhosts, "messages of the first vhost could expire, and policies are not known yet"
     files.gate.set()
     await starting
-    assert broker.recovery.facts() == {}
+    assert broker.shared.recovery.facts() == {}
     assert set(broker.vhosts) == {"/", SECOND}
     await broker.stop()
 

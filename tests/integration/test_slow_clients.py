@@ -52,10 +52,10 @@ async def test_a_publisher_that_an_alarm_blocks(tmp_path: Path) -> None:
         await channel.declare_queue("q")
         (transport,) = broker.listener.transports
         with capture_logs() as events:
-            broker.alarms.measure("disk", 0)
+            broker.clients.alarms.measure("disk", 0)
             transport.session.publishing = True
             broker.clients.throttle.published(transport)
-        broker.alarms.measure("disk", 1 << 60)
+        broker.clients.alarms.measure("disk", 1 << 60)
         broker.clients.throttle.alarms_changed()
     (event,) = events
     facts = {"event": "connection.blocked", "conn": transport.session.name, "user": "guest", "reason": "low on disk"}

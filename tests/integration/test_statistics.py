@@ -39,7 +39,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def statistics_of(folder: Path) -> AsyncIterator[tuple[BrokerServer, BrokerStatistics]]:
     """Yield a broker and its statistics."""
     async with running_broker(folder) as broker:
-        yield broker, BrokerStatistics(broker.vhosts, broker.usage)
+        yield broker, BrokerStatistics(broker.vhosts, broker.clients.usage)
 
 
 @asynccontextmanager

@@ -9,18 +9,13 @@ import aiormq
 import pika
 import pytest
 
-from broker.cli.control_client import Unanswered, ask
+from broker.cli.control_client import Unanswered
 from broker.server import BrokerServer
 from broker.store.damage import MissingData
 from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
 from tests.deadline import wait_until_async
-from tests.in_process import running_broker
-
-
-async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return the broker's answer over its control socket."""
-    return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
+from tests.in_process import end_of, running_broker, told
 
 
 async def connected(broker: BrokerServer, vhost: str, user: str = "guest", password: str = "guest") -> Any:
@@ -28,18 +23,6 @@ async def connected(broker: BrokerServer, vhost: str, user: str = "guest", passw
     return await aio_pika.connect(
         host="127.0.0.1", port=broker.listener.port, login=user, password=password, virtualhost=vhost
     )
-
-
-def end_of(connection: Any) -> asyncio.Future[Any]:
-    """Return the error that ends a connection."""
-    ended = asyncio.get_running_loop().create_future()
-
-    def heard(_connection: Any, error: Any) -> None:
-        if not ended.done():
-            ended.set_result(error)
-
-    connection.close_callbacks.add(heard)
-    return ended
 
 
 async def ignore(_message: Any) -> None:

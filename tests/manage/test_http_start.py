@@ -150,7 +150,7 @@ async def test_a_broker_that_recovers_lives_and_is_not_ready(tmp_path: Path, mon
     on: Any = {"enabled": True, "port": 0}
     server, store = {"port": 0, "data_dir": tmp_path / "data"}, {"reserve_bytes": RESERVE_BYTES}
     broker = BrokerServer(Settings(server=server, store=store, http=on, metrics=on))
-    monkeypatch.setattr(broker.recovery, "facts", lambda: {"percent": 7})
+    monkeypatch.setattr(broker.shared.recovery, "facts", lambda: {"percent": 7})
     came = []
 
     open_folder = DataFolder.open

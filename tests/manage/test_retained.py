@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import aio_pika
 import pytest
-from structlog.testing import capture_logs
 
 from broker.cli.main import main
 from broker.server import BrokerServer
@@ -18,14 +17,9 @@ from tests.deadline import wait_until_async
 from tests.in_process import client_of, queue_of
 from tests.manage.api_talk import Api, managed, with_user
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 MQTT = {"enabled": True, "port": 0, "retained_max": 3000}
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Suppress the log of the brokers."""
-    with capture_logs():
-        yield
 
 
 @pytest.fixture

@@ -212,7 +212,7 @@ def _is_of_another_life(leaf: FaultyLeaf, time: int) -> bool:
     if not leaf.is_running:
         return True
     interest = leaf.leaf.interest
-    return time <= interest.recovered_time or interest.read_time(time) is None
+    return time <= interest.own_time.recovered or interest.own_time.read(time) is None
 
 
 def _wanted(network: FaultyNetwork, behind: Iterable[str], space: Space) -> set[str]:

@@ -145,7 +145,7 @@ class FaultyLeaf(LeafMember):
             came = {name: binding for name, binding in came.items() if name not in removed} | added
         leaf.bindings_changed([(name, binding.conjunction, binding.durable) for name, binding in came.items()], gone)
         for name, binding in came.items():
-            binding.start_point = leaf.start_point(name)
+            binding.start_point = leaf.subscriptions.start(name)
         self.saved = leaf.state()
         self.virtual_times.append(leaf.interest.time(self.name))
         self.poll()

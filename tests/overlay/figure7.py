@@ -20,8 +20,6 @@ from tests.overlay.sites import free_port, overlay
 from tests.overlay.steady_clients import EXCHANGE, SteadyPublisher, SteadySubscriber
 from tools.link_proxy import LinkProxy
 
-__all__ = ["INNERS", "SUBSCRIBERS", "Figure7", "Load", "figure7"]
-
 INNERS: Final = ("ib1", "ib2", "ib3")
 SUBSCRIBERS: Final = {"sb1": "eu.#", "sb2": "us.#"}
 TREE_NODES: Final = {

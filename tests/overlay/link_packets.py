@@ -12,8 +12,6 @@ from broker.overlay_node.overlay_link import OverlayLink
 from broker.testing import Broker
 from tests.overlay.sites import X, held_by, reached
 
-__all__ = ["LinkPackets", "at_rest", "interested"]
-
 
 class LinkPackets:
     """Keeps the packets that the brokers of one process receive, and passes them on one by one.

@@ -11,8 +11,6 @@ from broker.overlay_node.overlay_link import OverlayLink
 from broker.testing import Broker
 from tests.overlay.sites import held_by, reached
 
-__all__ = ["LinkSteps"]
-
 
 class LinkSteps:
     """Holds back what the links of some brokers receive. A round trip takes two steps, however long it would last."""

@@ -15,8 +15,6 @@ from broker.testing import Broker
 from tests.deadline import wait_until_async
 from tests.in_process import timed_broker
 
-__all__ = ["Site", "free_port", "held_by", "overlay", "reached", "sites", "wanted"]
-
 Neighbour = tuple[str, str, int]
 """A node, a broker of it, and the port where it listens, 0 if it dials or is in the same process."""
 X = Space("/", "x")

@@ -23,8 +23,6 @@ from tests.broker_process import BrokerAddress
 from tests.deadline import DEADLINE_S, PAUSE_S
 from tests.raw_client import PeerGone, RawClient, Received, publish_frames
 
-__all__ = ["BODY_BYTES", "Arrival", "SteadyPublisher", "SteadySubscriber"]
-
 EXCHANGE: Final = "orders"
 STEP_S: Final = 0.005  # between two slices of the publisher
 PREFETCH: Final = 200

@@ -128,8 +128,8 @@ STREAM_DEFECTS: Final = (
         ),
         (
             "a received stream is forgotten before it is durable",
-            "if sink.is_settled and self._subscriptions",
-            "if self._subscriptions",
+            "if sink.is_settled and self.subscriptions",
+            "if self.subscriptions",
         ),
     ),
     Defect(
@@ -142,8 +142,8 @@ STREAM_DEFECTS: Final = (
     Defect(
         "a binding gets messages before the leaf has told it",
         "broker/overlay_node/leaf_driver.py",
-        "if not held.overlay.bindings.busy and self",
-        "if self",
+        "not held.overlay.bindings.busy and latest",
+        "latest",
         SITES,
     ),
     Defect(

@@ -2,7 +2,7 @@
 
 The process dies with its JVM at one point of the batch of the given number:
 
-    task        a task has copied one of its slots
+    task        a task is about to copy its slots
     files       the tasks are done, the log has no entry
     entry       the entry is in the log, the slots are not released
     follow      at no point: it follows until another process ends it
@@ -13,9 +13,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from broker.pipeline.job import Progress
 from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
@@ -29,12 +29,11 @@ if TYPE_CHECKING:
 POINTS = ("task", "files", "entry")
 
 
-def kill_all(pids: tuple[int, ...]) -> NoReturn:
+def kill_all(pids: tuple[int, ...]) -> None:
     """Kill the driver's JVM and then this process."""
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError
 
 
 class DyingTarget(LakeTarget):
@@ -52,8 +51,7 @@ class DyingTarget(LakeTarget):
 
     def copy(self, slots: Slots) -> Copied:
         if self.seal in {slot.seal for slot in slots}:
-            target = LakeTarget(**{each.name: getattr(self, each.name) for each in fields(LakeTarget)})
-            return replace(target, open_slot=lambda _: kill_all(self.pids)).copy(slots)
+            kill_all(self.pids)
         return super().copy(slots)
 
 

@@ -24,7 +24,7 @@ from broker.pipeline.lake.lake import Lake
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
 from tests.delta_log import messages_of, orphans_of
-from tests.slot_folders import START_MS, SlotFolder, make_slots, numbered
+from tests.slot_folders import START_MS, make_slots, numbered
 
 PROJECT = Path(__file__).parents[2]
 DRIVER_DEADLINE_S = 200.0
@@ -124,18 +124,10 @@ def test_a_tap_is_archived_once_then_followed_and_released(
     assert not orphans(lake)
 
 
-def damage(folder: SlotFolder, seal: int) -> None:
-    """Change one byte of a body in the middle of a slot file."""
-    path = folder.slot_path(seal)
-    block = bytearray(path.read_bytes())
-    block[block.index(b"....", len(block) // 4)] ^= 1
-    path.write_bytes(block)
-
-
 def test_what_cannot_be_read_or_had_is_told(spark: SparkSession, tmp_path: Path) -> None:
     """A bad row goes to its table, too many of them and a gap are refused, and a gap may be allowed."""
     folder = make_slots(tmp_path / "store", [list(numbered(ROWS, start=ROWS * at)) for at in range(SLOTS)])
-    damage(folder, 2)
+    folder.damage(2)
     lake, path = tmp_path / "lake", str(folder.path)
     with pytest.raises(
         JobFailed, match=r"^1 of 200 messages cannot be read, more than 0: none of the batch was taken$"

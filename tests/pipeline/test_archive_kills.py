@@ -24,7 +24,7 @@ from broker.pipeline.lake.lake import Lake
 from tests.broker_process import PROJECT, BrokerProcess
 from tests.deadline import wait_until
 from tests.delta_log import messages_of
-from tests.pipeline.test_archive import ROWS, archive, damage, has_rows, killed, orphans, slot_files
+from tests.pipeline.test_archive import ROWS, archive, has_rows, killed, orphans, slot_files
 from tests.slot_folders import make_slots, numbered
 
 pytestmark = [pytest.mark.torture, pytest.mark.timeout(900)]
@@ -42,7 +42,7 @@ def test_a_driver_killed_at_a_point_goes_on_with_each_message_once(
 ) -> None:
     """No row is doubled or missing, the bad row is in its table once, and no file exists that the log does not name."""
     folder = make_slots(tmp_path / "store", [list(numbered(ROWS, start=ROWS * at)) for at in range(SLOTS)])
-    damage(folder, batch + 1)
+    folder.damage(batch + 1)
     lake = tmp_path / "lake"
     killed(point, batch, folder.path, lake)
     done = batch + (point == "entry")

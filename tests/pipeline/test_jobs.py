@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,14 @@ import pika
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pamqp import commands
 from pyspark.sql import SparkSession
 
+from broker.amqp.wire import PROPERTIES_AT
 from broker.cli.control_client import ask
 from broker.cli.main import main
 from broker.client.address import AmqpAddress
+from broker.client.blocking import BlockingLink
 from broker.pipeline.faults import BAD_RECORDS, OK
 from broker.pipeline.job import Progress
 from broker.pipeline.jobs.replay import ReplayOptions, run_replay
@@ -31,9 +34,11 @@ from broker.pipeline.sink.publishing import BadRecordLog
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
-from tests.pipeline.lake_rows import SLOT, lake_of, rows_of
-from tests.pipeline.queue_drain import drain_queue
+from tests.lake_folders import make_lake
 from tests.unit.pipeline.encoded import properties
+
+FIRST_US = 1_790_000_000_000_000
+SLOT = 200
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +65,32 @@ def depth(channel: Any, queue: str) -> int:
 
 
 def drain(broker: BrokerProcess, queue: str) -> list[tuple[str, str, bytes, bytes]]:
-    """Return the messages of a queue (exchange, key, properties, body) in order, and leave it empty."""
-    return drain_queue(broker.address.url, queue)
+    """Return the messages of a queue (exchange, key, properties, body) in order, and leave it empty.
+
+    The bytes of properties are those that clients do not show.
+    """
+    link = BlockingLink(AmqpAddress.parse(broker.address.url), {"connection_name": "test"})
+    found: list[tuple[str, str, bytes, bytes]] = []
+    get = commands.Basic.Get(0, queue, no_ack=False)
+    while isinstance((got := link.call(1, get)).method, commands.Basic.GetOk):
+        method = got.method
+        found.append((method.exchange, method.routing_key or "", got.header[PROPERTIES_AT:], got.body))
+    link.client.send(1, commands.Basic.Ack(0, multiple=True))
+    link.close()
+    return found
+
+
+def rows_of(queue: str, messages: Sequence[tuple[str, str, bytes, bytes]], seal: int) -> Any:
+    """Return rows of messages (exchange, key, properties, body) in slots of a queue, from this seal on."""
+    rows = [
+        {
+            "vhost": "/", "queue": queue, "slot": n // SLOT * SLOT + 1, "seal": seal + 2 * (n // SLOT), "offset": n + 1,
+            "ts": FIRST_US + 1000 * n, "exchange": exchange, "routing_key": key, "properties_raw": octets,
+            "headers": '{"CC": []}' if b"\x02CCA" in octets else None, "body": body,
+        }
+        for n, (exchange, key, octets, body) in enumerate(messages)
+    ]  # fmt: skip
+    return pa.RecordBatch.from_pylist(rows, ARROW_SCHEMA)
 
 
 def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
@@ -83,7 +112,7 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
         for queue in ("one", "two")
     }
     sent["one"][7] = ("replay", "lost.key", heads[1], b"nobody")
-    lake = lake_of(
+    lake = make_lake(
         tmp_path / "lake", *(rows_of(queue, rows, seal) for seal, (queue, rows) in enumerate(sent.items(), 1))
     )
     channel.exchange_declare("replay", "topic")
@@ -306,7 +335,7 @@ def test_dead_letters_of_a_lake_go_back_once(
         for reason in ("rejected", "expired")
     ]
     dead = [("", "l.dead", properties({"x-death": [deaths[n % 2]]}), b"%d" % n) for n in range(8)]
-    lake = lake_of(tmp_path / "lake", rows_of("l.tap", [*dead, ("", "l.dead", b"\x00\x00", b"alive")], 1))
+    lake = make_lake(tmp_path / "lake", rows_of("l.tap", [*dead, ("", "l.dead", b"\x00\x00", b"alive")], 1))
     monkeypatch.setattr("broker.pipeline.job.spark_of", lambda _: spark)
     command = ["pipeline", "deadletters", "--lake", str(lake.place), "--reason", "rejected", "--quiet", "--json"]
     for count in (4, 0):

@@ -21,7 +21,6 @@ from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.slot_copy import LakeTarget
 from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.slot_files.slot_view import open_slot
 from tests.slot_folders import START_MS, STEP_MS, SlotFolder, numbered
 
 ROWS = 40
@@ -31,10 +30,7 @@ DAY = "2023-11-14"
 def add_slot(lake: Lake, folder: SlotFolder, batch: int) -> list[int]:
     """Archive one more slot, as a task and a commit do, and return its message ids."""
     seal = folder.add_slot(("audit", "news")[batch % 2], numbered(ROWS))
-    target = LakeTarget(
-        lake.place, "", "q",
-        open_slot=lambda handle: open_slot(folder.slot_path(handle.seal).read_bytes(), handle.crc),
-    )  # fmt: skip
+    target = LakeTarget(lake.place, "q", str(folder.path))
     lake.commit(LakeBatch("q", seal.seal, seal.incarnation, target.copy([SlotHandle.of(folder.store, seal)])))
     return list(range(seal.first, seal.end))
 

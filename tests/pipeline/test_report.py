@@ -11,10 +11,12 @@ from random import Random
 from typing import Any
 
 import pika
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from broker.cli.main import main
+from broker.pipeline.source.schema import ARROW_SCHEMA
 from broker.routing.pattern import split_words
 from tests.broker_process import BrokerProcess
 from tests.lake_folders import make_lake
@@ -89,7 +91,7 @@ def test_the_numbers_are_those_of_the_messages(
 ) -> None:
     """Every figure in the report's JSON equals the one counted from the messages, the bindings and the slots."""
     rows = messages()
-    make_lake(tmp_path / "lake", rows)
+    make_lake(tmp_path / "lake", pa.RecordBatch.from_pylist(rows, ARROW_SCHEMA))
     output = tmp_path / "report.html"
     words = ["--lake", str(tmp_path / "lake"), "--path", str(declared.folder), "-o", str(output), "--json", "--quiet"]
     assert main(["pipeline", "report", *words]) == 0
@@ -196,21 +198,13 @@ def test_slots_and_bindings_without_a_running_broker(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """For an empty lake beside a stopped broker, the report has slots and cursors, and bindings from a file."""
-    make_lake(tmp_path / "lake", [])
+    make_lake(tmp_path / "lake")
     folder = SlotFolder(tmp_path / "data")
     for _ in range(3):
         folder.add_slot("t", [TapMessage(b"x", "a"), TapMessage(b"y", "b")])
     (tmp_path / "bindings.csv").write_text("air,#,all\nair,flight.#,all\n")
-    words = [
-        "--lake",
-        str(tmp_path / "lake"),
-        "--path",
-        str(tmp_path / "data"),
-        "-o",
-        str(tmp_path / "r.html"),
-        "--json",
-    ]
-    assert main(["pipeline", "report", *words, "--bindings", str(tmp_path / "bindings.csv")]) == 0
+    words = f"--lake {tmp_path}/lake --path {tmp_path}/data -o {tmp_path}/r.html --bindings {tmp_path}/bindings.csv"
+    assert main(["pipeline", "report", *words.split(), "--json"]) == 0
     said = capsys.readouterr()
     values = json.loads(said.out)
     assert "no broker" in said.err

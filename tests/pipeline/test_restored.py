@@ -69,11 +69,6 @@ def slots(broker: BrokerProcess) -> int:
     return len(list((broker.folder / "slots").glob("*.slot")))
 
 
-def url_of(broker: BrokerProcess) -> str:
-    """Return the URL of the broker's HTTP server."""
-    return f"http://guest:guest@{broker.stdout().split('HTTP at http://')[-1].split('/')[0]}"
-
-
 def test_a_copy_that_was_put_back_loses_nothing(broker: BrokerProcess, tmp_path: Path) -> None:
     """A, B, C are archived; the copy of seal 1 gets D, E, F as 2 to 4: the archive stops, then takes all of them."""
     lake, folder = tmp_path / "lake", str(broker.folder)
@@ -87,7 +82,7 @@ def test_a_copy_that_was_put_back_loses_nothing(broker: BrokerProcess, tmp_path:
     with pytest.raises(LakeRefused, match=r"is at seal 3, but .* has sealed 1 only: .*--accept-restored"):
         archive(lake, folder)
     seal(broker, "DEF")
-    for place in (folder, url_of(broker)):
+    for place in (folder, broker.http_url()):
         with pytest.raises(LakeRefused, match=r"is at seal 3, but .* has another slot .*--accept-restored"):
             archive(lake, place)
     assert slots(broker) == 4
@@ -97,7 +92,7 @@ def test_a_copy_that_was_put_back_loses_nothing(broker: BrokerProcess, tmp_path:
     assert bodies(lake) == "ABCDEF"
     wait_until(lambda: not slots(broker), "what both histories have is released")
     seal(broker, "G")
-    assert archive(lake, url_of(broker))["rows"] == 1
+    assert archive(lake, broker.http_url())["rows"] == 1
     assert bodies(lake) == "ABCDEFG"
 
 
@@ -152,12 +147,12 @@ def test_a_broker_moves_no_cursor_of_another_history(broker: BrokerProcess, tmp_
     seal(broker, "A")
     copy = copied(broker, tmp_path / "copy")
     seal(broker, "B")
-    with closing(open_catalog(url=url_of(broker))) as catalog:
+    with closing(open_catalog(url=broker.http_url())) as catalog:
         place = (2, catalog.view().starts.of(2))
         catalog.set_cursor("archive", "/", "all", *place)
         restore(broker, copy)
         seal(broker, "DE")
-    for where in ({"url": url_of(broker)}, {"path": str(broker.folder)}):
+    for where in ({"url": broker.http_url()}, {"path": str(broker.folder)}):
         with (
             closing(open_catalog(**where)) as catalog,
             pytest.raises(SourceRefused, match="is not in this history: a copy of the data folder was put back"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from tests.broker_process import BrokerProcess
 from tests.slot_folders import SlotFolder, numbered
 
 HTTP = {"SLOTMQ_HTTP__ENABLED": "true", "SLOTMQ_HTTP__PORT": "0"}
-HTTP_ADDRESS = re.compile(r"HTTP at http://([\d.:]+)/")
 
 
 @pytest.fixture
@@ -26,13 +24,6 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     process = BrokerProcess(tmp_path / "data", environment=HTTP).start()
     yield process
     process.kill()
-
-
-def http_url(broker: BrokerProcess, user: str = "guest", password: str = "guest") -> str:
-    """Return the URL at which the broker serves its slots."""
-    found = HTTP_ADDRESS.search(broker.stdout())
-    assert found is not None, broker.stdout()
-    return f"http://{user}:{password}@{found[1]}"
 
 
 def publish(channel: BlockingChannel, numbers: range) -> list[dict[str, Any]]:
@@ -84,7 +75,7 @@ def test_what_was_published_is_what_is_read(spark: SparkSession, broker: BrokerP
     assert compared(found, expected)
     assert {(row["queue"], row["seal"]) for row in found} == {("late", 0)}
 
-    url = http_url(broker)
+    url = broker.http_url()
     remote = spark.read.format("slotmq").option("url", url).option("queue", "late").load()
     assert rows(remote) == found
 
@@ -116,8 +107,8 @@ def test_what_was_published_is_what_is_read(spark: SparkSession, broker: BrokerP
         ({"queue": "nix"}, "no queue 'nix' in vhost '/'"),
         ({"queue": "flights"}, "there is a tap of that name"),
         ({"tap": "nix"}, "there is no tap 'nix'"),
-        ({"url": http_url(broker, "ann", "secret"), "queue": "late"}, "refuses user 'ann'"),
-        ({"url": http_url(broker, "ann", "wrong"), "queue": "late"}, "refuses user 'ann'"),
+        ({"url": broker.http_url("ann:secret"), "queue": "late"}, "refuses user 'ann'"),
+        ({"url": broker.http_url("ann:wrong"), "queue": "late"}, "refuses user 'ann'"),
         ({"quue": "late"}, "there is no option 'quue'; did you mean queue?"),
     ]:
         where = {} if "url" in options else {"path": str(broker.folder)}
@@ -162,9 +153,7 @@ def test_ranges_plan_fewer_tasks_and_a_frame_keeps_no_filter(spark: SparkSession
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     assert plain.where("offset < 11").union(plain).count() == 410
 
-    octets = bytearray(folder.slot_path(2).read_bytes())
-    octets[octets.index(b"77...")] ^= 1
-    folder.slot_path(2).write_bytes(octets)
+    folder.damage(2, b"77...")
     with pytest.raises(Exception, match="slot 2 of tap 'audit' in vhost '/': 1 of 50 rows cannot be read") as refused:
         plain.count()
     assert "SlotDamaged" in str(refused.value).splitlines()[1]  # after Spark's own line about the worker's message

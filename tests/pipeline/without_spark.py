@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.slot_copy import Copied
-from broker.pipeline.source.catalog import open_catalog, open_handle
+from broker.pipeline.source.catalog import open_catalog
 from broker.pipeline.source.seal_stream import SealStream, StreamOffset
 
 __all__ = ["archive"]
@@ -39,7 +37,7 @@ def archive(lake: Path, place: str, cursor: str = "archive", *, stop_at: str = "
         plan = SealStream(where)
         ending.callback(plan.stop)
         with suppress(Killed):
-            target = replace(run.target(), open_slot=partial(open_handle, catalog))
+            target = run.target(where.get("url"))
             while run.take(plan, target, _tasks):
                 run.step()
         run.step()

@@ -37,7 +37,7 @@ class Changes:
 
     def __init__(self, broker: Any) -> None:
         self.found: list[str] = []
-        broker.server.engines["/"].vhost.bindings.live.watch_with(self)
+        broker.server.engines["/"].vhost.bindings.live.watches.append(self)
 
     def bound(self, _source: Any, _destination: Any, key: str, _arguments: Any) -> None:
         """Record a binding."""

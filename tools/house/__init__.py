@@ -1,1 +1,1 @@
-"""Measures of the source: the length of the broker's four paths, and the dependencies of its packages."""
+"""Measures of the source: the length of the broker's four paths, and writes to fields of other objects."""

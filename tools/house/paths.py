@@ -6,30 +6,25 @@ import asyncio
 import logging
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from unittest.mock import patch
 
 import structlog
 from pamqp import commands
 
 import broker
-from broker import server as broker_server
 from broker.compiled import is_compiled
-from broker.delivery import committer
+from broker.delivery.committer import BatchWriter
+from broker.server import BrokerServer
 from broker.settings import Settings
 from tools.house.client import Client, ask
 from tools.house.steady_loop import SteadyLoop
 from tools.house.tracer import Step, Tracer
 
-if TYPE_CHECKING:
-    from broker.server import BrokerServer
-
 ROOT: Final = Path(broker.__file__).parents[1]
 NOW_S: Final = 1_700_000_000.0
-SERVER: Final = getattr(broker_server, "BrokerServer", None) or vars(broker_server)["Broker"]
-"""The class of the broker; revisions that `--base` names may know it as Broker."""
 WARM: Final = 3
 """Messages to send before the traced one: caches store a route at its second use."""
 QUIET_TURNS: Final = 50
@@ -115,9 +110,8 @@ def walk(name: str) -> list[Step]:
     """Return every call of one path."""
     assert not is_compiled(), "a path is traced in the interpreted broker"
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    writer: Any = getattr(committer, "BatchWriter", None)  # revisions that `--base` names may write in an executor
     with (
-        nullcontext() if writer is None else patch.object(writer, "start", writer.write),
+        patch.object(BatchWriter, "start", BatchWriter.write),
         tempfile.TemporaryDirectory(prefix="slotmq-path-") as folder,
         asyncio.Runner(loop_factory=SteadyLoop) as runner,
     ):
@@ -133,8 +127,7 @@ def _broker(folder: Path, *, control_socket: bool = False, window_messages: int 
         memory={"alarm_ratio": 1.0},
         slots={"window_messages": window_messages},
     )
-    server: BrokerServer = SERVER(settings, clock=lambda: NOW_S)
-    return server
+    return BrokerServer(settings, clock=lambda: NOW_S)
 
 
 @asynccontextmanager

@@ -1,9 +1,8 @@
-"""Checks of the broker's sources: duplicate class names, writes to fields of other objects, line counts."""
+"""Writes to fields of other objects in the broker's sources."""
 
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -24,24 +23,19 @@ def foreign_writes(root: Path) -> list[str]:
     through a property setter, and those to an object just created by a library, or to what it holds, as by
     `ssl.SSLContext()` or to `ctypes.PyDLL(None).malloc`.
     """
-    return [write for write, hot in _writes(root) if not hot]
-
-
-def hot_writes(root: Path) -> list[str]:
-    """Return the assignments on the lines that `HOT` marks, in the form of `foreign_writes`."""
-    return [write for write, hot in _writes(root) if hot]
-
-
-def _writes(root: Path) -> Iterator[tuple[str, bool]]:
     names = [path.relative_to(root) for path in sorted((root / "broker").rglob("*.py"))]
     texts = {name: (root / name).read_text() for name in names if name.parts[1] not in BESIDE}
     trees = {name: ast.parse(text) for name, text in texts.items()}
     properties = _properties(trees.values())
+    found: list[str] = []
     for name, tree in trees.items():
         lines = texts[name].splitlines()
-        for target in _foreign(tree):
-            if target.attr not in properties:
-                yield f"{name}:{target.lineno} {ast.unparse(target)}", lines[target.lineno - 1].endswith(HOT)
+        found += [
+            f"{name}:{target.lineno} {ast.unparse(target)}"
+            for target in _foreign(tree)
+            if target.attr not in properties and not lines[target.lineno - 1].endswith(HOT)
+        ]
+    return found
 
 
 def _properties(trees: Iterable[ast.Module]) -> set[str]:
@@ -128,12 +122,3 @@ def _targets(node: ast.AST) -> Iterator[ast.expr]:
             targets[:0] = target.elts
         else:
             yield target
-
-
-def lines(root: Path) -> dict[str, int]:
-    """Return the number of lines in each package of the broker, and in the modules directly in `broker`."""
-    found: Counter[str] = Counter()
-    for path in (root / "broker").rglob("*.py"):
-        parts = path.relative_to(root / "broker").parts
-        found[parts[0] if len(parts) > 1 else "*"] += path.read_text().count("\n")
-    return dict(sorted(found.items()))

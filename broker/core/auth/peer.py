@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 NameSource = Literal["distinguished_name", "common_name", "subject_alternative_name"]
 
@@ -82,37 +82,23 @@ class TlsFacts:
     certificate: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Peer:
+class Peer(NamedTuple):
     """A client's end of a connection, and ours; `verified` when this listener asks clients for certificates.
 
     `inside` is the user that a part of this process acts as; it needs no password, and `address` is its name. `origin`
     is the origin of another site's page in the client's browser, which gains no rights from the browser's address. A
-    `web` client uses WebSocket. Cost: one per connection; creating a dataclass takes ten times as long.
+    `web` client uses WebSocket.
     """
 
-    __slots__ = ("address", "inside", "origin", "port", "server_address", "server_port", "tls", "verified", "web")
-
-    def __init__(
-        self,
-        address: str,
-        port: int = 0,
-        server_address: str = "",
-        server_port: int = 0,
-        tls: TlsFacts | None = None,
-        verified: bool = False,
-        inside: str = "",
-        origin: str = "",
-        web: bool = False,
-    ) -> None:
-        self.address = address
-        self.port = port
-        self.server_address = server_address
-        self.server_port = server_port
-        self.tls = tls
-        self.verified = verified
-        self.inside = inside
-        self.origin = origin
-        self.web = web
+    address: str
+    port: int = 0
+    server_address: str = ""
+    server_port: int = 0
+    tls: TlsFacts | None = None
+    verified: bool = False
+    inside: str = ""
+    origin: str = ""
+    web: bool = False
 
     @property
     def name(self) -> str:

@@ -44,7 +44,7 @@ class Permissions:
         """Return an independent copy of the rights, without listeners, for a copy of the users."""
         copy = Permissions(users)
         copy._rights = dict(self._rights)
-        copy.topics = self.topics.copy(users, _tell_nobody)
+        copy.topics = self.topics.copy(users, lambda _user, _vhost: None)
         return copy
 
     # -- questions ----------------------------------------------------------------------------------------------------
@@ -194,10 +194,6 @@ class Permissions:
 
     def _forget_answers(self, user: str) -> None:
         self._answers = {key: answer for key, answer in self._answers.items() if key[0] != user}
-
-
-def _tell_nobody(_user: str, _vhost: str) -> None:
-    """Tell nobody of a change of a copy."""
 
 
 def patterns(configure: str, write: str, read: str) -> dict[Kind, BoundedPattern]:

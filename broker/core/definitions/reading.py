@@ -12,7 +12,6 @@ from broker.core.arguments import read_typed
 from broker.core.auth.password import ARGON2, SHA256
 from broker.core.definitions.document import BindingEntry, Document, ExchangeEntry, QueueEntry, Row
 from broker.core.policy.policy import OPERATOR_POLICY, Policy, operator_row
-from broker.core.sliced_work import result_of
 
 Entry = TypeVar("Entry")
 
@@ -123,7 +122,13 @@ def read_document(raw: Any, vhost: str | None = None) -> Document:
 
     Raises: BadDefinitions for the first invalid entry.
     """
-    return result_of(reading_document(raw, vhost))
+    reading = reading_document(raw, vhost)
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            document: Document = end.value
+            return document
 
 
 def reading_document(raw: Any, vhost: str | None = None) -> Generator[None, None, Document]:

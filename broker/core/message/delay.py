@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from math import ceil, isfinite
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mypy_extensions import mypyc_attr
 
@@ -29,20 +30,11 @@ class Unreadable(ValueError):
     """The value of a due header does not have its format."""
 
 
-class DueHeader:
+class DueHeader(NamedTuple):
     """A header that names a time, and the format of its value, one of DUE_FORMATS."""
 
-    __slots__ = ("format", "name")
-
-    def __init__(self, name: str, format_: str) -> None:
-        self.name = name
-        self.format = format_
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, DueHeader) and (self.name, self.format) == (other.name, other.format)
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.format))
+    name: str
+    format: str
 
 
 def due_headers(text: str) -> tuple[DueHeader, ...]:
@@ -89,7 +81,7 @@ def _from_text(value: Any) -> int:
     return -((_EPOCH - at) // _MILLISECOND)  # never early: a fraction of a millisecond counts as a whole one
 
 
-def _number(value: Any, unit_ms: int) -> int:
+def _number(unit_ms: int, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
         raise TypeError(value)
     number = Decimal(value)
@@ -98,21 +90,13 @@ def _number(value: Any, unit_ms: int) -> int:
     return ceil(number * unit_ms)
 
 
-def _milliseconds(value: Any) -> int:
-    return _number(value, 1)
-
-
-def _seconds(value: Any) -> int:
-    return _number(value, 1000)
-
-
 # Whether the value counts from now, and the function that parses it into ms.
 DUE_FORMATS: Final[dict[str, tuple[bool, Callable[[Any], int]]]] = {
     ISO: (False, _from_text),
-    "ms": (False, _milliseconds),
-    "s": (False, _seconds),
-    "countdown-ms": (True, _milliseconds),
-    "countdown-s": (True, _seconds),
+    "ms": (False, partial(_number, 1)),
+    "s": (False, partial(_number, 1000)),
+    "countdown-ms": (True, partial(_number, 1)),
+    "countdown-s": (True, partial(_number, 1000)),
 }
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.amqp.header_edit import read_headers
+from broker.core.message.message import Message
 from broker.routing.pattern import parse_pattern, split_words, words_match
 
-if TYPE_CHECKING:
-    from broker.core.message.message import Message
-
-Condition = Callable[["Message"], bool]
+Condition = Callable[[Message], bool]
 FORMS: Final = "key=PATTERN, exchange=NAME, header:NAME=VALUE or body~TEXT"
 
 

@@ -11,8 +11,7 @@ from broker.amqp.deaths import death_of, revived
 from broker.amqp.errors import ChannelError
 from broker.amqp.header_facts import HeaderFacts
 from broker.core.message.delay import delay_of
-from broker.core.message.fields import further_keys
-from broker.core.message.message import Envelope, EnvelopeCache, Message, new_message
+from broker.core.message.message import Envelope, EnvelopeCache, Message, further_keys, new_message
 from broker.core.names import is_short_text
 from broker.core.publishing.posting import all_admit
 from broker.core.queue.queue import Queue

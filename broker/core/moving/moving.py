@@ -36,12 +36,9 @@ class MoveTally:
     def count(self, outcome: Outcome | None) -> None:
         """Count an examined message; None is the outcome of a message that is not to be moved."""
         self.looked += 1
-        if outcome is Outcome.TAKEN:
-            self.moved += 1
-        elif outcome is Outcome.UNROUTABLE:
-            self.unroutable += 1
-        elif outcome is Outcome.REFUSED:
-            self.refused += 1
+        self.moved += outcome is Outcome.TAKEN
+        self.unroutable += outcome is Outcome.UNROUTABLE
+        self.refused += outcome is Outcome.REFUSED
 
     @property
     def unwanted(self) -> int:

@@ -11,8 +11,7 @@ from broker.amqp.channel import Channel
 from broker.core.mqtt.consumer import ClientForm, MqttConsumer
 from broker.core.mqtt.faults import PacketFault
 from broker.core.mqtt.packet_ids import PacketIds
-from broker.core.mqtt.retained import RetainedMessages
-from broker.core.mqtt.retained_copies import RetainedCopies
+from broker.core.mqtt.retained import RetainedCopies, RetainedMessages
 from broker.core.mqtt.subscriptions import Match, Subscriptions
 from broker.core.queue.consumer import Consumer
 from broker.core.queue.queue import Queue

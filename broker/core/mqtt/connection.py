@@ -12,18 +12,17 @@ from typing import Any, Final
 from broker.amqp.channel import Channel
 from broker.amqp.connection import Connection, ConnectionSession
 from broker.amqp.control import CLOSED, RUNNING, STARTING
-from broker.amqp.errors import UNEXPECTED, ConnectionFault, Fatal, ProtocolError, Refused
+from broker.amqp.errors import UNEXPECTED, ChannelError, ConnectionFault, Fatal, ProtocolError, Refused
 from broker.amqp.framing import FrameCutter
 from broker.amqp.handshake import ConnectionLimits
 from broker.amqp.output import OutputTaker
-from broker.core.mqtt.client_handshakes import ClientHandshakes
 from broker.core.mqtt.context import MqttContext
 from broker.core.mqtt.faults import PacketFault, reason_of
-from broker.core.mqtt.filter_request import FilterRequest
-from broker.core.mqtt.handshakes import Handshakes
+from broker.core.mqtt.handshakes import ClientHandshakes, Handshakes
 from broker.core.mqtt.login import check_connect, client_form, connack_properties, credentials, session_expiry_s
 from broker.core.mqtt.publisher import MqttPublisher
-from broker.core.mqtt.session import CHANNEL, MqttChannel, MqttSession, MqttSessionOfConnection
+from broker.core.mqtt.session import CHANNEL, MqttChannel, MqttSession, MqttSessionOfConnection, shared_name
+from broker.core.mqtt.subscriptions import options_of
 from broker.core.postponed import Postponed, carry_out
 from broker.core.queue.consumer import NO_BODIES
 from broker.core.queue.queue import Queue
@@ -37,23 +36,104 @@ from broker.mqtt.packets import (
     PUBACK,
     PUBREC,
     PUBREL,
+    SUBACK,
+    UNSUBACK,
     V5,
     V311,
     Acks,
     Connect,
     Disconnect,
     Subscribe,
+    Subscription,
     Unsubscribe,
     Will,
+    encode_answer,
     encode_connack,
 )
 from broker.mqtt.properties import SUBSCRIPTION_IDENTIFIER, WILL_DELAY_S
-from broker.mqtt.reason_codes import BAD_CREDENTIALS, FAILURE_311, PROTOCOL_ERROR, SERVER_UNAVAILABLE, SUCCESS
+from broker.mqtt.reason_codes import (
+    BAD_CREDENTIALS,
+    FAILURE_311,
+    NO_SUBSCRIPTION,
+    PROTOCOL_ERROR,
+    SERVER_UNAVAILABLE,
+    SUCCESS,
+)
+from broker.mqtt.topics import SYSTEM, split_shared
 
 WITH_WILL: Final = 0x04
 NOTHING: Final[dict[str, Any]] = {}
 NO_FRAMES: Final = FrameCutter(0)  # all clients of MQTT share it, and leave it empty
 WORDS: Final = {V311: "MQTT 3-1-1", V5: "MQTT 5-0"}  # RabbitMQ's
+
+
+ALWAYS: Final = 0  # retain handling: send retained messages at each SUBSCRIBE of a filter
+IF_NEW: Final = 1
+
+
+class FilterRequest:
+    """Run the filters of one packet, and collect a reason code for each.
+
+    Shapes: `wanted` has the queues and binding keys that are to get retained messages; `of_system` says that one of the
+        filters is for topics below `$SYS`.
+    """
+
+    def __init__(self, session: MqttSession, context: MqttContext, talk: Conversation, identifier: int = 0) -> None:
+        self._session = session
+        self._context = context
+        self._talk = talk
+        self._identifier = identifier
+        self._codes: list[int] = []
+        self._reason = ""
+        self.wanted: list[tuple[str, str]] = []
+        self.of_system = False
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Subscribe with a filter."""
+        session = self._session
+        try:
+            share, topic_filter = split_shared(subscription.topic_filter)
+            key = self._context.mapping.binding_key(topic_filter)
+            qos = min(subscription.qos, self._context.qos_max)
+            if share:
+                qos = min(qos, 1)
+                session.share(
+                    shared_name(share, topic_filter), key, qos, options_of(subscription, qos, self._identifier)
+                )
+                self._codes.append(qos)
+                return
+            is_new = session.subscribe(key, qos, options_of(subscription, qos, self._identifier))
+            self.of_system |= topic_filter.startswith(SYSTEM)
+            self._codes.append(qos)
+            if subscription.retain_handling == ALWAYS or (subscription.retain_handling == IF_NEW and is_new):
+                self.wanted.append((session.queue_name(qos), key))
+        except (PacketError, ChannelError) as error:
+            self._refuse(*reason_of(error))
+
+    def unsubscribe(self, topic_filter: str) -> None:
+        """End the subscription with a filter."""
+        try:
+            share, unshared = split_shared(topic_filter)
+            key = self._context.mapping.binding_key(unshared)
+            session = self._session
+            ended = session.unshare(shared_name(share, unshared)) if share else session.unsubscribe(key)
+            self._codes.append(SUCCESS if ended else NO_SUBSCRIPTION)
+        except (PacketError, ChannelError) as error:
+            self._refuse(*reason_of(error))
+
+    def _refuse(self, reason_code: int, text: str) -> None:
+        self._codes.append(reason_code if self._talk.version == V5 else FAILURE_311)
+        self._reason = self._reason or text
+
+    def suback(self, packet_id: int) -> bytes:
+        """Return the answer to a SUBSCRIBE."""
+        reason = self._reason if self._talk.reasons else ""
+        return encode_answer(SUBACK, self._talk.version, packet_id, self._codes, reason)
+
+    def unsuback(self, packet_id: int) -> bytes:
+        """Return the answer to an UNSUBSCRIBE, which has codes in MQTT 5 only."""
+        codes = self._codes if self._talk.version == V5 else []
+        return encode_answer(UNSUBACK, self._talk.version, packet_id, codes)
 
 
 class MqttConnection(Connection):

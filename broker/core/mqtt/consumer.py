@@ -18,7 +18,7 @@ from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.mqtt.packets import V5
 from broker.mqtt.properties import MESSAGE_EXPIRY_S, TOPIC_ALIAS
-from broker.mqtt.topics import system_topic
+from broker.mqtt.topics import swapped
 from broker.mqtt.wire import OCTETS, binary, varint
 
 PUBLISH: Final = 0x30
@@ -236,7 +236,7 @@ class MqttConsumer(Consumer):
         self._envelope = envelope
         self._header = b""
         topic = (
-            binary(system_topic(envelope.key))
+            binary(swapped(envelope.key).encode())
             if envelope.exchange == SYSTEM_EXCHANGE
             else form.mapping.topic(envelope.key)
         )

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from broker import __version__
+from broker.amqp.connection import Connection
 from broker.amqp.content_header import facts_of
 from broker.amqp.header_edit import encode_header
 from broker.core.auth.peer import Peer
 from broker.core.message.message import Envelope, new_message
-from broker.core.mqtt.clients import MqttClients
-from broker.core.mqtt.faults import PacketFault
+from broker.core.mqtt.faults import PacketFault, TakenOver
 from broker.core.mqtt.handshakes import Handshakes
 from broker.core.mqtt.mapping import SYSTEM_EXCHANGE, MessageMapping
 from broker.core.mqtt.retained import RetainedMessages
@@ -27,6 +29,23 @@ from broker.routing.pattern import AMQP, words_match
 from broker.settings.mqtt import Mqtt
 
 INTERVAL_MS: Final = 10_000  # between two publishes of the topics below $SYS
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class MqttClients(dict[tuple[str, str], Connection]):
+    """The connection of each client id of a vhost."""
+
+    def enter(self, vhost: str, client_id: str, connection: Connection) -> None:
+        """Add a connection; another one with the client id ends. Raises: Postponed, in a cluster."""
+        older = self.get((vhost, client_id))
+        if older is not None:
+            older.fail(TakenOver())
+        self[vhost, client_id] = connection
+
+    def leave(self, vhost: str, client_id: str, connection: Connection) -> None:
+        """Remove a connection, unless another one took its place."""
+        if self.get((vhost, client_id)) is connection:
+            del self[vhost, client_id]
 
 
 class MqttContext:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.amqp.errors import ChannelError, ConnectionFault, ProtocolError
+from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import (
     ADMINISTRATIVE_ACTION,
     FILTER_INVALID,
@@ -46,9 +47,9 @@ class TakenOver(PacketFault):
         super().__init__(TAKEN_OVER, "another connection took over the client id", FORCED)
 
 
-def reason_of(error: ProtocolError) -> tuple[int, str]:
+def reason_of(error: ProtocolError | PacketError) -> tuple[int, str]:
     """Return the reason code and the text with which an error ends a connection, or refuses a subscription."""
-    if isinstance(error, PacketFault):
+    if isinstance(error, PacketFault | PacketError):
         return error.reason_code, error.text
     text = error.reply_text.partition(" - ")[2]
     if error.reply_code == FORCED and SHUTDOWN in text:

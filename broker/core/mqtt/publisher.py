@@ -7,8 +7,8 @@ from functools import partial
 from typing import Final
 
 from broker.amqp.framing import PublishRun as AmqpRun
-from broker.core.mqtt.client_handshakes import ClientHandshakes
 from broker.core.mqtt.context import nothing
+from broker.core.mqtt.handshakes import ClientHandshakes
 from broker.core.mqtt.mapping import NO_ALIAS, MessageMapping
 from broker.core.mqtt.retained import RetainedMessages
 from broker.core.mqtt.session import MqttChannel, MqttSession

@@ -24,7 +24,7 @@ from broker.core.session.connection import SessionOfConnection
 from broker.core.vhost import Vhost
 from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import FILTER_INVALID
-from broker.mqtt.topics import binding_key, key_of_name
+from broker.mqtt.topics import binding_key, swapped
 
 CHANNEL: Final = 1
 PREFIX: Final = "mqtt-subscription-"
@@ -100,7 +100,7 @@ class MqttSession(SessionOfChannel):
         self._longest_s = longest_s
         self._client_id = form.client_id
         self._mapping = form.mapping
-        self.session.identify(key_of_name(form.client_id) if form.mapping.swaps else form.client_id)
+        self.session.identify(swapped(form.client_id) if form.mapping.swaps else form.client_id)
         self.expiry_s = expiry_s
         self.deliveries.take_form(form)
 

@@ -15,8 +15,7 @@ from broker.amqp.header_edit import edit_header, read_headers, read_text
 from broker.amqp.header_facts import MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX, HeaderFacts, plain_facts
 from broker.core.deadlines import Deadlines
 from broker.core.message.delay import delay_of
-from broker.core.message.fields import carbon_copies
-from broker.core.message.message import Envelope, EnvelopeCache, Message, new_message
+from broker.core.message.message import Envelope, EnvelopeCache, Message, carbon_copies, new_message
 from broker.core.message.x_death import Death, is_cycle, past_queues, record_death
 from broker.core.publishing.posting import Poster
 from broker.core.publishing.reply_to import REPLY_PREFIX, ReplyConsumers

@@ -80,9 +80,6 @@ class LocalStore(MessageStore):
                     level.append(group, charge_bytes)
             start = stop
 
-    def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:
-        """Do nothing, because messages that this store has accepted are never refused later."""
-
     def _append_recorded(self, group: list[Message], recorded: Sequence[Level], number: bytes) -> None:
         """Append one record per message for all its levels, and the messages to each of them. HOT."""
         recorder = self._recorder

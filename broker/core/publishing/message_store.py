@@ -111,9 +111,8 @@ class MessageStore:
         slot = next(slot for slot in reversed(manager.slots.values()) if slot.first <= message_id)
         return slot, message_id - slot.first
 
-    @abstractmethod
     def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:
-        """Record that a message was published again under a number already used."""
+        """Record that a message was published again under a number already used, which a store may still refuse."""
 
     def record_ahead(self, message: Message, recorded: list[Level], number: bytes) -> None:
         """Append the record of a message that enters its levels later; only for stores with ``enters_later``."""

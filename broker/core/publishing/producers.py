@@ -121,7 +121,7 @@ class Producers:
         return self._claim_now(name, NOBODY) if producer is None else producer
 
     def disown(self, producer: Producer) -> None:
-        """Forget a producer of the broker itself, for good with the next checkpoint."""
+        """Forget a producer, for good with the next checkpoint."""
         producer.forget()
         del self._by_name[producer.name]
         del self._names[producer.mark]
@@ -163,9 +163,7 @@ class Producers:
             producer.sequences.forget(now_ms - expiry_ms)
             unused = producer.owner and not producer.sequences.blocks
             if producer is not but and unused and producer.claimed_ms < now_ms - expiry_ms:
-                producer.forget()
-                del self._by_name[producer.name]
-                del self._names[producer.mark]
+                self.disown(producer)
         if self._by_name:
             self._look_again()
 

@@ -32,7 +32,7 @@ OF_MQTT: Final = {
 }
 HOLDING_PREFIX: Final = "amq.delayed."
 STREAM_PREFIX: Final = "amq.overlay."
-_FIRST_NUMBER: Final = "x-overlay-first-number"
+FIRST_NUMBER: Final = "x-overlay-first-number"
 _TAP_EXCHANGE: Final = "x-tap-exchange"
 _TAP_PATTERN: Final = "x-tap-pattern"
 _TAP_MAX_BYTES: Final = "x-tap-max-bytes"
@@ -131,41 +131,20 @@ class HoldingQueue(KeptQueue):
     holds = "delayed messages"
 
 
-def overlay_queue_name(exchange: str) -> str:
-    """Return the name of the stream queue of an exchange."""
-    return STREAM_PREFIX + exchange
-
-
-def overlay_arguments(first_number: int) -> dict[str, Any]:
-    """Return the arguments that describe a stream queue, which keeps them."""
-    return {_FIRST_NUMBER: first_number}
-
-
-def _nobody(_queue: OverlayQueue) -> None:
-    """Ignore that a stream has grown."""
-
-
 class OverlayQueue(KeptQueue):
-    """The stream queue of one exchange. No client can use it. It numbers and records transient messages too, because
-    other brokers rely on numbers never being reused.
+    """The stream queue of one ``exchange``. No client can use it. It numbers and records transient messages too,
+    because other brokers rely on numbers never being reused. Numbers below ``first_number`` belonged to a former stream
+    of the same name.
     """
 
     persists_all = True
     is_overlay = True
 
     def __init__(self, declaration: QueueDeclaration, ports: QueuePorts[Level, Queue]) -> None:
-        self._grown: Callable[[OverlayQueue], None] = _nobody
+        self._grown: Callable[[OverlayQueue], None] = lambda _queue: None
         super().__init__(declaration, ports)
-
-    @property
-    def exchange(self) -> str:
-        """The name of the exchange whose messages the stream has."""
-        return self.name.removeprefix(STREAM_PREFIX)
-
-    @property
-    def first_number(self) -> int:
-        """The number of its first message; lower numbers belonged to a former stream of the same name."""
-        return int(self.arguments.get(_FIRST_NUMBER, 1))
+        self.exchange = self.name.removeprefix(STREAM_PREFIX)
+        self.first_number = int(self.arguments.get(FIRST_NUMBER, 1))
 
     def attend(self, grown: Callable[[OverlayQueue], None]) -> None:
         """Call `grown` when messages are appended, once until `rest`."""
@@ -194,39 +173,24 @@ def tap_arguments(exchange: str, pattern: str, max_bytes: int, max_age_ms: int, 
 
 
 class TapQueue(KeptQueue):
-    """The queue of one tap. No client can use it."""
+    """The queue of one ``tap``, which copies the messages of an ``exchange`` whose routing keys match a topic
+    ``pattern``. No client can use it.
+
+    Units: ``max_bytes`` and ``max_age_ms`` limit its slot files. ``first_id`` is the id of its first message; lower ids
+        belonged to a removed tap of the same name.
+    """
 
     is_tap = True
 
-    @property
-    def tap(self) -> str:
-        """The tap's name."""
-        return self.name.removeprefix(TAP_PREFIX)
-
-    @property
-    def exchange(self) -> str:
-        """The name of the exchange that the tap listens to."""
-        return str(self.arguments.get(_TAP_EXCHANGE, ""))
-
-    @property
-    def pattern(self) -> str:
-        """The topic pattern of the routing keys that the tap copies."""
-        return str(self.arguments.get(_TAP_PATTERN, "#"))
-
-    @property
-    def max_bytes(self) -> int:
-        """The maximum total size of its slot files."""
-        return int(self.arguments[_TAP_MAX_BYTES])
-
-    @property
-    def max_age_ms(self) -> int:
-        """The maximum age of its slot files."""
-        return int(self.arguments[_TAP_MAX_AGE])
-
-    @property
-    def first_id(self) -> int:
-        """The id of its first message; lower ids belonged to a removed tap of the same name."""
-        return int(self.arguments.get(_TAP_FIRST_ID, 0))
+    def __init__(self, declaration: QueueDeclaration, ports: QueuePorts[Level, Queue]) -> None:
+        super().__init__(declaration, ports)
+        arguments = self.arguments
+        self.tap = self.name.removeprefix(TAP_PREFIX)
+        self.exchange = str(arguments.get(_TAP_EXCHANGE, ""))
+        self.pattern = str(arguments.get(_TAP_PATTERN, "#"))
+        self.max_bytes = int(arguments[_TAP_MAX_BYTES])
+        self.max_age_ms = int(arguments[_TAP_MAX_AGE])
+        self.first_id = int(arguments.get(_TAP_FIRST_ID, 0))
 
     def is_same(self, exchange: str, pattern: str, max_bytes: int | None, max_age_ms: int | None) -> bool:
         """Return whether this tap matches a request; a cap that is left out matches any."""
@@ -238,16 +202,8 @@ class TapQueue(KeptQueue):
         )
 
 
-class RecoveredQueue(Queue):
-    """The messages of a queue whose declaration was lost. Clients use it like any other queue."""
-
-    recovered = True
-
-
-def kind_of(name: str, recovered: bool) -> type[Queue]:
-    """Return the class of a queue by its name; `recovered` means that its declaration was lost. No client can declare
-    the names of internal queues.
-    """
+def kind_of(name: str) -> type[Queue]:
+    """Return the class of a queue by its name. No client can declare the names of internal queues."""
     if is_holding_name(name):
         return HoldingQueue
     if name.startswith(HISTORY_PREFIX):
@@ -260,4 +216,4 @@ def kind_of(name: str, recovered: bool) -> type[Queue]:
         return TapQueue
     if name.startswith(STREAM_PREFIX):
         return OverlayQueue
-    return RecoveredQueue if recovered else Queue
+    return Queue

@@ -76,8 +76,8 @@ class LevelOwner(Destination[Exchange]):
     ) -> None:
         """Hold a message until it is due. Shapes: `number` and `returns` as of `Holding.keep`."""
 
-    def use_level(self, number: int) -> None:
-        """Create the level with a number, if the queue may have it and does not have it yet."""
+    def level_numbered(self, number: int) -> object:
+        """Return the level with a number, creating it if the queue may have it."""
 
     def enforce(self) -> None:
         """Drop messages until the queue is within its limits."""

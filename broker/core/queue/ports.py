@@ -42,9 +42,9 @@ class QueuePorts(Generic[S, Q]):
     and settled in a ``transaction`` survive a crash together or not at all. ``unused`` is called with a queue that
     expired.
 
-    Makers: ``kind_of`` returns the class of a new queue by its name, and by whether its declaration was lost.
-    ``level_of`` creates each level of a queue, given its priority, its number, and whether a durable one persists all
-    messages; ``holding_of`` creates the `Holding` of a queue and a level.
+    Makers: ``kind_of`` returns the class of a new queue by its name. ``level_of`` creates each level of a queue, given
+    its priority, its number, and whether a durable one persists all messages; ``holding_of`` creates the `Holding` of a
+    queue and a level.
     """
 
     store: VhostStore
@@ -55,7 +55,7 @@ class QueuePorts(Generic[S, Q]):
     fetch: Callable[[S, Sequence[tuple[int, Slot]], Callable[[Mapping[int, Message | None]], None]], None]
     assign: Callable[[Q], QueueWorker[Q]]
     retire: Callable[[Q], None]
-    kind_of: Callable[[str, bool], Callable[..., Q]]
+    kind_of: Callable[[str], Callable[..., Q]]
     level_of: Callable[[LevelOwner, int, int, QueuePorts[S, Q], bool], S]
     deadlines: Deadlines
     clock: Clock = field(init=False)

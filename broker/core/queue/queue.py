@@ -43,12 +43,11 @@ class Queue(QueueHead):
     """
 
     __slots__ = ("_silent_until_ms", "arguments", "auto_delete", "duplicates", "exclusive_owner", "failures",
-                 "had_consumers", "number", "operator_policy", "plain", "policy")  # fmt: skip
+                 "had_consumers", "number", "operator_policy", "plain", "policy", "recovered")  # fmt: skip
 
     plain: bool
     kept: bool = False  # it is internal: no policy applies, and nothing is published to its name
     persists_all: bool = False  # a durable queue records its messages whatever their delivery mode
-    recovered: bool = False  # its declaration was lost: no policy applies, so that no message is dropped
     holds: str = ""  # what the broker keeps in it
     is_overlay: bool = False  # its messages are for other brokers; messages from other brokers do not enter it
 
@@ -63,6 +62,7 @@ class Queue(QueueHead):
         self.auto_delete = declaration.auto_delete
         self.arguments = arguments
         self.number = number = declaration.number
+        self.recovered = declaration.recovered  # its declaration was lost: no policy applies, no message is dropped
         self.had_consumers = False
         self.failures = 0  # workers that failed while they served it
         self.policy: str | None = None
@@ -124,9 +124,6 @@ class Queue(QueueHead):
         it is not. `exclusive` and `room` describe a new consumer: whether it is exclusive, and how many messages it can
         take.
         """
-
-    def note_made(self) -> None:
-        """Handle the creation of the queue, which other brokers share, by a client of this broker."""
 
     def counts(self) -> tuple[int, int]:
         """Return the numbers of ready messages and of consumers, for an answer to a client."""
@@ -231,17 +228,14 @@ class Queue(QueueHead):
 
     def level_numbered(self, number: int) -> Level | None:
         """Return the level with the queue's own number or one of its levels' numbers, creating it if necessary."""
+        if self.deleted:
+            return None
         priority = (number >> LEVEL_SHIFT) - 1
         if priority < 0:
             return self.level
         if priority == HOLDING_PRIORITY:
             return self.hold().level
         return self.level_at(priority) if self.strict and priority <= PRIORITY_MAX else None
-
-    def use_level(self, number: int) -> None:
-        """Create the level with a number, if the queue may have it and does not have it yet."""
-        if not self.deleted:
-            self.level_numbered(number)
 
     @property
     def numbers(self) -> Sequence[int]:

@@ -10,11 +10,11 @@ from pamqp import commands
 
 from broker.amqp.channel import Channel
 from broker.amqp.errors import ChannelError, ConnectionFault, Fatal, ProtocolError
-from broker.amqp.lenient_methods import AccessRequest, AccessRequestOk
-from broker.core.names import RESERVED
+from broker.amqp.lenient_methods import AccessRequest, AccessRequestOk, QueueDeclareOk
+from broker.core.names import RESERVED, strip_name
 from broker.core.postponed import Postponed
 from broker.core.publishing.accepted_link import LINK_MESSAGE_BYTES, LINK_QUEUE, AcceptedLink
-from broker.core.publishing.reply_to import DIRECT_REPLY_TO
+from broker.core.publishing.reply_to import DIRECT_REPLY_TO, ReplyConsumer
 from broker.core.queue.level_owner import LevelOwner
 from broker.core.queue.queue import Queue
 from broker.core.session.basic import BasicSession
@@ -23,7 +23,6 @@ from broker.core.session.client import SessionClient
 from broker.core.session.exchange import ExchangeSession
 from broker.core.session.publisher import MakeConfirms, Publisher
 from broker.core.session.queue import QueueSession
-from broker.core.session.reply import ReplySession
 from broker.core.session.tx import TxSession
 from broker.core.vhost import Vhost
 
@@ -35,7 +34,7 @@ class SessionOfChannel:
     """The session of a channel: one object per AMQP class, and further ones for rarely used features, created on first
     use.
 
-    Invariant: `transactions` is set on a transactional channel, `replies` and `link` on one that consumed replies or a
+    Invariant: `transactions` is set on a transactional channel, `replies` and `link` on one that consumes replies or a
         link of the overlay. `publish` and `publish_run` are the publisher's own methods, so a publish costs no second
         call; on a transactional channel they are those of `transactions`, as are the acknowledgements of `settling`.
         `rewired` is called after the change.
@@ -63,7 +62,7 @@ class SessionOfChannel:
         self.basic = basic(channel, session, vhost)
         self.publisher = Publisher(channel, session, vhost, confirms)
         self.transactions: TxSession | None = None
-        self.replies: ReplySession | None = None
+        self.replies: ReplyConsumer | None = None
         self.link: AcceptedLink | None = None
         self.publish: Callable[[bytes, bytes, bytes], None] = self.publisher.publish
         self.publish_run: Callable[[list[bytes], list[bytes], list[bytes], int], int] = self.publisher.publish_run
@@ -139,16 +138,11 @@ class SessionOfChannel:
         self.publisher.confirms.close()
         if self.session.client_key:
             self.publisher.forget()
-        if self.replies is not None:
-            self.replies.close()
+        self._end_replies()
         self._end_link()
         if self.transactions is not None:
             self.transactions.close()
         self.basic.close()
-
-    def grant_access(self, _method: AccessRequest) -> None:
-        """Grant the access request of an older AMQP client; rights are checked when they are used."""
-        self.channel.send(AccessRequestOk())
 
     def flow(self, method: commands.Channel.Flow) -> None:
         """Answer that deliveries flow, which they always do.
@@ -162,7 +156,11 @@ class SessionOfChannel:
     def declare_queue(self, method: commands.Queue.Declare) -> None:
         """Declare a queue; for a direct reply name, only answer whether its consumer exists."""
         if method.queue.startswith(DIRECT_REPLY_TO):
-            self._reply_session().declare(method)
+            name = strip_name(method.queue)
+            if not self.vhost.replies.living(name):
+                raise ChannelError(404, f"no {self.vhost.queue_resource(name)}")
+            if not method.nowait:
+                self.channel.send(QueueDeclareOk(name, 0, 1))
         else:
             self._deliver_first(self._named(method.queue))
             self.queues.declare(method)
@@ -185,7 +183,7 @@ class SessionOfChannel:
     def consume(self, method: commands.Basic.Consume) -> None:
         """Start a consumer on the named queue, the direct reply consumer, or an overlay link."""
         if method.queue == DIRECT_REPLY_TO:
-            self._reply_session().consume(method)
+            self._consume_replies(method)
         elif method.queue == LINK_QUEUE:
             self._open_link(method)
         else:
@@ -197,10 +195,12 @@ class SessionOfChannel:
 
     def cancel(self, method: commands.Basic.Cancel) -> None:
         """End a consumer."""
-        if self.replies is not None and self.replies.cancel(method):
-            return
-        if self.link is not None and method.consumer_tag == self.link.tag:
-            self._end_link()
+        is_link = self.link is not None and method.consumer_tag == self.link.tag
+        if is_link or (self.replies is not None and method.consumer_tag == self.replies.tag):
+            if is_link:
+                self._end_link()
+            else:
+                self._end_replies()
             if not method.nowait:
                 self.channel.send(commands.Basic.CancelOk(method.consumer_tag))
             return
@@ -242,11 +242,31 @@ class SessionOfChannel:
             del self.vhost.replies[link.name]
             link.end()
 
-    def _reply_session(self) -> ReplySession:
-        """Return the session of direct replies, which the first use creates."""
-        if self.replies is None:
-            self.replies = ReplySession(self.channel, self.vhost, self.basic, self.publisher.detailed)
-        return self.replies
+    def _consume_replies(self, method: commands.Basic.Consume) -> None:
+        """Start the consumer of direct replies. It reads no queue, so no right is checked, as in RabbitMQ.
+
+        Raises: ChannelError 406 with acks, or when there is one; ConnectionFault 530 for a consumer tag in use.
+        """
+        if method.consumer_tag in self.basic.consumers:
+            raise ConnectionFault(530, f"attempt to reuse consumer tag '{method.consumer_tag}'")
+        if not method.no_ack:
+            raise ChannelError(406, "reply consumer cannot acknowledge")
+        if self.replies is not None:
+            raise ChannelError(406, "reply consumer already set")
+        vhost = self.vhost
+        tag = method.consumer_tag or vhost.new_name("amq.ctag-")
+        name = vhost.replies.new_name(vhost.new_name)
+        self.replies = vhost.replies[name] = ReplyConsumer(tag, name, self.channel, self.basic.unacked)
+        self.publisher.detailed.take_replies(self.replies)
+        if not method.nowait:
+            self.channel.send(commands.Basic.ConsumeOk(tag))
+
+    def _end_replies(self) -> None:
+        """End the consumer of direct replies, if the channel has one."""
+        consumer, self.replies = self.replies, None
+        if consumer is not None:
+            self.publisher.detailed.take_replies(None)
+            del self.vhost.replies[consumer.name]
 
     def select_confirms(self, method: commands.Confirm.Select) -> None:
         """Confirm every publish from now on, numbered from 1; a second call changes nothing.
@@ -335,7 +355,8 @@ def is_plain_addition(method: Any) -> bool:
 
 
 METHODS: Final[dict[type, Callable[[SessionOfChannel, Any], None]]] = {
-    AccessRequest: SessionOfChannel.grant_access,
+    # of older clients; rights are checked when they are used
+    AccessRequest: lambda session, _method: session.channel.send(AccessRequestOk()),
     commands.Channel.Flow: SessionOfChannel.flow,
     commands.Exchange.Declare: lambda session, method: session.exchanges.declare(method),
     commands.Exchange.Delete: lambda session, method: session.exchanges.delete(method),

@@ -129,10 +129,6 @@ class ChannelConfirms:
             self._entering = self._entering or self.published
             self._wide.when_entered(self._entered)
 
-    def refuse_last(self) -> None:
-        """Answer the last publish, which expects a confirm, with a nack."""
-        self.refuse(self.published)
-
     def drop_last(self) -> None:
         """Confirm the last publish as a duplicate, if the client supports that."""
         if self.confirming and self._tells_dropped:

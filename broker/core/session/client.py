@@ -8,6 +8,7 @@ from typing import Any, Final
 from broker.amqp.connection import Connection
 from broker.core.auth.permissions import Kind, Permissions
 from broker.core.auth.usage import Usage
+from broker.core.auth.user_limits import CHANNELS
 from broker.core.auth.users import User
 from broker.core.deadlines import Deadlines
 from broker.core.names import Resource
@@ -76,6 +77,12 @@ class SessionClient:
         self.method_budget: MethodBudget
         self.publish_share: CreditShare
 
+    @property
+    def known_user(self) -> User:
+        """The user, who has logged in."""
+        assert self.user is not None
+        return self.user
+
     def user_changed(self, user: User) -> None:
         """Replace the user by one with changed tags."""
         self.user = user
@@ -94,42 +101,34 @@ class SessionClient:
 
     def check(self, resource: Resource, kind: Kind) -> None:
         """Check a right of the user to a resource. Raises: 403."""
-        assert self.user is not None
-        self.permissions.check(self.user, resource, kind)
+        self.permissions.check(self.known_user, resource, kind)
 
     def check_new(self, resource: Resource, arguments: Mapping[str, Any]) -> None:
         """Check the rights to the exchange that the arguments of a new resource name. Raises: 403, 406."""
-        assert self.user is not None
-        self.permissions.check_new(self.user, resource, arguments)
+        self.permissions.check_new(self.known_user, resource, arguments)
 
     def check_any(self, resource: Resource) -> None:
         """Check that the user has any right to a resource. Raises: 403."""
-        assert self.user is not None
-        self.permissions.check_any(self.user, resource)
+        self.permissions.check_any(self.known_user, resource)
 
     def check_source(self, source: Resource, exchange: Exchange | None, key: str) -> None:
         """Check the rights to bind something to an exchange with a key. Raises: 403."""
-        assert self.user is not None
-        self.permissions.check_source(self.user, source, exchange, key, self.client_key)
+        self.permissions.check_source(self.known_user, source, exchange, key, self.client_key)
 
     def narrows_topics(self, exchange: Resource) -> bool:
         """Return whether each routing key at a topic exchange must be checked."""
-        assert self.user is not None
-        return self.permissions.narrows_topics(self.user, exchange)
+        return self.permissions.narrows_topics(self.known_user, exchange)
 
     def check_topic(self, exchange: Resource, key: str, kind: Kind) -> None:
         """Check the right to a routing key of a topic exchange. Raises: 403."""
-        assert self.user is not None
-        self.permissions.check_topic(self.user, exchange, key, kind, self.client_key)
+        self.permissions.check_topic(self.known_user, exchange, key, kind, self.client_key)
 
     def has_own_rights(self, exchange: Resource) -> bool:
         """Return whether other clients of the user may publish with other routing keys."""
-        assert self.user is not None
-        return self.client_key != "" and self.permissions.differs_by_client(self.user, exchange)
+        return self.client_key != "" and self.permissions.differs_by_client(self.known_user, exchange)
 
     def channel_closed(self, unacked: int) -> None:
         """Subtract one channel from the user's count; its unsettled messages count during a drain."""
-        assert self.user is not None
         if self.drains:
             self.unsettled += unacked
-        self.usage.close_channel(self.user.name)
+        self.usage.close(CHANNELS, self.known_user.name)

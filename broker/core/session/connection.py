@@ -14,6 +14,7 @@ from broker.core.auth.logins import AMQP, Logins, Verdict
 from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Permissions
 from broker.core.auth.usage import Usage
+from broker.core.auth.user_limits import CHANNELS, CONNECTIONS
 from broker.core.publish_credit import CreditShare
 from broker.core.queue.consumer import Consumer
 from broker.core.session.basic import BasicSession
@@ -96,8 +97,7 @@ class SessionOfConnection(SessionClient):
         Raises: 530 for a vhost that does not exist or that the user may not see, and at a limit of the vhost or the
             user; 541 for one that is down. The order of the checks is RabbitMQ's.
         """
-        user = self.user
-        assert user is not None
+        user = self.known_user
         found = self._vhosts.get(vhost)
         if found is None:
             if self._is_down is None or not self._is_down(vhost):
@@ -106,23 +106,23 @@ class SessionOfConnection(SessionClient):
             refused = f"access to vhost '{vhost}' refused for user '{user.name}': vhost '{vhost}' is down"
             raise ConnectionFault(541, refused)
         found.limits.check_connections(vhost, user.name, found.connections)
-        self.usage.check_connections(user.name)
+        self.usage.check(CONNECTIONS, user.name)
         self.permissions.check_vhost(user, vhost)
         self.vhost = found
         found.opened()
-        self.usage.open_connection(user.name)
+        self.usage.open(CONNECTIONS, user.name)
         self.method_budget = MethodBudget(self.connection, found.ports.deadlines)
         self.publish_share = CreditShare(self.connection, found.ports.credit)
         self._tell("connection.opened")
 
     def open_channel(self, channel: Channel) -> SessionOfChannel:
         """Return the session of a channel that was opened. Raises: 530 at the user's limit."""
-        assert self.vhost is not None and self.user is not None
-        self.usage.check_channels(self.user.name)
+        assert self.vhost is not None
+        self.usage.check(CHANNELS, self.known_user.name)
         session = self.new_session(channel, self.vhost)
         if self._opened is not None:
             self._opened(session)
-        self.usage.open_channel(self.user.name)
+        self.usage.open(CHANNELS, self.known_user.name)
         return session
 
     def new_session(self, channel: Channel, vhost: Vhost) -> SessionOfChannel:
@@ -137,9 +137,8 @@ class SessionOfConnection(SessionClient):
         close.
         """
         if self.vhost is not None:
-            assert self.user is not None
             self.vhost.closed()
-            self.usage.close_connection(self.user.name)
+            self.usage.close(CONNECTIONS, self.known_user.name)
             connection = self.connection
             self.vhost.queues.owner_gone(self, connection.answer_close)
             if connection.orderly and not connection.finished:
@@ -185,15 +184,9 @@ class SessionOfConnection(SessionClient):
         """The most seconds for which an alarm may block the connection, None for no limit."""
         return None if self.vhost is None or self.patient else self.vhost.limits.blocked_max_s
 
-    def tell_blocked(self, reason: str) -> None:
-        """Log that an alarm blocks the publishing connection."""
-        _log.warning("connection.blocked", **self.facts, reason=reason)
-
-    def tell_blocked_too_long(self, blocked_s: int) -> None:
-        """Log that the broker closes the connection, because an alarm has blocked it for the time that its vhost
-        allows.
-        """
-        _log.warning("connection.blocked_too_long", **self.facts, blocked_s=blocked_s)
+    def warn(self, event: str, **fields: object) -> None:
+        """Log what happens to the connection because of an alarm."""
+        _log.warning(event, **self.facts, **fields)
 
     def tell_unread(self, unread_s: int, unsent_bytes: int) -> None:
         """Log that the client has not read the broker's output for some time, with the first of its consumers."""
@@ -249,10 +242,10 @@ class SessionOfConnection(SessionClient):
 
     def cancel_unreadable(self) -> None:
         """Cancel the consumers whose queue the user may no longer read, and notify the client."""
-        assert self.user is not None and self.vhost is not None
+        assert self.vhost is not None
         for consumer in self._consumers():
             resource = self.vhost.queue_resource(consumer.queue.name)
-            if not self.permissions.allows(self.user, resource, "read"):
+            if not self.permissions.allows(self.known_user, resource, "read"):
                 _log.warning("consumer.revoked", **self.facts, channel=consumer.session.number, queue=resource.name)
                 consumer.session.expel(consumer)
 

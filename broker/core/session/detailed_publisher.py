@@ -14,8 +14,7 @@ from broker.amqp.lenient_methods import BasicReturn
 from broker.amqp.wire import PROPERTIES_AT
 from broker.core.firehose import origin_of
 from broker.core.message.delay import delay_of
-from broker.core.message.fields import further_keys
-from broker.core.message.message import OVERHEAD_BYTES, Message, new_message
+from broker.core.message.message import OVERHEAD_BYTES, Message, further_keys, new_message
 from broker.core.postponed import Postponed
 from broker.core.publishing.message_store import MessageStore
 from broker.core.publishing.posting import all_admit
@@ -50,7 +49,6 @@ class DetailedPublisher(ClassSession):
     def __init__(
         self, channel: Channel, session: SessionClient, vhost: Vhost, confirms: ChannelConfirms, tally: ChannelPublishes
     ) -> None:
-        assert session.user is not None
         super().__init__(channel, session, vhost)
         self._share = session.publish_share
         self._clock = vhost.ports.clock
@@ -58,7 +56,7 @@ class DetailedPublisher(ClassSession):
         self._store: MessageStore = vhost.store
         self._confirms = confirms
         self._tally = tally
-        self._user_name = session.user.name
+        self._user_name = session.known_user.name
         self._producers = vhost.producers
         self._producer: Producer | None = None  # the producer of the last numbered publish
         self.replies: ReplyConsumer | None = None
@@ -97,8 +95,10 @@ class DetailedPublisher(ClassSession):
                 self.send(self._look_closely(entry, header, body))
                 if self._vhost.wide.begun != begun:
                     self._confirms.wait_for_queues()
-                if self._deadlines.left <= 0:
-                    self._wait_for_turn()
+                if self._deadlines.left <= 0:  # wait until full queues have dropped their excess
+                    connection = self._session.connection
+                    connection.hold()
+                    self._deadlines.next_turn(("held", connection), connection.release)
             else:
                 self._tally.reached(entry.tally, 0, dropped=True)
         elif number := self._use_number(mark, header):
@@ -228,15 +228,12 @@ class DetailedPublisher(ClassSession):
     def refuse_last(self, *, kept: bool = False) -> None:
         """Answer the last publish with a nack; without confirms it is lost unless `kept`, and counted as such."""
         if self._confirms.confirming:
-            self._confirms.refuse_last()
+            self._confirms.refuse(self._confirms.published)
         elif not kept:
-            self._lose_last()
-
-    def _lose_last(self) -> None:
-        self._tally.lose()
-        name, given = self._session.name, self._session.connection.client_properties.get("connection_name")
-        if self._vhost.tally.lost.count(name, self._user_name, given if isinstance(given, str) else None):
-            _log.warning("publish.lost", vhost=self._vhost.name, conn=name, user=self._user_name)
+            self._tally.lose()
+            name, given = self._session.name, self._session.connection.client_properties.get("connection_name")
+            if self._vhost.tally.lost.count(name, self._user_name, given if isinstance(given, str) else None):
+                _log.warning("publish.lost", vhost=self._vhost.name, conn=name, user=self._user_name)
 
     def _post(self, message: Message, queues: list[Queue], number: bytes, *, admitted: bool) -> bool:
         """Post a message and return whether all queues accepted it, as far as known."""
@@ -249,12 +246,6 @@ class DetailedPublisher(ClassSession):
             return post(message, queues, admitted=admitted, number=number)
         finally:
             store.note_origin(None)
-
-    def _wait_for_turn(self) -> None:
-        """Hold the connection until full queues have dropped their excess."""
-        connection = self._session.connection
-        connection.hold()
-        self._deadlines.next_turn(("held", connection), connection.release)
 
     def _look_closely(self, entry: PublishEntry, header: bytes, body: bytes) -> Publication:
         facts = self._channel.facts
@@ -285,8 +276,7 @@ class DetailedPublisher(ClassSession):
         if facts.special:
             if facts.reply_to == DIRECT_REPLY_TO and replies is None:
                 raise ChannelError(406, "fast reply consumer does not exist")
-            assert session.user is not None
-            check_user_id(session.user, facts.user_id)
+            check_user_id(session.known_user, facts.user_id)
             if facts.fault is not None:
                 raise ChannelError(406, facts.fault)
             keys = list(dict.fromkeys([*keys, *further_keys(facts)]))

@@ -40,8 +40,7 @@ class Resolver(ClassSession):
 
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         super().__init__(channel, session, vhost)
-        assert session.user is not None
-        self._cache = vhost.publish_caches.of(session.user.name)
+        self._cache = vhost.publish_caches.of(session.known_user.name)
         self.entries: dict[bytes, PublishEntry] = {}
 
     def resolve(self, payload: bytes) -> PublishEntry:
@@ -82,18 +81,16 @@ class Resolver(ClassSession):
 
     def forget(self) -> None:
         """Resolve all publishes again, because rights have changed or the channel has ended."""
-        caches, user = self._vhost.publish_caches, self._session.user
-        assert user is not None
+        caches = self._vhost.publish_caches
         if caches.release(self._cache):
-            self._cache = caches.of(user.name)
+            self._cache = caches.of(self._session.known_user.name)
         self.entries = {}
 
     def _choose_cache(self, payload: bytes) -> None:
         """Use a separate cache for the client, if other clients of its user have other rights to the exchange."""
         session, caches = self._session, self._vhost.publish_caches
-        assert session.user is not None
         exchange = self._vhost.exchange_resource(payload[7 : 7 + payload[6]].decode())
-        if session.has_own_rights(exchange) and self._cache is caches.of(session.user.name):
+        if session.has_own_rights(exchange) and self._cache is caches.of(session.known_user.name):
             self._cache = caches.own()
 
     def _find(self, payload: bytes, target: PublishTarget, key: str) -> PublishEntry:

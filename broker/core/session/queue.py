@@ -72,17 +72,16 @@ class QueueSession(ClassSession):
         """
         self._session.method_budget.spend(UNITS if method.passive else UNITS_OF_QUEUE)
         name = strip_name(method.queue)
-        queue = self._find_passively(name) if method.passive else self._make(name, method)
+        if method.passive:
+            self._session.check_any(self._vhost.queue_resource(name))
+            queue = self._vhost.queues.seen(name, self._session)
+            queue.used()
+        else:
+            queue = self._make(name, method)
         queue.before("declare", self._session)
         self.last_declared = queue.name
         self._generated = ""
         self._answer(method, QueueDeclareOk(queue.name, *queue.counts()), queue_subject(queue.name))
-
-    def _find_passively(self, name: str) -> Queue:
-        self._session.check_any(self._vhost.queue_resource(name))
-        queue = self._vhost.queues.seen(name, self._session)
-        queue.used()
-        return queue
 
     def _make(self, name: str, method: commands.Queue.Declare) -> Queue:
         arguments = with_default_type(

@@ -10,15 +10,13 @@ from typing import Any
 
 from broker.amqp.errors import ChannelError
 from broker.core.arguments import check_headers_match
-from broker.core.names import Resource, refuse_default
+from broker.core.names import refuse_default
 from broker.core.postponed import Postponed
 from broker.core.queue.queue import Queue
 from broker.core.topology import changes
-from broker.core.topology.changes import Journal
 from broker.core.topology.exchanges import Exchanges
-from broker.core.topology.live_bindings import LiveBindings
+from broker.core.topology.parts import TopologyParts
 from broker.core.topology.queues import Queues
-from broker.core.vhost_limits import VhostLimits
 from broker.routing.exchange import Exchange
 from broker.routing.pattern import PatternLimits
 
@@ -34,23 +32,18 @@ class Bindings:
 
     def __init__(
         self,
-        vhost_name: str,
+        parts: TopologyParts,
         exchanges: Exchanges,
         queues: Queues,
-        live: LiveBindings,
-        journal: Journal,
-        limits: VhostLimits,
         pattern_limits: PatternLimits | None,
         before: Callable[[Exchange], None],
         after: Callable[[Exchange, Queue | Exchange], None],
     ) -> None:
         """`before` is called with the source of each binding and may raise Postponed, `after` with both ends."""
-        self._vhost_name = vhost_name
+        self._parts = parts
         self._exchanges = exchanges
         self._queues = queues
-        self.live = live
-        self._journal = journal
-        self._limits = limits
+        self.live = parts.live
         self._pattern_limits = pattern_limits or PatternLimits()
         self._before = before
         self._after = after
@@ -60,7 +53,7 @@ class Bindings:
 
         Raises: 403 for the default exchange, 404, 405, 406 for an invalid binding key or x-match.
         """
-        refuse_default(self._exchange(exchange))
+        refuse_default(self._parts.exchange(exchange))
         source = self._exchanges.find(exchange)
         self._bind(source, self._queues.find(queue, owner), key, arguments or {})
 
@@ -69,8 +62,8 @@ class Bindings:
 
         Raises: 403 for the default exchange, 404, 406 for an invalid binding key or x-match.
         """
-        refuse_default(self._exchange(destination))
-        refuse_default(self._exchange(source))
+        refuse_default(self._parts.exchange(destination))
+        refuse_default(self._parts.exchange(source))
         found = self._exchanges.find(source)
         self._bind(found, self._exchanges.find(destination), key, arguments or {})
 
@@ -78,11 +71,9 @@ class Bindings:
         if source.by_headers:
             check_headers_match(arguments)
         count = self.live.count
-        if count >= self._limits.bindings_max and not source.is_bound(destination, key, arguments):
-            name = destination.name
-            is_queue = isinstance(destination, Queue)
-            resource = Resource("queue", self._vhost_name, name) if is_queue else self._exchange(name)
-            self._limits.check_bindings(resource, count)
+        if count >= self._parts.limits.bindings_max and not source.is_bound(destination, key, arguments):
+            named = self._parts.queue if isinstance(destination, Queue) else self._parts.exchange
+            self._parts.limits.check_bindings(named(destination.name), count)
         self._before(source)
         try:
             made = self.live.add(source, destination, key, arguments, self._pattern_limits)
@@ -102,7 +93,7 @@ class Bindings:
         Raises: 403 for the default exchange, 405 for a binding of another connection's exclusive queue.
         Source: RabbitMQ, rabbit_binding:remove/3.
         """
-        refuse_default(self._exchange(exchange))
+        refuse_default(self._parts.exchange(exchange))
         source, destination = self._exchanges.get(exchange), self._queues.get(queue)
         if source is not None and destination is not None and source.is_bound(destination, key, arguments or {}):
             self._unbind(source, self._queues.find(queue, owner), key, arguments or {})
@@ -112,8 +103,8 @@ class Bindings:
 
         Raises: 403 for the default exchange.
         """
-        refuse_default(self._exchange(destination))
-        refuse_default(self._exchange(source))
+        refuse_default(self._parts.exchange(destination))
+        refuse_default(self._parts.exchange(source))
         found, bound = self._exchanges.get(source), self._exchanges.get(destination)
         if found is not None and bound is not None:
             self._unbind(found, bound, key, arguments or {})
@@ -128,7 +119,4 @@ class Bindings:
 
     def _decide(self, change: changes.Change, source: Exchange, destination: Queue | Exchange) -> None:
         owner = destination.exclusive_owner if isinstance(destination, Queue) else None
-        self._journal.decide(change, durable=source.durable and destination.durable, owner=owner)
-
-    def _exchange(self, name: str) -> Resource:
-        return Resource("exchange", self._vhost_name, name)
+        self._parts.journal.decide(change, durable=source.durable and destination.durable, owner=owner)

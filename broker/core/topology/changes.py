@@ -125,10 +125,8 @@ def _binding(
 ) -> Change:
     to: Change
     if isinstance(destination, Queue):
-        to = {
-            "queue": destination.name,
-            "number": destination.number,
-        }  # the number distinguishes it from a later queue of the same name
+        # The number distinguishes it from a later queue of the same name.
+        to = {"queue": destination.name, "number": destination.number}
     else:
         to = {"destination": destination.name}
     table = typed_table(arguments) if arguments else {}

@@ -14,22 +14,17 @@ from broker.amqp.errors import ChannelError
 from broker.core.arguments import named_exchange
 from broker.core.names import (
     TRACE,
-    Resource,
     check_exchange_type,
     is_predeclared,
     refuse_default,
     refuse_reserved,
     refuse_system_deletion,
 )
-from broker.core.policy.policy import Policies
-from broker.core.policy.policy_sweep import PolicySweep
 from broker.core.queue.kinds import TapQueue
 from broker.core.queue.queue import Queue
 from broker.core.topology import changes
-from broker.core.topology.changes import Journal
 from broker.core.topology.equivalence import check_same_exchange
-from broker.core.topology.live_bindings import LiveBindings
-from broker.core.vhost_limits import VhostLimits
+from broker.core.topology.parts import TopologyParts
 from broker.routing.cache import CacheLimits
 from broker.routing.direct_exchange import DefaultExchange
 from broker.routing.exchange import Exchange
@@ -52,12 +47,7 @@ class Exchanges(dict[str, Exchange]):
 
     def __init__(
         self,
-        vhost_name: str,
-        live: LiveBindings,
-        policies: Policies,
-        sweep: PolicySweep,
-        journal: Journal,
-        limits: VhostLimits,
+        parts: TopologyParts,
         on_declared: Callable[[Exchange], None],
         on_deleted: Callable[[Exchange], None],
         *,
@@ -65,12 +55,7 @@ class Exchanges(dict[str, Exchange]):
         topic_index: str = AUTO,
     ) -> None:
         super().__init__()
-        self._vhost_name = vhost_name
-        self._live = live
-        self._policies = policies
-        self._sweep = sweep
-        self._journal = journal
-        self._limits = limits
+        self._parts = parts
         self._on_declared, self._on_deleted = on_declared, on_deleted
         self._cache_limits = cache_limits
         self._topic_index = topic_index
@@ -102,9 +87,9 @@ class Exchanges(dict[str, Exchange]):
         """Return an exchange. Raises: 404."""
         exchange = self.get(name)
         if exchange is None:
-            raise ChannelError(404, f"no {self._resource(name)}")
-        if self._sweep.pending:
-            self._sweep.update_exchange(exchange)
+            raise ChannelError(404, f"no {self._parts.exchange(name)}")
+        if self._parts.sweep.pending:
+            self._parts.sweep.update_exchange(exchange)
         return exchange
 
     def declare(
@@ -122,7 +107,7 @@ class Exchanges(dict[str, Exchange]):
         type, and at the limit.
         """
         arguments = arguments or {}
-        resource = self._resource(name)
+        resource = self._parts.exchange(name)
         check_exchange_type(type)
         refuse_default(resource)
         exchange = self.get(name)
@@ -139,7 +124,7 @@ class Exchanges(dict[str, Exchange]):
             return exchange
         refuse_reserved("exchange", name)
         named_exchange(resource, arguments, "alternate-exchange")
-        self._limits.check_exchanges(resource, self.declared_count)
+        self._parts.limits.check_exchanges(resource, self.declared_count)
         try:
             exchange = self._make(
                 name, type, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
@@ -147,8 +132,8 @@ class Exchanges(dict[str, Exchange]):
         except ValueError as error:
             raise ChannelError(406, str(error)) from error
         if isinstance(exchange, MemoryExchange):
-            self._limits.check_alone(resource, f"exchange type '{type}'")
-        self._journal.decide(changes.exchange_declared(exchange), durable=durable)
+            self._parts.limits.check_alone(resource, f"exchange type '{type}'")
+        self._parts.journal.decide(changes.exchange_declared(exchange), durable=durable)
         self._enter(exchange)
         self._on_declared(exchange)
         return exchange
@@ -173,9 +158,9 @@ class Exchanges(dict[str, Exchange]):
         for queue in self.taps.values():
             if queue.exchange == name:
                 self._listen(queue)
-        self._policies.apply_to_exchange(exchange)
+        self._parts.policies.apply_to_exchange(exchange)
         self.router.exchange_changed(name)
-        for watch in self._live.watches:
+        for watch in self._parts.live.watches:
             watch.declared(exchange)
         return exchange
 
@@ -201,7 +186,7 @@ class Exchanges(dict[str, Exchange]):
         """Delete an exchange and its bindings; do nothing if it does not exist. Raises: 403 for a predeclared one, 406
         if something is bound to it and `if_unused` is set.
         """
-        resource = self._resource(name)
+        resource = self._parts.exchange(name)
         refuse_default(resource)
         refuse_system_deletion(resource)
         exchange = self.get(name)
@@ -223,10 +208,10 @@ class Exchanges(dict[str, Exchange]):
 
     def _drop(self, exchange: Exchange) -> list[Exchange]:
         """Delete an exchange and return those that were bound to it."""
-        self._journal.decide(changes.exchange_deleted(exchange), durable=exchange.durable)
+        self._parts.journal.decide(changes.exchange_deleted(exchange), durable=exchange.durable)
         del self[exchange.name]
-        sources = self._live.end_of_exchange(exchange)
-        for watch in self._live.watches:
+        sources = self._parts.live.end_of_exchange(exchange)
+        for watch in self._parts.live.watches:
             watch.deleted(exchange)
         self._on_deleted(exchange)
         self.router.exchange_changed(exchange.name)
@@ -240,6 +225,3 @@ class Exchanges(dict[str, Exchange]):
     def declared(self) -> list[Exchange]:
         """Return the exchanges that were declared, without the predeclared ones."""
         return [exchange for name, exchange in self.items() if not is_predeclared(name)]
-
-    def _resource(self, name: str) -> Resource:
-        return Resource("exchange", self._vhost_name, name)

@@ -36,17 +36,13 @@ class LiveBindings:
     """Add and end the bindings of a vhost.
 
     Invariant: ``count`` is the number of bindings, without those of deleted queues and exchanges: these are in
-        ``deferred``. ``watches`` are notified of each change.
+        ``deferred``. ``watches``, to which others may be added, are notified of each change.
     """
 
     def __init__(self, deadlines: Deadlines) -> None:
         self.count = 0
         self.deferred = DeferredUnbinding(deadlines)
         self.watches: list[TopologyWatch] = []
-
-    def watch_with(self, watch: TopologyWatch) -> None:
-        """Notify one more watcher of each change from now on."""
-        self.watches.append(watch)
 
     def add(
         self,

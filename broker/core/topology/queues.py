@@ -12,10 +12,8 @@ from typing import Any
 
 from broker.amqp.errors import ChannelError
 from broker.core.names import Resource
-from broker.core.policy.policy import Policies
-from broker.core.policy.policy_sweep import PolicySweep
 from broker.core.postponed import carry_out
-from broker.core.queue.kinds import OverlayQueue, TapQueue, overlay_arguments, overlay_queue_name
+from broker.core.queue.kinds import FIRST_NUMBER, STREAM_PREFIX, OverlayQueue, TapQueue
 from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
@@ -23,11 +21,9 @@ from broker.core.queue.queue_arguments import QueueDeclaration, check_queue_argu
 from broker.core.queue.rules import POISONED_ARGUMENTS
 from broker.core.statistics.vhost_tally import VhostTally
 from broker.core.topology import changes
-from broker.core.topology.changes import Journal
 from broker.core.topology.equivalence import check_same_queue
 from broker.core.topology.exchanges import Exchanges
-from broker.core.topology.live_bindings import LiveBindings
-from broker.core.vhost_limits import VhostLimits
+from broker.core.topology.parts import TopologyParts
 from broker.event_log import get_logger
 from broker.store.record import QUEUE_NUMBERS
 
@@ -42,25 +38,15 @@ class Queues(dict[str, Queue]):
 
     def __init__(
         self,
-        vhost_name: str,
+        parts: TopologyParts,
         ports: QueuePorts[Level, Queue],
         exchanges: Exchanges,
-        live: LiveBindings,
-        policies: Policies,
-        sweep: PolicySweep,
-        journal: Journal,
-        limits: VhostLimits,
         tally: VhostTally,
     ) -> None:
         super().__init__()
-        self._vhost_name = vhost_name
+        self._parts = parts
         self._ports = ports
         self._exchanges = exchanges
-        self._live = live
-        self._policies = policies
-        self._sweep = sweep
-        self._journal = journal
-        self._limits = limits
         self._tally = tally
         self._owned: dict[object, dict[str, Queue]] = {}
         self._kept = 0  # internal queues, which no client created
@@ -75,7 +61,7 @@ class Queues(dict[str, Queue]):
         """
         queue = self.seen(name, owner)
         if queue.kept:
-            raise ChannelError(403, f"{self._resource(name)} holds {queue.holds}: it can be purged, nothing else")
+            raise ChannelError(403, f"{self._parts.queue(name)} holds {queue.holds}: it can be purged, nothing else")
         return queue
 
     def seen(self, name: str, owner: object) -> Queue:
@@ -85,15 +71,15 @@ class Queues(dict[str, Queue]):
         """
         queue = self.get(name)
         if queue is None:
-            raise ChannelError(404, f"no {self._resource(name)}")
+            raise ChannelError(404, f"no {self._parts.queue(name)}")
         if queue.exclusive_owner is not None and queue.exclusive_owner is not owner:
-            raise _locked(self._resource(name))
+            raise _locked(self._parts.queue(name))
         if isinstance(queue, TapQueue):
-            raise ChannelError(403, f"{self._resource(name)} belongs to a tap: no client can use it")
+            raise ChannelError(403, f"{self._parts.queue(name)} belongs to a tap: no client can use it")
         if queue.is_overlay:
-            raise ChannelError(403, f"{self._resource(name)} belongs to the overlay: no client can use it")
-        if self._sweep.pending:
-            self._sweep.update(queue)
+            raise ChannelError(403, f"{self._parts.queue(name)} belongs to the overlay: no client can use it")
+        if self._parts.sweep.pending:
+            self._parts.sweep.update(queue)
         return queue
 
     def reachable(self, name: str) -> Queue | None:
@@ -127,20 +113,20 @@ class Queues(dict[str, Queue]):
         """
         arguments = arguments or {}
         durable = durable and not exclusive
-        resource = self._resource(name)
+        resource = self._parts.queue(name)
         queue = self.get(name)
         if queue is not None:
             if queue.exclusive_owner is not (owner if exclusive else None):
                 raise _locked(resource)
             check_same_queue(resource, queue, durable=durable, auto_delete=auto_delete, arguments=arguments)
-            self._sweep.update(queue)
+            self._parts.sweep.update(queue)
             queue.used()
             self._tally.declared()
             return queue
-        self._limits.check_shared(durable=durable, exclusive=exclusive)
-        self._limits.check_queues(resource, self.declared_count)
+        self._parts.limits.check_shared(durable=durable, exclusive=exclusive)
+        self._parts.limits.check_queues(resource, self.declared_count)
         if arguments.get("x-message-deduplication") is True:
-            self._limits.check_alone(resource, "x-message-deduplication")
+            self._parts.limits.check_alone(resource, "x-message-deduplication")
         check_queue_arguments(resource, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
         declaration = QueueDeclaration(
             name,
@@ -150,7 +136,7 @@ class Queues(dict[str, Queue]):
             auto_delete=auto_delete,
             arguments=dict(arguments),
         )
-        self._journal.decide(changes.new_queue(declaration), durable=durable, owner=declaration.exclusive_owner)
+        self._parts.journal.decide(changes.new_queue(declaration), durable=durable, owner=declaration.exclusive_owner)
         self._tally.declared()
         self._tally.created()
         return self.add(declaration)
@@ -158,7 +144,7 @@ class Queues(dict[str, Queue]):
     def add(self, declaration: QueueDeclaration) -> Queue:
         """Create a queue with a number that is never reused, without journaling it."""
         name, exclusive_owner = declaration.name, declaration.exclusive_owner
-        queue = self._ports.kind_of(name, declaration.recovered)(declaration, self._ports)
+        queue = self._ports.kind_of(name)(declaration, self._ports)
         self.reserve_numbers(queue.number + len(queue.levels))
         self[name] = queue
         self._kept += queue.kept
@@ -166,7 +152,7 @@ class Queues(dict[str, Queue]):
             self._exchanges.tap(queue)
         if exclusive_owner is not None:
             self._owned.setdefault(exclusive_owner, {})[name] = queue
-        self._policies.apply_to_queue(queue)
+        self._parts.policies.apply_to_queue(queue)
         if name in self.paused and not queue.kept:
             queue.pause()
         self._exchanges.default.touch(name)
@@ -182,7 +168,7 @@ class Queues(dict[str, Queue]):
 
     def add_level(self, exchange: str, first_number: int = 1) -> OverlayQueue:
         """Return the stream queue of an overlay exchange, creating and journaling it if necessary."""
-        queue = self.own(overlay_queue_name(exchange), arguments=overlay_arguments(first_number))
+        queue = self.own(STREAM_PREFIX + exchange, arguments={FIRST_NUMBER: first_number})
         assert isinstance(queue, OverlayQueue)
         return queue
 
@@ -197,13 +183,13 @@ class Queues(dict[str, Queue]):
         """Change the time after which an unused queue expires. The change is journaled."""
         if queue.arguments.get("x-expires") != expires_ms:
             declaration = replace(queue.declaration, arguments={**queue.arguments, "x-expires": expires_ms})
-            self._journal.decide(changes.new_queue(declaration), durable=queue.durable)
+            self._parts.journal.decide(changes.new_queue(declaration), durable=queue.durable)
             self.redeclare(queue, declaration)
 
     def redeclare(self, queue: Queue, declaration: QueueDeclaration) -> None:
         """Set the arguments of a new declaration of a queue, and journal it."""
         queue.redeclare(declaration)
-        self._policies.apply_to_queue(queue)
+        self._parts.policies.apply_to_queue(queue)
 
     def add_tap(self, name: str, number: int, arguments: dict[str, Any]) -> None:
         """Create and journal the queue of a tap; its first message gets the id in the arguments."""
@@ -211,7 +197,7 @@ class Queues(dict[str, Queue]):
         queue.level.lose_sealed(self.taps[name].first_id)
 
     def _add_own(self, declaration: QueueDeclaration) -> Queue:
-        self._journal.decide(changes.new_queue(declaration), durable=declaration.durable)
+        self._parts.journal.decide(changes.new_queue(declaration), durable=declaration.durable)
         return self.add(declaration)
 
     def set_paused(self, name: str, *, paused: bool) -> None:
@@ -242,9 +228,9 @@ class Queues(dict[str, Queue]):
         queue.before("delete", owner)
         messages, consumers = queue.counts()
         if if_empty and (messages or queue.delayed):
-            raise ChannelError(406, f"{self._resource(name)} not empty")
+            raise ChannelError(406, f"{self._parts.queue(name)} not empty")
         if if_unused and consumers:
-            raise ChannelError(406, f"{self._resource(name)} in use")
+            raise ChannelError(406, f"{self._parts.queue(name)} in use")
         return queue
 
     def delete(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
@@ -258,7 +244,7 @@ class Queues(dict[str, Queue]):
     def unused(self, queue: Queue) -> None:
         """Delete an unused queue, unless it is deleted already; no client waits for this."""
         change = changes.queue_deleted(queue)
-        if self.get(queue.name) is queue and self._journal.retire(change, durable=queue.durable):
+        if self.get(queue.name) is queue and self._parts.journal.retire(change, durable=queue.durable):
             self.drop_decided(queue)
 
     def with_poisoned(self, name: str, then: Callable[[], None]) -> None:
@@ -272,7 +258,7 @@ class Queues(dict[str, Queue]):
         try:
             self.declare(name, durable=True, arguments=POISONED_ARGUMENTS)
         except ChannelError as error:
-            _log.error("poisoned.dropped", vhost=self._vhost_name, queue=name, reason=str(error))
+            _log.error("poisoned.dropped", vhost=self._parts.vhost_name, queue=name, reason=str(error))
 
     def consumer_left(self, queue: Queue) -> bool:
         """Delete an auto-delete queue whose last consumer has left, and return whether it did."""
@@ -308,7 +294,7 @@ class Queues(dict[str, Queue]):
 
     def decide_drop(self, queue: Queue) -> None:
         """Decide to delete a queue, before the answer is written; `drop_decided` must follow."""
-        self._journal.decide(changes.queue_deleted(queue), durable=queue.durable, owner=queue.exclusive_owner)
+        self._parts.journal.decide(changes.queue_deleted(queue), durable=queue.durable, owner=queue.exclusive_owner)
 
     def drop_decided(self, queue: Queue) -> int:
         """Delete a queue whose deletion is decided, and return the number of ready messages."""
@@ -326,15 +312,12 @@ class Queues(dict[str, Queue]):
         owned.pop(queue.name, None)
         if not owned:
             self._owned.pop(queue.exclusive_owner, None)
-        self._exchanges.drop_unbound(self._live.end_leading_to(queue))
+        self._exchanges.drop_unbound(self._parts.live.end_leading_to(queue))
         return queue.delete()
 
     def _drop_found(self, queue: Queue) -> None:
         if self.get(queue.name) is queue:
             self.drop(queue)
-
-    def _resource(self, name: str) -> Resource:
-        return Resource("queue", self._vhost_name, name)
 
 
 def _locked(resource: Resource) -> ChannelError:

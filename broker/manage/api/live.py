@@ -95,8 +95,6 @@ def topic_of(name: str, call: Call) -> Topic:
 class LiveOverview:
     """Read the totals for one stream: those of the broker, or of the vhosts visible to the caller."""
 
-    __slots__ = ("_before", "_before_ms", "_began_ms", "_call")
-
     def __init__(self, call: Call) -> None:
         self._call = call
         self._before: Sequence[int] | None = None
@@ -170,8 +168,6 @@ def _rate(before: int, after: int, window_ms: int) -> float | None:
 
 class LiveQueue:
     """Reads a queue for one stream. The queue may be deleted and declared again meanwhile."""
-
-    __slots__ = ("_before", "_before_ms", "_call", "_name", "_number", "_vhost")
 
     def __init__(self, call: Call, vhost: str, name: str) -> None:
         """Follow a queue. Raises: HttpRefused (401) for a vhost that the caller does not see."""

@@ -8,11 +8,11 @@ from broker.core.auth.login_counts import LoginCount
 from broker.core.auth.users import User
 from broker.event_log import get_logger
 from broker.manage.answers import Response, json_answer, no_content
-from broker.manage.call import ApiRoute, Call, Needs, tags_suffice
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.login import cookie_name, token_of
 from broker.manage.managed_broker import ManagedBroker
 from broker.manage.origin import check_page
-from broker.manage.refusal import not_authorised, not_found
+from broker.manage.refusal import not_found
 
 OF_NODE: Final = "/api/auth/attempts/{node}"
 LOGIN_MAX_BYTES: Final = 4096  # anybody may send it
@@ -27,8 +27,7 @@ async def begin(call: Call) -> Response:
     fields = await call.fields(("username", "password"), LOGIN_MAX_BYTES)
     name, password = fields.text("username"), fields.text("password")
     user = await call.login.check(name, password.encode(), headers, call.client)
-    if not tags_suffice(user.tags, Needs.MANAGEMENT):
-        raise not_authorised("Not management user")
+    Needs.MANAGEMENT.check(user)
     limit_s = call.broker.settings().http.session_ms // 1000
     cookie = session_cookie(call, call.login.sessions.begin(user), limit_s)
     _log.info("http.session_began", conn=call.client.peer.name, user=user.name)

@@ -73,8 +73,6 @@ _log = get_logger()
 class QueueRows:
     """Build the rows of queues."""
 
-    __slots__ = ("_broker", "_node")
-
     def __init__(self, broker: ManagedBroker) -> None:
         self._broker = broker
         self._node = broker.node_name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from broker.manage.answers import Response, created, no_content
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.counts import LENGTHS, MESSAGE_STATS, Lengths, lengths_of, message_numbers, with_rates
 from broker.manage.listing import Listing, listed, row_answer
+from broker.manage.managed_broker import ManagedBroker
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised, not_found
 from broker.operations.request import Asker
 from broker.operations.rows import Row
@@ -40,15 +42,13 @@ async def show_vhost(call: Call) -> Response:
     return row_answer(call, row)
 
 
+@dataclass(frozen=True)
 class VhostRows:
     """Build the rows of vhosts from the queue lengths of one moment."""
 
-    __slots__ = ("_broker", "_lengths", "_octets")
-
-    def __init__(self, call: Call, lengths: Mapping[str, Lengths], octets: Mapping[str, tuple[int, int]]) -> None:
-        self._broker = call.broker
-        self._lengths = lengths
-        self._octets = octets
+    broker: ManagedBroker
+    lengths: Mapping[str, Lengths]
+    octets: Mapping[str, tuple[int, int]]
 
     @classmethod
     async def of(cls, call: Call, names: list[str]) -> VhostRows:
@@ -61,11 +61,11 @@ class VhostRows:
                 received, sent = octets.get(session.vhost.name, (0, 0))
                 connection = session.connection
                 octets[session.vhost.name] = (received + connection.received, sent + connection.sent)
-        return cls(call, lengths, octets)
+        return cls(call.broker, lengths, octets)
 
     def whole(self, name: str) -> Row:
         """Return the row of a vhost; an offline one has no numbers."""
-        administration, node = self._broker.administration, self._broker.node_name
+        administration, node = self.broker.administration, self.broker.node_name
         facts = administration.vhost_fields(name)
         description, tags = facts.get("description", ""), _tags_of(facts)
         default_type = facts.get("default_queue_type") or "undefined"
@@ -83,12 +83,12 @@ class VhostRows:
             "tags": tags,
             "tracing": vhost is not None and vhost.firehose.publishing,
         }
-        lengths = self._lengths.get(name)
+        lengths = self.lengths.get(name)
         if vhost is None or lengths is None:
             return row
-        counts = message_numbers(self._broker.statistics.vhost(name))
-        numbers = (*counts, *lengths.numbers, *self._octets.get(name, (0, 0)))
-        rates = self._broker.samples.rates.of(("vhost", name), numbers, COUNTERS)
+        counts = message_numbers(self.broker.statistics.vhost(name))
+        numbers = (*counts, *lengths.numbers, *self.octets.get(name, (0, 0)))
+        rates = self.broker.samples.rates.of(("vhost", name), numbers, COUNTERS)
         counted, others = (None, None) if rates is None else (rates[:COUNTERS], rates[COUNTERS:])
         row["message_stats"] = with_rates(MESSAGE_STATS, counts, counted)
         return row | with_rates((*LENGTHS, *OCTETS), numbers[COUNTERS:], others)

@@ -74,8 +74,6 @@ class Metric(Generic[T]):
 class Family(Generic[T]):
     """Metrics that are requested together. Shapes: `name` is RabbitMQ's, for /metrics/detailed?family=."""
 
-    __slots__ = ("metrics", "name")
-
     def __init__(self, name: str, *metrics: Metric[T]) -> None:
         self.name = name
         self.metrics = metrics

@@ -84,11 +84,6 @@ class QueueReading:
             oldest_ms = min(oldest_ms, message.timestamp_ms)
         return (self._now_ms - oldest_ms) / 1000
 
-    @property
-    def able(self) -> int:
-        """1 if a consumer would take a message now, else 0."""
-        return int(self.queue.consumers.able())
-
 
 def queue_readings(vhosts: Iterable[Vhost], statistics: BrokerStatistics) -> Iterator[QueueReading]:
     """Yield the queues of some vhosts, without those that the broker keeps for itself."""
@@ -141,8 +136,8 @@ QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
     Family(
         "queue_metrics",
         gauge("queue_consumers", "Consumers on a queue", lambda r: len(r.queue.consumers)),
-        gauge("queue_consumer_capacity", _CAPACITY, lambda r: r.able),
-        gauge("queue_consumer_utilisation", _CAPACITY, lambda r: r.able),
+        gauge("queue_consumer_capacity", _CAPACITY, lambda r: int(r.queue.consumers.able())),
+        gauge("queue_consumer_utilisation", _CAPACITY, lambda r: int(r.queue.consumers.able())),
         gauge("queue_messages_ram", "Messages in memory, whether on disk too or not", lambda r: r.resident[0]),
         gauge("queue_messages_ram_bytes", "Memory of the messages of a queue", lambda r: r.resident[1]),
         gauge(

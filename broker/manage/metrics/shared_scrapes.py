@@ -30,8 +30,6 @@ _log = get_logger()
 class ScrapeText:
     """The text of one scrape, and its readers."""
 
-    __slots__ = ("made_s", "pieces", "readers", "size_bytes")
-
     def __init__(self, pieces: list[bytes], made_s: float) -> None:
         self.pieces = pieces
         self.made_s = made_s

@@ -18,15 +18,12 @@ class Dice(Protocol):
 
     def random(self) -> float:
         """Return a number from 0 up to, not including, 1."""
-        ...
 
     def randint(self, a: int, b: int) -> int:
         """Return a whole number from `a` to `b`."""
-        ...
 
     def choice(self, seq: Sequence[Item]) -> Item:
         """Return one of the items."""
-        ...
 
 
 class Scheduler:

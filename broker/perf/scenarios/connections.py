@@ -142,7 +142,7 @@ class ScriptedRun:
         """Whether nothing further may begin, after a fault or Ctrl-C."""
         return self.fault is not None or self.stage.interruption.asked
 
-    async def each(
+    async def repeat(
         self,
         works: Iterable[Callable[[], Awaitable[object]]],
         total: int | None,
@@ -152,14 +152,14 @@ class ScriptedRun:
         until_s: float = math.inf,
         last: bool = False,
     ) -> None:
-        """Repeat each of these works, one beside the other, `total` times in all; None for no limit.
+        """Repeat these works concurrently, `total` times in all; None for no limit.
 
         A fault, Ctrl-C or the time `until_s` stops further work, unless it is the `last`.
         """
         began_s, ends = time.monotonic(), count(1)
         numbers = count() if total is None else iter(range(total))
 
-        async def repeat(work: Callable[[], Awaitable[object]]) -> None:
+        async def worker(work: Callable[[], Awaitable[object]]) -> None:
             for number in numbers:
                 due_s = began_s + number / per_s if per_s else 0.0
                 while (early_s := due_s - time.monotonic()) > 0 and not self.stopping:  # noqa: ASYNC110  Ctrl-C is a flag
@@ -170,7 +170,7 @@ class ScriptedRun:
                 if stage:
                     self.stage.progress.share(stage, next(ends), total or 0)
 
-        await asyncio.gather(*map(repeat, works))
+        await asyncio.gather(*map(worker, works))
 
     async def dial(self, script: Script) -> Conversation | None:
         """Return a new conversation that has followed `script`; None, with the fault, if it could not."""
@@ -237,7 +237,7 @@ class Gathering(ScriptedRun):
         wanted = options.connections
         before, watch = self.stage.usage(), Stopwatch()
         opening_all = [partial(self._open, opens)] * options.at_once
-        await self.each(opening_all, wanted, stage="opening", per_s=options.rate)
+        await self.repeat(opening_all, wanted, stage="opening", per_s=options.rate)
         open_s, busy_share = watch.seconds(), watch.busy_share()
         opened, after_open = opens.count, self.stage.usage()
         if not opened and self.fault is not None:
@@ -246,7 +246,7 @@ class Gathering(ScriptedRun):
         held, after_hold = len(self.open), self.stage.usage()
         watch, talks = Stopwatch(), list(self.open)
         closing_all = [lambda: talks.pop().follow(timed(closes, closing()))] * options.at_once
-        await self.each(closing_all, held, stage="closing", last=True)
+        await self.repeat(closing_all, held, stage="closing", last=True)
         figures = {
             "opens": Figure(opened / open_s, "per_s"),
             **time_figures("open", opens),
@@ -312,7 +312,7 @@ class Churn(ScriptedRun):
         until_s = time.monotonic() + (flags.seconds_of(options) or math.inf)
         async with asyncio.TaskGroup() as group:
             telling = group.create_task(self._tell(undone))
-            await self.each([partial(self._cycle, *pair) for pair in pairs], options.cycles, until_s=until_s)
+            await self.repeat([partial(self._cycle, *pair) for pair in pairs], options.cycles, until_s=until_s)
             took_s, busy_share, after = watch.seconds(), watch.busy_share(), self.stage.usage()
             telling.cancel()
         await asyncio.gather(*(talk.follow(worker.end()) for worker, talk in pairs if talk in self.open))

@@ -28,9 +28,8 @@ from broker.pipeline.faults import (
     restated,
 )
 from broker.pipeline.job import Progress, Summary, add_broker, add_lake, add_spark, carry_out, options_of
-from broker.pipeline.lake.archive_run import ArchiveRun
+from broker.pipeline.lake.archive_run import ArchiveRun, bad_limit
 from broker.pipeline.lake.lake import Lake
-from broker.pipeline.lake.slot_copy import BadShare
 from broker.pipeline.options import local_path
 from broker.pipeline.source.catalog import open_catalog
 from broker.pipeline.source.options import given_options
@@ -102,7 +101,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise BadUsage(f"--every {arguments.every_s:g} is not between 0 and 86,400 seconds")
     _check_cursor(arguments.cursor)
     with restated(LakeRefused, BadUsage, "--max-bad: "):
-        BadShare.parse(arguments.max_bad)
+        bad_limit(arguments.max_bad)
     if arguments.path is not None:
         with restated((SourceRefused, OSError), BadUsage, "--path: "):
             found = local_path(arguments.path, SourceRefused).is_dir()
@@ -182,10 +181,7 @@ def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progr
                 began_s = time.monotonic()
                 taken = take()
                 totals = run.step()
-                progress.add(
-                    slots=totals.slots - progress.slots, rows=totals.rows - progress.rows,
-                    bytes_=totals.slot_bytes - progress.bytes, lag=totals.lag,
-                )  # fmt: skip
+                progress.add(slots=totals.slots - progress.slots, rows=totals.rows - progress.rows, lag=totals.lag)
                 if options.follow:
                     run.tend()
                     stop.wait(options.every_s - (time.monotonic() - began_s))

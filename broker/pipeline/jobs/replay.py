@@ -9,7 +9,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import Path
 from typing import Any, Final
@@ -140,9 +140,9 @@ def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
         unsealed = F.coalesce(F.col("seal"), F.lit(0)) == 0
         part = frame.where(F.col("seal").between(step.first, step.last) if step.first else unsealed)
         done = publish_frame(part, sink, pace, key_map=options.key_map, batch=step.last)
-        state.advance(step, step.rows - done["refused"], done["refused"])
+        state.advance(step)
         totals.update(done)
-        progress.add(rows=step.rows, bytes_=done["bytes"])
+        progress.add(rows=step.rows)
     elapsed_s = progress.elapsed_s
     rate = round(planned / elapsed_s) if elapsed_s > 0 else 0
     values |= {**totals, "elapsed_s": round(elapsed_s, 3), "rows_per_s": rate}
@@ -206,8 +206,6 @@ class ReplayState:
     path: Path
     selection: str
     done: int = -1
-    published: int = 0
-    refused: int = 0
 
     def resume(self) -> None:
         """Read the position from the file, if it exists. Raises: BadReplayState."""
@@ -221,15 +219,12 @@ class ReplayState:
             raise BadReplayState(f"{self.path}: is not a state of a replay, or of another version")
         if found.get("selection") != self.selection:
             raise BadReplayState(f"{self.path}: the producer replayed something else, or to somewhere else")
-        self.done, self.published, self.refused = found["done"], found["published"], found["refused"]
+        self.done = found["done"]
 
-    def advance(self, step: Step, published: int, refused: int) -> None:
+    def advance(self, step: Step) -> None:
         """Record that a step is done."""
         self.done = max(self.done, step.last)
-        self.published += published
-        self.refused += refused
-        values = {**asdict(self), "format": FORMAT}
-        del values["path"]
+        values = {"selection": self.selection, "done": self.done, "format": FORMAT}
         Disk().write_whole(self.path, json.dumps(values).encode())
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -31,6 +30,7 @@ from broker.pipeline.job import (
 )
 from broker.pipeline.jobs.route import running_topology
 from broker.pipeline.lake.lake import Lake
+from broker.pipeline.options import now_ms
 from broker.pipeline.report import broker_sections, traffic_sections
 from broker.pipeline.report.broker_sections import consumer_rows, reach, redundant_bindings, tap_rows
 from broker.pipeline.report.traffic import forecast, instant, slice_name, traffic
@@ -39,8 +39,6 @@ from broker.pipeline.routes.route_count import counted_routes, named
 from broker.pipeline.routes.topology import BadBindings, Topology, read_bindings
 from broker.pipeline.selection import Selection, add_selection, selection_of
 from broker.pipeline.source.catalog import open_catalog
-
-MILLION: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class ReportOptions:
     path: str | None = None
     url: str | None = None
     bindings: Path | None = None
-    now_ms: Callable[[], int] = lambda: time.time_ns() // MILLION
+    now_ms: Callable[[], int] = now_ms
 
 
 def add_report(commands: Any) -> None:

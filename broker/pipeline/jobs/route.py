@@ -115,7 +115,7 @@ def routed_rows(frame: DataFrame, topology: Topology) -> DataFrame:
     topologies = named(topology)
     fields = [f"`{field.name}` {field.dataType.simpleString()}" for field in frame.schema.fields]
     asked = frame.withColumn(ASKED, asked_column(topologies))
-    return asked.mapInArrow(with_queues(topologies, ASKED), ", ".join([*fields, "queues array<string>"]))
+    return asked.mapInArrow(with_queues(topologies), ", ".join([*fields, "queues array<string>"]))
 
 
 def told(rows: Iterable[Mapping[str, Any]], topology: Topology, today: Topology | None) -> dict[str, Any]:

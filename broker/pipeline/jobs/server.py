@@ -71,16 +71,12 @@ def run_server(options: ServerOptions, progress: Progress) -> Summary:
             return Summary(_values(state), OK, (_told(state, "runs"),))
     progress.step("starting Spark")
     state, started = start(options.request, place)
-    if not started and _differs(state, options.request):
+    if not started and any(getattr(state, name) != value for name, value in asdict(options.request).items()):
         raise ServerRefused(f"{state} is already running: run slotmq pipeline server stop, then start it again")
     probe = connect(state, {})  # detect a server that refuses clients now, not in the first command
     probe.range(1).count()
     probe.stop()
     return Summary(_values(state), OK, (_told(state, "runs" if started else "runs already"),))
-
-
-def _differs(state: ServerState, request: ServerRequest) -> bool:
-    return any(getattr(state, name) != value for name, value in asdict(request).items())
 
 
 def _values(state: ServerState) -> dict[str, Any]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from typing import Any, Final
 
 from broker.figures.numerals import many
 from broker.pipeline.faults import LakeRefused, SlotGap, TapTaken
 from broker.pipeline.lake.lake import ARCHIVES, ArchiveNote, Lake
-from broker.pipeline.lake.slot_copy import BadShare, Copied, LakeTarget, Slots
+from broker.pipeline.lake.slot_copy import Copied, LakeTarget, Slots
 from broker.pipeline.lake.table import ONE_ONLY, LakeBatch
 from broker.pipeline.lake.tap_cursors import TapCursors, TapName
 from broker.pipeline.options import now_ms
@@ -27,6 +29,8 @@ RELEASE_AGAIN_S: Final = 2.0
 GAPS_TOLD: Final = 3
 TENDED_FILES: Final = 100
 TENDED_BYTES: Final = 32_000_000
+FEW: Final = 10  # any share but 0% allows this many: in a small batch one message is many percent
+SHARE: Final = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s*%")
 KEEP_HOURS: Final = 6  # for readers of replaced files
 
 Tasks = Callable[[Callable[[Slots], Copied], Sequence[Slots]], list[Copied]]
@@ -77,7 +81,8 @@ class ArchiveRun:
         self._cursor = cursor
         self._vhost = vhost
         self._taps = tuple(sorted(taps))
-        self._max_bad = BadShare.parse(max_bad)
+        self._max_bad = max_bad
+        self._bad_limit = bad_limit(max_bad)
         self._lock: int | None = None  # the descriptor of the locked file; the lock ends with the process
         self.note: ArchiveNote  # from `begin` on
         self._at = StreamOffset("", 0)  # everything up to this offset is in the lake
@@ -276,7 +281,7 @@ class ArchiveRun:
         Raises: LakeRefused, after the files of the batch are removed: too many messages are unreadable, or TapTaken.
         """
         batch = LakeBatch(self.note.query, end.seal, end.incarnation, copied)
-        if self._max_bad.exceeded(copied.bad, copied.rows + copied.bad):
+        if copied.bad > self._bad_limit(copied.rows + copied.bad):
             self.lake.discard(batch)
             raise LakeRefused(
                 f"{copied.bad:,} of {copied.rows + copied.bad:,} messages cannot be read, "
@@ -334,6 +339,18 @@ class ArchiveRun:
         found = asdict(self.totals)
         del found["files"], found["lag"]
         return {**place, **found, **(self.totals.lag or {})}
+
+
+def bad_limit(text: str) -> Callable[[int], Fraction]:
+    """Return how many of some messages may be unreadable, by a number, 5, or a share, 0.1%. Raises: LakeRefused."""
+    text = text.strip()
+    percent = SHARE.fullmatch(text)
+    if percent is not None and (share := Fraction(percent[1]) / 100) <= 1:
+        few = Fraction(FEW if share else 0)
+        return lambda messages: max(few, share * messages)
+    if text.isascii() and text.isdigit():
+        return lambda _messages: Fraction(text)
+    raise LakeRefused(f"{text!r} is neither a number of messages nor a share such as 0.1%")
 
 
 def _chosen(vhost: str | None, taps: Sequence[str]) -> str:

@@ -8,13 +8,11 @@ do not compare them. Keys and names repeat and get a dictionary, ids and times a
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
@@ -24,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from broker.pipeline.faults import LakeRefused, SlotDamaged, said_plainly
+from broker.pipeline.faults import SlotDamaged, said_plainly
 from broker.pipeline.lake.place import Disk, LakePlace
 from broker.pipeline.source.catalog import open_catalog, open_handle
 from broker.pipeline.source.message_run import batches, together
@@ -198,9 +196,6 @@ def _date(day: int) -> str:
     return (EPOCH + timedelta(days=day)).date().isoformat()
 
 
-FEW: Final = 10  # any share but 0% allows this many: in a small batch one message is many percent
-_SHARE: Final = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s*%")
-
 Branch = tuple[str, str, str, str]  # store, incarnation, vhost and tap
 Slots = Sequence[SlotHandle]
 
@@ -237,42 +232,12 @@ class Copied:
                 "files": len(self.files), "lake_bytes": lake_bytes}  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class BadShare:
-    """The limit of unreadable messages in a batch. Shapes: a number as written, 5, or a share, 0.1%."""
-
-    text: str
-    messages: int | None
-    share: Fraction | None
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Return the limit that a text describes. Raises: LakeRefused."""
-        text = text.strip()
-        percent = _SHARE.fullmatch(text)
-        if percent is not None and Fraction(percent[1]) <= 100:
-            return cls(text, None, Fraction(percent[1]) / 100)
-        if text.isascii() and text.isdigit():
-            return cls(text, int(text), None)
-        raise LakeRefused(f"{text!r} is neither a number of messages nor a share such as 0.1%")
-
-    def exceeded(self, bad: int, messages: int) -> bool:
-        """Return whether `bad` of `messages` messages exceed the limit."""
-        if self.share is None:
-            return bad > (self.messages or 0)
-        few = FEW if self.share else 0
-        return bad > few and Fraction(bad) > self.share * messages
-
-    def __str__(self) -> str:
-        return self.text
-
-
 @dataclass(frozen=True)
 class LakeTarget:
     """The lake into which tasks copy slots; it is pickled into them.
 
     Shapes: `path` is the broker's data folder, from any working folder, or else `url` is set; `skip` holds by vhost and
-        tap the last seal that the lake had before the archive; tests set `disk` and `open_slot`.
+        tap the last seal that the lake had before the archive; tests set `disk`.
     """
 
     lake: LakePlace
@@ -281,7 +246,6 @@ class LakeTarget:
     url: str | None = None
     skip: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     disk: Disk | None = None
-    open_slot: Callable[[SlotHandle], SlotView] | None = None
 
     def copy(self, slots: Slots) -> Copied:
         """Copy slots, in a task; return the report for the commit. Raises: PipelineFault."""
@@ -289,8 +253,11 @@ class LakeTarget:
             wanted = [slot for slot in slots if slot.seal > self.skip.get(slot.vhost, {}).get(slot.queue, 0)]
             if not wanted:
                 return Copied()
-            opening = self.open_slot or partial(open_handle, open_catalog(self.path, self.url))
-            with SlotCopy(self.disk or self.lake.disk(), self.lake.root, self.query, opening) as copy:
+            disk = self.disk or self.lake.disk()
+            with (
+                closing(open_catalog(self.path, self.url)) as catalog,
+                SlotCopy(disk, self.lake.root, self.query, partial(open_handle, catalog)) as copy,
+            ):
                 copy.copy(sorted(wanted, key=lambda one: (one.vhost, one.queue, one.first)))
                 return copy.finish()
 

@@ -217,18 +217,14 @@ def named(*topologies: Topology) -> Topologies:
     return tuple((hashlib.sha256(pickle.dumps(each)).hexdigest(), each) for each in topologies)
 
 
-def with_queues(
-    topologies: Topologies, asked_at: str
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the task that replaces column `asked_at` by the queues that a row would reach, and drops other rows."""
+def with_queues(topologies: Topologies) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the task that replaces column ASKED by the queues that a row would reach, and drops other rows."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        matcher: Matcher | None = None
         known: dict[Any, list[str]] = {}
         for batch in batches:
-            if matcher is None:
-                matcher = matchers_of(topologies)[0]
-            places = [batch.column(name).to_pylist() for name in ("vhost", "exchange", "routing_key", asked_at)]
+            matcher = matchers_of(topologies)[0]
+            places = [batch.column(name).to_pylist() for name in ("vhost", "exchange", "routing_key", ASKED)]
             queues: list[list[str]] = []
             for place in zip(*places, strict=True):
                 found = known.get(place)
@@ -239,7 +235,7 @@ def with_queues(
                         known[place] = found
                 queues.append(found)
             column = pa.array(queues, pa.list_(pa.string()))
-            at = batch.schema.get_field_index(asked_at)
+            at = batch.schema.get_field_index(ASKED)
             made = batch.set_column(at, pa.field("queues", column.type), column)
             yield made.filter(pa.array([bool(found) for found in queues]))
 

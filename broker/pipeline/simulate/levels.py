@@ -68,8 +68,8 @@ class TableSimulation(Simulation):
             crossed, reached = self.network.route(leaf, key)
             if not wanting <= reached:
                 raise SimulationFailed(f"{key} of {leaf} does not reach {sorted(wanting - reached)}: {self.plan}")
-            self.crossings.forwarded += crossed
-            self.crossings.forwarded_bytes += crossed * self.size_bytes(leaf, key)
+            self.crossings["forwarded"] += crossed
+            self.crossings["forwarded_bytes"] += crossed * self.size_bytes(leaf, key)
 
     def _tables(self) -> SimulatedRow:
         """Return a row with the sizes of network and tables.
@@ -149,8 +149,6 @@ class MessageSimulation(Simulation):
             self.tree, [SPACE], Random(plan.seed), lambda: aggregation, plan.patterns_max, publishers=self.publishers
         )
         self.network.on_packet = self._count
-        self._crossed = 0
-        self._run_bytes = 0
         self._wanted = 0
 
     def run(self) -> SimulatedRow:
@@ -162,10 +160,9 @@ class MessageSimulation(Simulation):
         for name, leaf in network.leaves.items():
             leaf.bind({pattern: Conjunction(SPACE, pattern) for pattern in self.workload.counts[name]})
         self._settle()
-        self._crossed = self._run_bytes = 0
+        self.crossings["forwarded"] = self.crossings["forwarded_bytes"] = 0
         self._publish(plan.messages - plan.messages // 2)
         self._settle()
-        self.crossings.forwarded, self.crossings.forwarded_bytes = self._crossed, self._run_bytes
         row = self._row()
         broken = network.inner[self.tree.brokers["inner0"][-1]]
         flooded = self._flooded()
@@ -224,8 +221,8 @@ class MessageSimulation(Simulation):
     def _count(self, _sender: str, _receiver: str, packet: Packet) -> None:
         """Count the messages of a run that is put on a link, and its bytes."""
         if isinstance(packet, StreamRun):
-            self._crossed += sum(isinstance(element, Data) for element in packet.elements)
-            self._run_bytes += len(encode(packet))
+            self.crossings["forwarded"] += sum(isinstance(element, Data) for element in packet.elements)
+            self.crossings["forwarded_bytes"] += len(encode(packet))
 
     def _row(self) -> SimulatedRow:
         inner, leaves = list(self.network.inner), list(self.network.leaves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
@@ -92,17 +93,6 @@ def spread(names: Sequence[str], count: int) -> list[str]:
 
 
 @dataclass(slots=True)
-class LinkCrossings:
-    """Crossings of messages over edges of the tree. A message crosses one link of an edge, however many there are."""
-
-    forwarded: int = 0
-    needed: int = 0
-    flooded: int = 0
-    forwarded_bytes: int = 0
-    flooded_bytes: int = 0
-
-
-@dataclass(slots=True)
 class SimulatedRow:
     """The figures of one simulation; None where its level has no such figure.
 
@@ -151,14 +141,18 @@ class SimulatedRow:
 
 
 class Simulation:
-    """One overlay: its tree, its clients, and the messages that they publish."""
+    """One overlay: its tree, its clients, and the messages that they publish.
+
+    Shapes: `crossings` has those of messages over edges of the tree: a message crosses one link of an edge, however
+        many there are.
+    """
 
     def __init__(self, plan: SimulationPlan) -> None:
         self.plan = plan
         self.tree = sized_tree(plan.brokers, plan.fan_out, plan.redundancy)
         self.parents = parents_of(self.tree)
         self.workload = Workload(plan.patterns, plan.subscriptions, self.tree.leaves, plan.seed)
-        self.crossings = LinkCrossings()
+        self.crossings = Counter(forwarded=0, needed=0, flooded=0, forwarded_bytes=0, flooded_bytes=0)
         self._index = self.workload.index()
 
     def messages(self, leaves: Sequence[str], count: int) -> Iterator[tuple[str, str, set[str]]]:
@@ -167,9 +161,9 @@ class Simulation:
         for _ in range(count):
             leaf, key = self.workload.one_of(leaves), self.workload.key()
             wanting = set(self._index.match(key)) - {leaf}
-            crossings.needed += least_crossings(self.parents, leaf, wanting)
-            crossings.flooded += edges
-            crossings.flooded_bytes += edges * self.size_bytes(leaf, key)
+            crossings["needed"] += least_crossings(self.parents, leaf, wanting)
+            crossings["flooded"] += edges
+            crossings["flooded_bytes"] += edges * self.size_bytes(leaf, key)
             yield leaf, key, wanting
 
     def size_bytes(self, leaf: str, key: str) -> int:
@@ -185,7 +179,7 @@ class Simulation:
             edges=len(tree.brokers) - 1,
             links=sum(len(tree.brokers[node]) * len(tree.brokers[up]) for node, up in self.parents.items()),
             distinct_patterns=len({pattern for counts in self.workload.counts.values() for pattern in counts}),
-            **asdict(self.crossings),
+            **self.crossings,
             **figures,
         )
 

@@ -158,7 +158,16 @@ class PropertyOctets:
     def _encoded(self, row: dict[str, Any]) -> bytes:
         if row.get("delivery_mode") is None and self._persistent is not False:
             row["delivery_mode"] = PERSISTENT_MODE
-        return _encode(row)
+        pieces: dict[str, bytes] = {}
+        for column, name, encode in FIELDS:
+            value = row.get(column)
+            if value is None:
+                continue
+            try:
+                pieces[name] = encode(value)
+            except (ValueError, TypeError, OverflowError) as error:
+                raise BadProperties(f"column {column}: {error}") from None
+        return b"".join(_in_order(pieces).values())
 
     def _checked(self, row: Any) -> bytes | BadProperties:
         try:
@@ -179,19 +188,6 @@ class PropertyOctets:
             return octets
         mode = bytes([PERSISTENT_MODE if self._persistent else TRANSIENT_MODE])
         return b"".join(_in_order({**cut_properties(FRONT + octets), "delivery_mode": mode}).values())
-
-
-def _encode(row: dict[str, Any]) -> bytes:
-    pieces: dict[str, bytes] = {}
-    for column, name, encode in FIELDS:
-        value = row.get(column)
-        if value is None:
-            continue
-        try:
-            pieces[name] = encode(value)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise BadProperties(f"column {column}: {error}") from None
-    return b"".join(_in_order(pieces).values())
 
 
 def _in_order(pieces: dict[str, bytes]) -> dict[str, bytes]:

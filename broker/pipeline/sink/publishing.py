@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 import uuid
 from bisect import bisect_right
@@ -144,7 +143,7 @@ class BadRecordLog:
     def files(self) -> list[str]:
         """Return the paths of the files that count, for `spark.read.parquet(*files)`."""
         folder = self._folder / LOG
-        names = sorted(name for name in os.listdir(folder) if name.endswith(".json")) if folder.is_dir() else []  # noqa: PTH208 - names
+        names = [name for name in Disk().list(folder) if name.endswith(".json")]
         found = [json.loads((folder / name).read_bytes())["files"] for name in names]
         return [str(self._folder / DATA / name) for files in found for name in files]
 

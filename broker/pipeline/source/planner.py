@@ -108,8 +108,6 @@ class Position:
 
 
 EARLIEST: Final = Position("earliest")
-
-
 LATEST: Final = Position("latest")
 
 

@@ -31,8 +31,7 @@ def lost_since(view: SealView, begin: Position, takes: Takes) -> list[Gap]:
     for key, released in list(view.released.items()):
         if takes(released.vhost, released.queue) and _begins_after(_first(view, key), begin):
             known = [gap for gap in view.gaps if gap.key == key and _reaches(gap, begin)]
-            made = Gap(released.seal, released.vhost, released.queue, released.number, 0, 0, 0, 0, "released")
-            lost += known or [made]
+            lost += known or [released.gap()]
     for gap in view.gaps:
         first = _first(view, gap.key)
         if takes(gap.vhost, gap.queue) and first is not None and gap.seal > first.seal and _reaches(gap, begin):

@@ -76,6 +76,12 @@ class Story:
         transaction.session.receipts.append((transaction.asked_at, transaction.answered_at))
 
 
+@pytest.fixture
+def story() -> Story:
+    """Provide an empty story."""
+    return Story()
+
+
 def kinds(story: Story, **rules: Any) -> list[str]:
     """Return the kinds of fault that the analysis finds."""
     rules = {"ordered": ("q",), "dead": {"q": "dead"}} | rules
@@ -130,16 +136,14 @@ def a_dead_letter(story: Story) -> None:
 
 
 @pytest.mark.parametrize("write", [in_order, a_redelivery_after_the_end_of_a_node, a_moved_message, a_dead_letter])
-def test_what_is_promised_is_no_fault(write: Callable[[Story], None]) -> None:
+def test_what_is_promised_is_no_fault(story: Story, write: Callable[[Story], None]) -> None:
     """Histories that a broker may produce pass."""
-    story = Story()
     write(story)
     assert kinds(story) == []
 
 
-def test_a_confirmed_message_that_nobody_settled_is_lost() -> None:
+def test_a_confirmed_message_that_nobody_settled_is_lost(story: Story) -> None:
     """Neither a message that never came nor one that was only requeued counts as kept."""
-    story = Story()
     publisher, consumer = story.session("publisher"), story.session("consumer")
     story.confirmed(publisher)
     assert kinds(story) == ["lost"]
@@ -148,26 +152,23 @@ def test_a_confirmed_message_that_nobody_settled_is_lost() -> None:
     assert len(Analysis(story.history).judge().faults["lost"]) == 2
 
 
-def test_a_message_that_one_of_two_queues_lacks_is_lost() -> None:
+def test_a_message_that_one_of_two_queues_lacks_is_lost(story: Story) -> None:
     """Each queue of a message is judged by itself."""
-    story = Story()
     message = story.confirmed(story.session("publisher"), "q", "p")
     story.acked(story.delivered(story.session("consumer"), message))
     assert kinds(story) == ["lost"]
 
 
-def test_a_rejected_message_without_its_dead_letter_is_lost() -> None:
+def test_a_rejected_message_without_its_dead_letter_is_lost(story: Story) -> None:
     """A reject settles nothing where it makes a dead letter."""
-    story = Story()
     message = story.confirmed(story.session("publisher"))
     story.delivered(story.session("consumer"), message, rejected=True, settled_at=story.tick())
     assert kinds(story) == ["lost"]
     assert kinds(story, dead={}) == []
 
 
-def test_a_message_that_nobody_published_is_unexpected() -> None:
+def test_a_message_that_nobody_published_is_unexpected(story: Story) -> None:
     """A number that no one used, or a queue that the message was not sent to."""
-    story = Story()
     message = story.confirmed(story.session("publisher"))
     consumer = story.session("consumer")
     story.acked(story.delivered(consumer, message))
@@ -178,9 +179,8 @@ def test_a_message_that_nobody_published_is_unexpected() -> None:
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_a_message_of_a_transaction_that_nobody_committed_is_unexpected(asked: bool) -> None:
+def test_a_message_of_a_transaction_that_nobody_committed_is_unexpected(story: Story, asked: bool) -> None:
     """Rolled back, or never asked to commit."""
-    story = Story()
     mover = story.session("mover")
     transaction = story.begun(mover)
     message = story.sent(mover, transaction=transaction)
@@ -191,9 +191,8 @@ def test_a_message_of_a_transaction_that_nobody_committed_is_unexpected(asked: b
     assert kinds(story) == ["unexpected"]
 
 
-def test_a_refused_message_that_is_delivered() -> None:
+def test_a_refused_message_that_is_delivered(story: Story) -> None:
     """A nack of the broker means that its only queue did not take the message."""
-    story = Story()
     message = story.sent(story.session("publisher"))
     message.refused, message.confirmed_at = True, story.tick()
     assert kinds(story) == []
@@ -201,9 +200,8 @@ def test_a_refused_message_that_is_delivered() -> None:
     assert kinds(story) == ["refused"]
 
 
-def test_a_changed_body_is_damaged() -> None:
+def test_a_changed_body_is_damaged(story: Story) -> None:
     """One octet that differs is noticed."""
-    story = Story()
     message = story.confirmed(story.session("publisher"))
     consumer = story.session("consumer")
     for octets in (message.body(), message.body()[:-1] + b"?"):
@@ -211,18 +209,16 @@ def test_a_changed_body_is_damaged() -> None:
     assert kinds(story) == ["damaged"]
 
 
-def test_a_second_delivery_without_the_flag_is_unmarked() -> None:
+def test_a_second_delivery_without_the_flag_is_unmarked(story: Story) -> None:
     """In whatever order the clients read the two."""
-    story = Story()
     message = story.confirmed(story.session("publisher"))
     story.delivered(story.session("consumer"), message)
     story.acked(story.delivered(story.session("other"), message))
     assert kinds(story) == ["unmarked"]
 
 
-def test_a_settled_message_that_returns() -> None:
+def test_a_settled_message_that_returns(story: Story) -> None:
     """A later confirm on the same channel makes the ack certain; a delivery under way then is none after it."""
-    story = Story()
     publisher, consumer, other = story.session("publisher"), story.session("consumer"), story.session("other", "b")
     message = story.confirmed(publisher)
     story.acked(story.delivered(consumer, message))
@@ -246,9 +242,8 @@ def a_write_after_a_stop(story: Story) -> tuple[Delivery, Stop]:
     return story.delivered(zombie, message), stop
 
 
-def test_a_write_that_a_node_was_stopped_in_is_as_old_as_the_stop() -> None:
+def test_a_write_that_a_node_was_stopped_in_is_as_old_as_the_stop(story: Story) -> None:
     """The node looked at its lease before the stop, and its client gets the message after another has settled it."""
-    story = Story()
     late, stop = a_write_after_a_stop(story)
     assert kinds(story) == ["returned"]
     assert kinds(story, stops=[stop._replace(node="c")]) == ["returned"]
@@ -257,9 +252,8 @@ def test_a_write_that_a_node_was_stopped_in_is_as_old_as_the_stop() -> None:
 
 
 @pytest.mark.parametrize(("to_another", "returned"), [(False, 1), (True, 2)])
-def test_a_second_write_after_a_stop_was_not_under_way(to_another: bool, returned: int) -> None:
+def test_a_second_write_after_a_stop_was_not_under_way(story: Story, to_another: bool, returned: int) -> None:
     """A node that writes twice when it wakes, or to two clients, continues with an epoch that has ended."""
-    story = Story()
     late, stop = a_write_after_a_stop(story)
     zombie = late.session
     if to_another:
@@ -270,17 +264,15 @@ def test_a_second_write_after_a_stop_was_not_under_way(to_another: bool, returne
     assert len(Analysis(story.history, stops=[stop]).judge().faults["returned"]) == returned
 
 
-def test_a_delivery_to_a_client_that_came_after_a_stop_was_not_under_way() -> None:
+def test_a_delivery_to_a_client_that_came_after_a_stop_was_not_under_way(story: Story) -> None:
     """The node made the connection when it was awake."""
-    story = Story()
     late, stop = a_write_after_a_stop(story)
     late.session.opened_at = stop.woken_at
     assert kinds(story, stops=[stop]) == ["returned"]
 
 
-def test_a_message_of_a_committed_transaction_that_returns() -> None:
+def test_a_message_of_a_committed_transaction_that_returns(story: Story) -> None:
     """tx.commit-ok makes the acks of the transaction certain, and its messages prove them too."""
-    story = Story()
     publisher, mover, other = story.session("publisher"), story.session("mover"), story.session("other", "b")
     message = story.confirmed(publisher)
     transaction = story.begun(mover, story.delivered(mover, message))
@@ -289,9 +281,8 @@ def test_a_message_of_a_committed_transaction_that_returns() -> None:
     assert kinds(story) == ["returned"]
 
 
-def test_a_message_that_two_sessions_hold() -> None:
+def test_a_message_that_two_sessions_hold(story: Story) -> None:
     """A session that holds a message and commits something after another session got the message."""
-    story = Story()
     publisher, zombie, other = story.session("publisher"), story.session("zombie"), story.session("other", "b")
     message = story.confirmed(publisher)
     held = story.delivered(zombie, message)
@@ -304,9 +295,8 @@ def test_a_message_that_two_sessions_hold() -> None:
     assert kinds(story) == []
 
 
-def test_messages_out_of_order() -> None:
+def test_messages_out_of_order(story: Story) -> None:
     """First deliveries of one publisher's messages to the only consumer; other publishers and flags do not count."""
-    story = Story()
     publisher, another, consumer = story.session("one"), story.session("two"), story.session("consumer")
     first, second, foreign = story.confirmed(publisher), story.confirmed(publisher), story.confirmed(another)
     story.acked(story.delivered(consumer, foreign))
@@ -321,9 +311,8 @@ def test_messages_out_of_order() -> None:
     assert kinds(story) == []
 
 
-def test_a_drain_out_of_order() -> None:
+def test_a_drain_out_of_order(story: Story) -> None:
     """A queue at rest is drained in order, redelivered or not; dead letters are in the order of their rejection."""
-    story = Story()
     publisher, drain = story.session("publisher"), story.session("drain")
     first, second = story.confirmed(publisher), story.confirmed(publisher)
     for message in (second, first):
@@ -333,9 +322,8 @@ def test_a_drain_out_of_order() -> None:
     assert kinds(story, dead={"p": "q"}) == []
 
 
-def test_a_part_of_a_transaction_is_torn() -> None:
+def test_a_part_of_a_transaction_is_torn(story: Story) -> None:
     """One message of a transaction is in one queue only."""
-    story = Story()
     mover, reader = story.session("mover"), story.session("reader", "b")
     transaction = story.begun(mover)
     message = story.sent(mover, "out-1", "out-2", transaction=transaction)
@@ -349,9 +337,8 @@ def test_a_part_of_a_transaction_is_torn() -> None:
     assert kinds(story) == []
 
 
-def test_a_transaction_without_its_acks_is_torn() -> None:
+def test_a_transaction_without_its_acks_is_torn(story: Story) -> None:
     """The source message returns although the transaction's own messages were seen."""
-    story = Story()
     publisher, mover, reader = story.session("publisher"), story.session("mover"), story.session("reader", "b")
     source = story.confirmed(publisher)
     transaction = story.begun(mover, story.delivered(mover, source))
@@ -363,9 +350,8 @@ def test_a_transaction_without_its_acks_is_torn() -> None:
     assert kinds(story) == ["torn"]
 
 
-def test_a_committed_transaction_without_its_messages_is_lost() -> None:
+def test_a_committed_transaction_without_its_messages_is_lost(story: Story) -> None:
     """tx.commit-ok is a confirm; an unanswered commit without messages settles nothing."""
-    story = Story()
     publisher, mover = story.session("publisher"), story.session("mover")
     source = story.confirmed(publisher)
     transaction = story.begun(mover, story.delivered(mover, source))
@@ -376,9 +362,8 @@ def test_a_committed_transaction_without_its_messages_is_lost() -> None:
     assert kinds(story) == ["lost"]  # the message
 
 
-def test_a_source_after_its_dead_letter_is_doubled() -> None:
+def test_a_source_after_its_dead_letter_is_doubled(story: Story) -> None:
     """The dead letter was there, so that its source must be settled."""
-    story = Story()
     publisher, consumer, other = story.session("publisher"), story.session("consumer"), story.session("other", "b")
     message = story.confirmed(publisher)
     story.delivered(consumer, message, rejected=True, settled_at=story.tick())
@@ -388,9 +373,8 @@ def test_a_source_after_its_dead_letter_is_doubled() -> None:
     assert kinds(story) == ["doubled"]
 
 
-def test_a_dead_letter_may_be_made_again_when_its_node_did_not_commit_it() -> None:
+def test_a_dead_letter_may_be_made_again_when_its_node_did_not_commit_it(story: Story) -> None:
     """Two fresh dead letters of one source are a fault only if both are certainly committed."""
-    story = Story()
     publisher, consumer, other = story.session("publisher"), story.session("consumer"), story.session("other")
     message = story.confirmed(publisher)
     story.delivered(consumer, message, rejected=True, settled_at=story.tick())
@@ -421,18 +405,18 @@ def restored(story: Story, *, acks: bool, settles_again: bool) -> Rewind:
 
 @pytest.mark.parametrize("acks", [False, True])
 @pytest.mark.parametrize("settles_again", [False, True])
-def test_a_restored_database_keeps_what_was_confirmed_before(*, acks: bool, settles_again: bool) -> None:
+def test_a_restored_database_keeps_what_was_confirmed_before(story: Story, *, acks: bool, settles_again: bool) -> None:
     """Later messages and acks may be missing in the copy; earlier messages have to be settled again."""
-    story = Story()
     rewind = restored(story, acks=acks, settles_again=settles_again)
     assert "lost" in kinds(story)
     assert kinds(story, rewinds=[rewind]) == ([] if settles_again else ["lost"])
 
 
 @pytest.mark.parametrize("expiring", [False, True])
-def test_a_dead_letter_of_an_expired_message_proves_nothing_before_it_is_settled(*, expiring: bool) -> None:
+def test_a_dead_letter_of_an_expired_message_proves_nothing_before_it_is_settled(
+    story: Story, *, expiring: bool
+) -> None:
     """Any node may have made it, also the one that delivers it before the commit and dies."""
-    story = Story()
     publisher, consumer = story.session("publisher"), story.session("consumer")
     message = story.confirmed(publisher)
     story.delivered(consumer, message, "dead")
@@ -440,9 +424,8 @@ def test_a_dead_letter_of_an_expired_message_proves_nothing_before_it_is_settled
     assert kinds(story, expiring=("q",) if expiring else ()) == ([] if expiring else ["doubled"])
 
 
-def test_delayed_messages_arrive_in_the_order_of_their_delays() -> None:
+def test_delayed_messages_arrive_in_the_order_of_their_delays(story: Story) -> None:
     """So their order says nothing."""
-    story = Story()
     publisher, drain = story.session("publisher"), story.session("drain")
     first, second = story.confirmed(publisher), story.confirmed(publisher)
     story.acked(story.delivered(drain, second, drained=True))
@@ -451,9 +434,8 @@ def test_delayed_messages_arrive_in_the_order_of_their_delays() -> None:
     assert kinds(story, late=("q",)) == []
 
 
-def test_the_history_counts_what_happened() -> None:
+def test_the_history_counts_what_happened(story: Story) -> None:
     """The figures of a run."""
-    story = Story()
     in_order(story)
     Analysis(story.history).judge()
     figures = story.history.figures()

@@ -42,6 +42,15 @@ def connection_closed(code: int, text: str) -> Iterator[None]:
     assert (caught.value.reply_code, caught.value.reply_text) == (code, cut(text))
 
 
+@contextmanager
+def channel_of(address: BrokerAddress) -> Iterator[BlockingChannel]:
+    """Open a channel with confirms."""
+    with pika.BlockingConnection(parameters(address)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        yield channel
+
+
 def publish(channel: BlockingChannel, queue: str, *bodies: bytes, persistent: bool = False) -> None:
     """Publish bodies to a queue through the default exchange, and return when the broker has confirmed them."""
     if not channel._delivery_confirmation:

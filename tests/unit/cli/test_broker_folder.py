@@ -1,6 +1,5 @@
 """The data folder whose broker a command addresses."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -8,13 +7,7 @@ import pytest
 from broker.cli.broker_folder import DEFAULT_FOLDER, VARIABLE, BadFile, broker_folder
 from broker.cli.settings_layers import load
 
-
-@pytest.fixture(autouse=True)
-def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Provide an environment without settings."""
-    for name in os.environ:
-        if name.upper().startswith("SLOTMQ_"):
-            monkeypatch.delenv(name)
+pytestmark = pytest.mark.usefixtures("without_settings")
 
 
 def test_default_is_that_of_the_settings() -> None:

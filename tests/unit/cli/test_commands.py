@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from broker.cli import control_client, listing
-from broker.cli.main import build_parser, main
+from broker.cli.main import build_parser
+from tests.unit.cli.exit_code import code_of
 
 
 class Asked:
@@ -37,14 +38,6 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Asked:
 def say(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """Put text on standard input."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-
-
-def code_of(*argv: str) -> int:
-    """Return the exit code, with or without SystemExit."""
-    try:
-        return main(argv)
-    except SystemExit as end:
-        return int(str(end.code))
 
 
 @pytest.mark.parametrize(

@@ -31,14 +31,12 @@ from broker.settings import Settings
 from broker.store.damage import CorruptStore, FolderBusy, FolderUnwritable, StoreFailed
 from tests.broker_process import PROJECT
 from tests.deadline import DEADLINE_S
+from tests.unit.cli.exit_code import code_of
 
 
 @pytest.fixture(autouse=True)
-def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _bare(without_settings: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Provide an environment without settings and a folder for the test."""
-    for name in os.environ:
-        if name.upper().startswith("SLOTMQ_"):
-            monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("broker.cli.serve.LineLogger", lambda *_arguments: None)
 
@@ -84,14 +82,6 @@ def test_windows_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: py
     said = capsys.readouterr()
     assert said.err == "slotmq: SlotMQ does not run on Windows: use WSL 2 or a Linux container\n" * 3
     assert said.out == ""
-
-
-def code_of(*argv: str) -> int:
-    """Return the exit code, with or without SystemExit."""
-    try:
-        return main(argv)
-    except SystemExit as end:
-        return int(str(end.code))
 
 
 def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:

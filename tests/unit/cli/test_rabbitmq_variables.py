@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,13 +9,7 @@ import pytest
 from broker.cli.rabbitmq_variables import ignored_variables
 from broker.cli.settings_layers import SettingsError, load
 
-
-@pytest.fixture(autouse=True)
-def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the relevant variables from the environment."""
-    for name in list(os.environ):
-        if name.startswith(("SLOTMQ_", "RABBITMQ_")):
-            monkeypatch.delenv(name)
+pytestmark = pytest.mark.usefixtures("without_settings")
 
 
 def first_user(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, file: Path | None = None) -> list[str]:

@@ -1,6 +1,5 @@
 """The layers of settings: their precedence, and the errors for wrong ones."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +7,7 @@ import pytest
 
 from broker.cli.settings_layers import FILE_BYTES_MAX, SettingsError, load
 
-
-@pytest.fixture(autouse=True)
-def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Provide an environment without settings."""
-    for name in os.environ:
-        if name.upper().startswith("SLOTMQ_"):
-            monkeypatch.delenv(name)
+pytestmark = pytest.mark.usefixtures("without_settings")
 
 
 @pytest.fixture

@@ -17,8 +17,6 @@ from broker.cluster.database_rows import ClusterMember
 from broker.cluster.other_nodes import Observer
 from broker.cluster.tenure import NodeTenure, TenureState
 
-__all__ = ["LEASE_S", "Simulation", "Violation", "seen"]
-
 LEASE_S = 0.5
 INTERVAL_S = LEASE_S / 6
 ITEMS = range(3)

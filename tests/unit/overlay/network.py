@@ -110,7 +110,7 @@ class Network:
         """Put what a broker has to send on its links."""
         interest = self.interests[broker]
         for _, receiver, packet in interest.take_output(self.now_ms):
-            self.bounds[broker] = interest.time_bound
+            self.bounds[broker] = interest.own_time.bound
             self.wires[broker, receiver].append(packet)
 
     def change(

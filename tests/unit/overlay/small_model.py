@@ -68,7 +68,7 @@ class LeafFeed:
         for progress, (added, removed) in enumerate([(first, ()), *updates]):
             leaf.change([(text, wants(text), False) for text in added], removed)
             bound = bound - set(removed) | set(added)
-            self.active.append({text: leaf.vst(text) for text in bound})
+            self.active.append({text: leaf.subscriptions.start(text) for text in bound})
             self.times.append(leaf.time(LEAVES[place]))
             self._collect(leaf, progress)
             self.links.append({})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.inner import Inner
 from broker.overlay.interest import Interest
@@ -24,7 +26,8 @@ STREAM = StreamName("pb", SPACE)
 VECTOR = VectorChange(1, {}, {"sb": 1})
 
 
-def inner() -> Inner:
+@pytest.fixture
+def broker() -> Inner:
     """Return a broker between `up`, where `pb` publishes, and `down`, where `sb` wants `wanted`."""
     broker = Inner(Interest("here", ("up", "down"), Aggregation.COVERING, 1000), ("up", "down"))
     broker.connected("up", "pb", 1, 0)
@@ -44,9 +47,8 @@ def output(broker: Inner, now_ms: int, kind: type[Packet]) -> list[tuple[str, Pa
     return [(node, packet) for node, _, packet in broker.take_output(now_ms) if isinstance(packet, kind)]
 
 
-def test_silence_is_announced_when_nothing_follows() -> None:
+def test_silence_is_announced_when_nothing_follows(broker: Inner) -> None:
     """The leaf can acknowledge it then."""
-    broker = inner()
     broker.received("up", "pb", StreamRun(STREAM, 2, 2, 1, (Data(2, "unwanted", b""),)), 10)
     assert output(broker, 10, StreamRun) == []
     broker.tick(109)
@@ -55,9 +57,8 @@ def test_silence_is_announced_when_nothing_follows() -> None:
     assert output(broker, 110, StreamRun) == [("down", StreamRun(STREAM, 2, 2, 1))]
 
 
-def test_a_link_that_was_full_is_told_how_far_the_streams_have_got() -> None:
+def test_a_link_that_was_full_is_told_how_far_the_streams_have_got(broker: Inner) -> None:
     """Missing numbers are detected at once, and requested."""
-    broker = inner()
     broker.full("down", "sb", is_full=True)
     broker.received("up", "pb", StreamRun(STREAM, 2, 2, 1, (Data(2, "wanted", b""),)), 0)
     assert output(broker, 0, StreamRun) == []
@@ -65,17 +66,15 @@ def test_a_link_that_was_full_is_told_how_far_the_streams_have_got() -> None:
     assert output(broker, 0, StreamRun) == [("down", StreamRun(STREAM, 3, 2, 1, vector={"sb": 1}))]
 
 
-def test_a_new_link_is_told_how_far_the_streams_have_got() -> None:
+def test_a_new_link_is_told_how_far_the_streams_have_got(broker: Inner) -> None:
     """Numbers lost with the old link are detected at once."""
-    broker = inner()
     broker.lost("down", "sb", 0)
     broker.connected("down", "sb", 2, 0)
     assert output(broker, 0, StreamRun) == [("down", StreamRun(STREAM, 2, 1, 1, vector={"sb": 1}))]
 
 
-def test_an_ack_counts_for_what_its_sender_had_announced() -> None:
+def test_an_ack_counts_for_what_its_sender_had_announced(broker: Inner) -> None:
     """And continues with the serial of what this broker has announced itself."""
-    broker = inner()
     broker.received("down", "sb", Ack(STREAM, 1, 2), 0)
     assert output(broker, 100, Ack) == []
     broker.received("down", "sb", Ack(STREAM, 1, 1), 0)
@@ -84,9 +83,8 @@ def test_an_ack_counts_for_what_its_sender_had_announced() -> None:
     assert output(broker, 200, Ack) == [("up", Ack(STREAM, 1, serial))]
 
 
-def test_a_nack_goes_where_the_stream_comes_from() -> None:
+def test_a_nack_goes_where_the_stream_comes_from(broker: Inner) -> None:
     """And never back."""
-    broker = inner()
     nack = Nack(STREAM, 2, 3, "sb", 1, 100)
     broker.received("down", "sb", nack, 0)
     assert output(broker, 0, Nack) == [("up", nack)]
@@ -103,16 +101,14 @@ def look_for_idle_streams(broker: Inner, now_ms: int) -> int:
     return len(broker.forwardings)
 
 
-def test_a_stream_that_somebody_wants_is_remembered() -> None:
+def test_a_stream_that_somebody_wants_is_remembered(broker: Inner) -> None:
     """However long nothing is published."""
-    broker = inner()
     assert look_for_idle_streams(broker, 0) == 1
     assert look_for_idle_streams(broker, 1_000_000) == 1
 
 
-def test_a_stream_that_nobody_wants_any_more_is_forgotten() -> None:
+def test_a_stream_that_nobody_wants_any_more_is_forgotten(broker: Inner) -> None:
     """It begins with a vector again, when someone does."""
-    broker = inner()
     broker.received("down", "sb", Update(2, full=False, last=True, slice={"sb": 2}, interested=((SPACE, ()),)), 0)
     assert look_for_idle_streams(broker, 0) == 0
     wanted = (Conjunction(SPACE, "wanted"),)
@@ -123,9 +119,8 @@ def test_a_stream_that_nobody_wants_any_more_is_forgotten() -> None:
     assert output(broker, 50_000, StreamRun) == [("down", run)]
 
 
-def test_streams_of_leaves_that_come_and_go_are_forgotten() -> None:
+def test_streams_of_leaves_that_come_and_go_are_forgotten(broker: Inner) -> None:
     """A broker that runs for years has the streams of those leaves that are there."""
-    broker = inner()
     now_ms = 0
     for name in (f"leaf{number}" for number in range(200)):
         now_ms += 1_000

@@ -54,7 +54,7 @@ class Life:
             else:
                 space, text = two % 2, PATTERNS[two % len(PATTERNS)]
                 network.change(leaf, [(name, wants(text, SPACES[space]), three == 0)])
-                self.bindings[leaf][name] = (text, space, network.interests[leaf].vst(name))
+                self.bindings[leaf][name] = (text, space, network.interests[leaf].subscriptions.start(name))
         elif what == "settle":
             network.settle()
         elif what in ("deliver", "again", "lose", "late") and wires:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
 from broker.overlay.leaf import Leaf
@@ -47,10 +49,20 @@ def publish(log: MemoryLog, count: int) -> None:
     log.streams[SPACE].durable = log.streams[SPACE].last
 
 
-def test_an_ack_counts_only_for_the_leaves_that_its_sender_had_announced() -> None:
+@pytest.fixture
+def log() -> MemoryLog:
+    """Provide an empty log."""
+    return MemoryLog([SPACE])
+
+
+@pytest.fixture
+def leaf(log: MemoryLog) -> Leaf:
+    """Provide the publisher of the log."""
+    return publisher(log)
+
+
+def test_an_ack_counts_only_for_the_leaves_that_its_sender_had_announced(log: MemoryLog, leaf: Leaf) -> None:
     """An ack of a broker that has lost sight of a leaf must not release what the leaf lacks."""
-    log = MemoryLog([SPACE])
-    leaf = publisher(log)
     publish(log, 3)
     leaf.received("inner", "b1", Ack(STREAM, 4, 2), 0)
     assert log.streams[SPACE].trimmed == 0
@@ -62,9 +74,8 @@ def test_an_ack_counts_only_for_the_leaves_that_its_sender_had_announced() -> No
     assert log.streams[SPACE].trimmed == 3
 
 
-def test_a_restarted_publisher_stores_everything_until_it_knows_what_it_promised() -> None:
+def test_a_restarted_publisher_stores_everything_until_it_knows_what_it_promised(log: MemoryLog) -> None:
     """It has the vector of its stream, and knows no one's patterns."""
-    log = MemoryLog([SPACE])
     publisher(log)
     publish(log, 1)
     log.crash()
@@ -83,10 +94,8 @@ def test_a_restarted_publisher_stores_everything_until_it_knows_what_it_promised
     assert log.streams[SPACE].bound == {"a"}
 
 
-def test_a_full_link_stops_the_stream_and_loses_nothing() -> None:
+def test_a_full_link_stops_the_stream_and_loses_nothing(log: MemoryLog, leaf: Leaf) -> None:
     """It continues where it was."""
-    log = MemoryLog([SPACE])
-    leaf = publisher(log)
     leaf.take_output(0)
     leaf.full("inner", "b1", is_full=True)
     publish(log, 3)
@@ -107,10 +116,8 @@ def vectors(log: MemoryLog) -> list[tuple[int, int]]:
     return [(change.number, change.new["sb1"]) for change in log.streams[SPACE].changes]
 
 
-def test_any_number_of_changes_without_a_message_is_at_most_one_vector_change() -> None:
+def test_any_number_of_changes_without_a_message_is_at_most_one_vector_change(log: MemoryLog, leaf: Leaf) -> None:
     """The next message has all of them before it, whenever it comes."""
-    log = MemoryLog([SPACE])
-    leaf = publisher(log)
     for serial in range(2, 60):
         leaf.received("inner", "b1", later(serial, serial), serial * 400)
         leaf.tick(serial * 400)
@@ -120,10 +127,8 @@ def test_any_number_of_changes_without_a_message_is_at_most_one_vector_change() 
     assert log.streams[SPACE].durable == 4
 
 
-def test_a_vector_that_has_just_changed_stays_for_a_while() -> None:
+def test_a_vector_that_has_just_changed_stays_for_a_while(log: MemoryLog, leaf: Leaf) -> None:
     """Many bindings while messages flow cost few changes."""
-    log = MemoryLog([SPACE])
-    leaf = publisher(log)
     for serial in range(2, 60):
         leaf.tick(5 * serial)
         leaf.received("inner", "b1", later(serial, serial), 5 * serial)
@@ -131,10 +136,8 @@ def test_a_vector_that_has_just_changed_stays_for_a_while() -> None:
     assert len(vectors(log)) == 3
 
 
-def test_a_new_leaf_starts_without_a_message() -> None:
+def test_a_new_leaf_starts_without_a_message(log: MemoryLog, leaf: Leaf) -> None:
     """It hears of its start point at the next tip; later changes wait for a message, at most half a minute."""
-    log = MemoryLog([SPACE])
-    leaf = publisher(log)
     leaf.take_output(0)
     leaf.tick(1_000)
     log.streams[SPACE].durable = log.streams[SPACE].last
@@ -148,10 +151,8 @@ def test_a_new_leaf_starts_without_a_message() -> None:
     assert vectors(log) == [(1, 1), (2, 9)]
 
 
-def test_a_leaf_that_stops_leaves_the_vector_that_it_knew() -> None:
+def test_a_leaf_that_stops_leaves_the_vector_that_it_knew(log: MemoryLog, leaf: Leaf) -> None:
     """Messages published before it hears of the others again are kept for all of them."""
-    log = MemoryLog([SPACE])
-    leaf = publisher(log)
     leaf.settle()
     assert vectors(log) == [(1, 1)]
     leaf.settle()
@@ -159,10 +160,8 @@ def test_a_leaf_that_stops_leaves_the_vector_that_it_knew() -> None:
     assert log.streams[SPACE].durable == 2
 
 
-def test_acks_that_lag_behind_bring_tips() -> None:
+def test_acks_that_lag_behind_bring_tips(log: MemoryLog, leaf: Leaf) -> None:
     """A leaf that lost the last run is told the position of the stream."""
-    log = MemoryLog([SPACE])
-    leaf = publisher(log)
     publish(log, 3)
     leaf.take_output(0)
     for now_ms in (1_000, 2_000):
@@ -176,7 +175,7 @@ def subscriber() -> Leaf:
     leaf = Leaf("sb", "inner", Interest("sb", ("inner",), Aggregation.COVERING, 1000, "sb"), {})
     leaf.bindings_changed([("binding", Conjunction(SPACE, "#"), True)], ())
     leaf.connected("inner", "b1", 1, 0)
-    vector = VectorChange(1, {}, {"sb": leaf.start_point("binding")})
+    vector = VectorChange(1, {}, {"sb": leaf.subscriptions.start("binding")})
     leaf.received("inner", "b1", StreamRun(STREAM, 1, 2, 0, (vector, Data(2, "key", b""))), 0)
     return leaf
 
@@ -193,7 +192,7 @@ def test_a_received_stream_that_no_binding_asks_for_is_forgotten() -> None:
     leaf.tick(3_000)
     assert len(leaf.sinks) == 0
     leaf.bindings_changed([("again", Conjunction(SPACE, "#"), True)], ())
-    start = leaf.start_point("again")
+    start = leaf.subscriptions.start("again")
     run = StreamRun(
         STREAM, 3, 5, 1, (Data(3, "key", b""), VectorChange(4, {"sb": 1}, {"sb": start}), Data(5, "key", b""))
     )
@@ -237,10 +236,8 @@ def test_a_binding_gets_nothing_that_was_promised_to_another_life_of_its_leaf() 
     assert [delivery.data.number for delivery in leaf.take_deliveries()] == [6]
 
 
-def test_an_own_stream_that_has_ended_is_forgotten_when_all_have_it() -> None:
+def test_an_own_stream_that_has_ended_is_forgotten_when_all_have_it(log: MemoryLog, leaf: Leaf) -> None:
     """Not before: others may still ask for it."""
-    log = MemoryLog([SPACE])
-    leaf = publisher(log)
     publish(log, 2)
     leaf.take_output(0)
     stream = log.streams.pop(SPACE)
@@ -251,10 +248,8 @@ def test_an_own_stream_that_has_ended_is_forgotten_when_all_have_it() -> None:
     assert list(leaf.sources) == []
 
 
-def test_a_stream_whose_acks_stand_still_goes_to_another_broker() -> None:
+def test_a_stream_whose_acks_stand_still_goes_to_another_broker(log: MemoryLog, leaf: Leaf) -> None:
     """A broker that hangs or a link that loses everything is avoided for a while; all brokers hear a tip at once."""
-    log = MemoryLog([SPACE])
-    leaf = publisher(log)
     for number, broker in enumerate(("b2", "b3"), 2):
         leaf.connected("inner", broker, number, 0)
         leaf.received("inner", broker, BOTH, 0)
@@ -273,10 +268,8 @@ def test_a_stream_whose_acks_stand_still_goes_to_another_broker() -> None:
     assert brokers_of(leaf, 20_000) == used[0]
 
 
-def test_the_choice_stays_while_a_leaf_is_away() -> None:
+def test_the_choice_stays_while_a_leaf_is_away(log: MemoryLog, leaf: Leaf) -> None:
     """The stream waits for that leaf then, over whichever broker."""
-    log = MemoryLog([SPACE])
-    leaf = publisher(log)
     leaf.connected("inner", "b2", 2, 0)
     away = replace(BOTH, unreachable=("sb2",))
     leaf.received("inner", "b2", away, 0)

@@ -29,11 +29,11 @@ def test_a_leaf_tells_that_it_wants_everything_and_then_nothing_more() -> None:
         leaf.change([("1", wants("a.*"), False)], ())
         (update,) = told(leaf, "there")
         assert (update.added, update.removed) == ((wants("#"),), ())
-        start = leaf.vst("1")
+        start = leaf.subscriptions.start("1")
         assert update.slice == {"leaf": start}
         leaf.change([("2", wants("b"), False), ("3", wants("a.*"), False)], ["1"])
         assert told(leaf, "there") == []
-        assert leaf.vst("2") == leaf.vst("3") == start
+        assert leaf.subscriptions.start("2") == leaf.subscriptions.start("3") == start
         leaf.change([("4", wants("b", OTHER), False)], ["2"])
         (update,) = told(leaf, "there")
         assert (update.added, update.removed) == ((wants("#", OTHER),), ())

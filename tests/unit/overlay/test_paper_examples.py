@@ -39,10 +39,11 @@ def test_example_1_virtual_start_times() -> None:
     network = network_after_s1_and_s4()
     subscribe_s2(network)
     interest = network.interests["SB1"]
-    assert [interest.vst(name) for name in ("s1", f"s2 {IBM_HIGH}", f"s2 {T_HIGH}", f"s2 {MSFT}")] == [1, 2, 2, 2]
+    names = ("s1", f"s2 {IBM_HIGH}", f"s2 {T_HIGH}", f"s2 {MSFT}")
+    assert [interest.subscriptions.start(name) for name in names] == [1, 2, 2, 2]
     assert interest.time("SB1") == 2
     network.change("SB1", [("next", wants("x"), False)])
-    assert interest.vst("next") == 3
+    assert interest.subscriptions.start("next") == 3
 
 
 def test_example_4_a_broker_that_lags_behind_sends_what_it_does_not_match() -> None:
@@ -72,7 +73,7 @@ def test_example_5_delivery_starts_where_no_later_message_is_filtered() -> None:
     subscribe_s2(network)
     network.deliver("SB1", "b1")
     network.deliver("b1", "PB1")
-    vst = max(network.interests["SB1"].vst(f"s2 {text}") for text in (IBM_HIGH, T_HIGH, MSFT))
+    vst = max(network.interests["SB1"].subscriptions.start(f"s2 {text}") for text in (IBM_HIGH, T_HIGH, MSFT))
     first, third = {"SB1": 1, "SB2": 1, "SB3": 1}, {"SB1": 2, "SB2": 1, "SB3": 1}
     assert first["SB1"] < vst <= third["SB1"]
     assert not passes(network, "b2", "N11", "nyse.t.high", first)

@@ -135,7 +135,7 @@ async def test_work_ends_at_its_number_its_time_and_ctrl_c(
         await asyncio.sleep(0)
 
     run = ScriptedRun(idle_stage(asked=asked))
-    await run.each([work] * 3, total, until_s=until_s, last=last)
+    await run.repeat([work] * 3, total, until_s=until_s, last=last)
     assert len(done) == times
 
 
@@ -149,7 +149,7 @@ async def test_work_without_a_number_ends_at_a_fault() -> None:
         assert len(done) < 23
         await asyncio.sleep(0)
 
-    await run.each([work] * 3, None)
+    await run.repeat([work] * 3, None)
     assert len(done) == 20
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pamqp import base, body, commands, frame, header, heartbeat
 
 from broker.perf.faults import BrokenStream, Refusal
-from broker.perf.scanner import Scanner
+from broker.perf.scanner import Confirms, Scanner
 
 CHANNEL = 2
 
@@ -193,3 +193,23 @@ def test_every_body_is_shown_once(cuts: list[int], frame_max: int) -> None:
     assert scanner.deliveries == 40
     assert seen == [b"%08d" % tag for tag in range(1, 41)]
     assert scanner.walked == 40 if frame_max == 20 else scanner.walked < 40
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.booleans()), max_size=40))
+def test_count_is_that_of_the_set_of_confirmed_numbers(confirms: list[tuple[int, bool]]) -> None:
+    """Single, multiple and repeated confirms in any order count every number once."""
+    counted = Confirms()
+    known: set[int] = set()
+    for tag, multiple in confirms:
+        counted.add(tag, multiple=multiple)
+        known |= set(range(1, tag + 1)) if multiple else {tag}
+        assert counted.count == len(known)
+        assert all(number > counted.watermark + 1 for number in counted.above)
+
+
+def test_single_confirms_in_order_keep_nothing() -> None:
+    """Confirms in order leave nothing above the watermark, whatever their number."""
+    confirms = Confirms()
+    for tag in range(1, 1001):
+        confirms.add(tag, multiple=False)
+    assert (confirms.watermark, confirms.above) == (1000, set())

@@ -102,14 +102,6 @@ def test_octets_arrive_as_they_were(broker: Broker, channel: BlockingChannel, pr
     assert [message.header[12:] for message in got] == [message[2] for message in sent]
 
 
-def test_numbers_count_once(broker: Broker, channel: BlockingChannel) -> None:
-    """Another publisher of the same producer that publishes the same rows changes nothing."""
-    for upto in (50, 80):
-        with AmqpPublisher(address_of(broker), NUMBERED) as publisher:
-            publisher.publish(rows(upto))
-    assert drain(channel, "q") == bodies(80)
-
-
 def test_what_nobody_takes_is_told(broker: Broker, channel: BlockingChannel) -> None:
     """Each unroutable message is handed over once, also among equal ones; the rest arrives."""
     refused: list[RefusedMessage] = []
@@ -122,13 +114,6 @@ def test_what_nobody_takes_is_told(broker: Broker, channel: BlockingChannel) -> 
     assert [one.message[5] for one in refused] == list(range(0, 200, 2))
     assert {(one.code, one.reason) for one in refused} == {(312, "NO_ROUTE")}
     assert ready(channel, "q") == 100
-
-
-def test_without_somebody_to_tell_it_fails(broker: Broker, channel: BlockingChannel) -> None:
-    """Without a callback for returns, an unroutable message is an error that names it."""
-    publisher = AmqpPublisher(address_of(broker), NUMBERED)
-    with pytest.raises(PublishFailed, match=r"exchange 'x' with key 'nowhere': NO_ROUTE"):
-        publish_all(publisher, rows(1, key="nowhere"))
 
 
 def test_without_mandatory_nothing_comes_back(broker: Broker, channel: BlockingChannel) -> None:
@@ -224,7 +209,7 @@ def test_an_alarm_is_waited_for() -> None:
         refused: list[RefusedMessage] = []
         impatient, patient = AmqpPublisher(address, options), AmqpPublisher(address, NUMBERED, refused.append)
         disk.free = 0
-        wait_until(lambda: broker.server.alarms.alarms, "an alarm")
+        wait_until(lambda: broker.server.clients.alarms.alarms, "an alarm")
         with pytest.raises(PublishFailed, match=r"is blocked: low on disk"):
             publish_all(impatient, rows(50, "", "nowhere"))
         threading.Timer(0.3, setattr, (disk, "free", 10 << 30)).start()

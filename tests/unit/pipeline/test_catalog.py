@@ -185,12 +185,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     process.kill()
 
 
-def address(broker: BrokerProcess, login: str = "guest:guest") -> str:
-    """Return the URL of the broker's slots."""
-    host = broker.stdout().partition("HTTP at http://")[2].partition("/")[0]
-    return f"http://{login}@{host}"
-
-
 def publish(broker: BrokerProcess, count: int) -> None:
     """Publish messages and wait for their confirms."""
     with pika.BlockingConnection(pika.URLParameters(broker.address.url)) as connection:
@@ -208,7 +202,7 @@ def handles(catalog: Catalog) -> list[SlotHandle]:
 
 def test_both_catalogs_answer_alike(broker: BrokerProcess) -> None:
     """HTTP and folder give the same seals, bytes and snapshot, also for later seals."""
-    here, there = open_catalog(path=str(broker.folder)), open_catalog(url=address(broker))
+    here, there = open_catalog(path=str(broker.folder)), open_catalog(url=broker.http_url())
     before = sum(part.count for part in here.snapshot("/", "late"))
     for count in (3, 4):
         publish(broker, count)
@@ -235,7 +229,7 @@ def test_both_catalogs_answer_alike(broker: BrokerProcess) -> None:
 def test_a_large_slot_over_http_is_not_in_memory(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is mapped from a file that has no name, and its rows are those of the folder's."""
     publish(broker, 3)
-    here, there = open_catalog(path=str(broker.folder)), open_catalog(url=address(broker))
+    here, there = open_catalog(path=str(broker.folder)), open_catalog(url=broker.http_url())
     there.seal_now("/", "all")
     slot = handles(there)[-1]
     monkeypatch.setattr(http_catalog, "LARGE_BYTES", 100)
@@ -278,7 +272,7 @@ def test_a_stream_over_http_is_that_of_the_folder(broker: BrokerProcess) -> None
     publish(broker, 2)
     open_catalog(path=str(broker.folder)).seal_now("/", "all")
     found = []
-    for where in ({"path": str(broker.folder)}, {"url": address(broker)}):
+    for where in ({"path": str(broker.folder)}, {"url": broker.http_url()}):
         schema = arrow_schema_of(StructType().add("body", "binary").add("offset", "long"))
         stream = SealStream({"tap": "all", **where}, partial(message_batches, schema=schema))
         start = stream.initialOffset()
@@ -295,7 +289,7 @@ def test_what_the_broker_refuses_is_one_line_without_a_password(broker: BrokerPr
     publish(broker, 1)
     last = open_catalog(path=str(broker.folder)).seal_now("/", "all")
     slot = handles(open_catalog(path=str(broker.folder)))[-1]
-    there, ann, wrong = (open_catalog(url=address(broker, login)) for login in ("guest:guest", "ann:secret", "ann:no"))
+    there, ann, wrong = (open_catalog(url=broker.http_url(login)) for login in ("guest:guest", "ann:secret", "ann:no"))
     for call, kind, said in [
         (lambda: there.snapshot("/", "nix"), SourceRefused, "no queue 'nix'"),
         (
@@ -330,9 +324,9 @@ def test_a_broker_that_is_not_there_is_one_line() -> None:
 
 def test_a_catalog_outlives_a_restart_of_its_broker(broker: BrokerProcess) -> None:
     """A stream continues after its broker restarts at the same address."""
-    there = open_catalog(url=address(broker))
+    there = open_catalog(url=broker.http_url())
     before = handles(there)
-    port = address(broker).rpartition(":")[2]
+    port = broker.http_url().rpartition(":")[2]
     broker.environment["SLOTMQ_HTTP__PORT"] = port
     broker.restart()
     publish(broker, 2)

@@ -1,13 +1,15 @@
-"""Conditions against a naive evaluation per row, and positions; without a Spark session."""
+"""Conditions against a naive evaluation per row, positions and patterns; without a Spark session."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.pipeline.selection import pattern_regex
 from broker.pipeline.source.message_run import batches
 from broker.pipeline.source.planner import (
     EARLIEST,
@@ -21,7 +23,7 @@ from broker.pipeline.source.planner import (
 )
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_rows import SlotRows
-from broker.routing.pattern import canonical_words
+from broker.routing.pattern import canonical_words, split_words
 from broker.slot_files.slot_view import SlotView, open_slot
 from tests.property.topic_reference import matches
 from tests.slot_folders import START_MS, SlotFolder, TapMessage
@@ -133,3 +135,16 @@ def test_from_is_the_first_that_is_read_and_to_the_first_that_is_not() -> None:
     assert Position("seal", 5).rows("<") == (Condition("seal", "<", 5),)
     assert Position("time", 5).rows("<") == (Condition("ts", "<", 5),)
     assert EARLIEST.rows(">=") == LATEST.rows("<") == ()
+
+
+ODD_WORDS = st.sampled_from(["a", "b", "", "a+", "$", "ü(", "\n"])
+ODD_KEYS = st.lists(ODD_WORDS, max_size=5).map(".".join)
+PATTERN = st.lists(st.one_of(ODD_WORDS, st.sampled_from(["*", "#"])), max_size=5).map(".".join)
+
+
+@given(PATTERN, ODD_KEYS)
+def test_a_pattern_is_a_regular_expression_over_dotted_words(pattern: str, key: str) -> None:
+    """The regular expression matches exactly the reference's keys, with empty words, no words or special letters."""
+    dotted = f".{key}" if key else ""
+    found = re.fullmatch(pattern_regex(pattern), dotted) is not None
+    assert found == matches(split_words(pattern), split_words(key))

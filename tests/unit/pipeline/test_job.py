@@ -1,8 +1,9 @@
-"""The common command line of all jobs: arguments, summary, failures, exit codes."""
+"""The common command line of all jobs: arguments, progress, summary, failures, exit codes."""
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 from pathlib import Path
 
@@ -92,3 +93,59 @@ def test_wrong_usage_is_left_to_the_command_line() -> None:
 
     with pytest.raises(BadUsage):
         carry_out(arguments_of(), "job", work)
+
+
+class Terminal(io.StringIO):
+    """Keeps the output, as a terminal."""
+
+    def isatty(self) -> bool:
+        """Return True."""
+        return True
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_elsewhere_a_line_comes_every_five_seconds() -> None:
+    """A log file gets one line per five seconds, the first after five."""
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress("archive", stream=stream, clock=clock)
+    progress.add(slots=1, rows=500)
+    assert stream.getvalue() == ""
+    clock.now += 5
+    progress.add(slots=1, rows=500, lag={"lag_slots": 7, "lag_messages": 9, "lag_bytes": 3 << 20, "lag_s": 3700.0})
+    progress.add(rows=1)
+    progress.close()
+    assert stream.getvalue() == "archive  2 slots  1,000 rows  200 rows/s  7 slots to go  3 MiB  1 h 1 min behind\n"
+
+
+def test_a_terminal_has_one_line_that_is_gone_at_the_end() -> None:
+    """The progress line is redrawn below other output and erased at the end."""
+    pytest.importorskip("rich", reason="the extra spark is not installed")
+    stream = Terminal()
+    progress = Progress("archive", stream=stream, clock=Clock())
+    progress.step("counting keys")
+    progress.add(slots=3, lag={"lag_slots": 0, "lag_messages": 0, "lag_bytes": 0, "lag_s": 0.0})
+    assert progress.line() == "archive  counting keys  3 slots  0 slots to go"
+    progress.say("tap [orders] has a gap")
+    progress.close()
+    shown = stream.getvalue()
+    assert "tap [orders] has a gap\n" in shown
+    assert shown.rindex("\x1b[2K") > shown.rindex("archive")
+
+
+def test_quiet_says_nothing() -> None:
+    """A quiet job prints neither lines nor progress."""
+    stream, clock = Terminal(), Clock()
+    progress = Progress("report", quiet=True, stream=stream, clock=clock)
+    clock.now += 60
+    progress.add(rows=1)
+    progress.say("something")
+    progress.close()
+    assert stream.getvalue() == ""

@@ -20,7 +20,6 @@ from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.source.catalog import StoreCatalog
 from broker.pipeline.source.seal_stream import StreamOffset
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.slot_files.slot_view import open_slot
 from tests.slot_folders import SlotFolder, numbered
 from tests.unit.pipeline.bucket import bucket
 from tests.unit.pipeline.test_lake_table import STORE, batch
@@ -76,10 +75,7 @@ def test_slots_go_into_a_bucket(place: str, tmp_path: Path) -> None:
     """A task and a commit write slots into the bucket, and a failure leaves no object."""
     folder = SlotFolder(tmp_path / "store")
     folder.add_slot("audit", numbered(30))
-    target = LakeTarget(
-        Lake(place, create=True).place, "", "q",
-        open_slot=lambda handle: open_slot(folder.slot_path(handle.seal).read_bytes(), handle.crc),
-    )  # fmt: skip
+    target = LakeTarget(Lake(place, create=True).place, "q", str(folder.path))
     slots = [SlotHandle.of(folder.store, seal) for seal in folder.view.seals]
     lake = Lake(place)
     lake.commit(LakeBatch("q", 1, "", target.copy(slots)))

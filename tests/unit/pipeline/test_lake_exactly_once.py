@@ -13,7 +13,6 @@ from broker.pipeline.lake.slot_copy import Copied, LakeTarget
 from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.source.seal_stream import StreamOffset
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.slot_files.slot_view import open_slot
 from tests.delta_log import messages_of, orphans_of, rows_of
 from tests.slot_folders import SlotFolder, make_slots, numbered
 from tests.unit.pipeline.dying_disk import Died, DyingDisk
@@ -24,20 +23,11 @@ SLOTS = 4
 ROWS = 30
 
 
-def broken(folder: SlotFolder, seal: int) -> None:
-    """Change the last byte of the first body of a slot file."""
-    path = folder.slot_path(seal)
-    block = bytearray(path.read_bytes())
-    at = block.index(b"....")
-    block[at] ^= 1
-    path.write_bytes(block)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> SlotFolder:
     """Provide four slots of a tap; the second has a damaged row, the third passes midnight."""
     made = make_slots(tmp_path / "store", [list(numbered(ROWS, start=ROWS * at)) for at in range(SLOTS)])
-    broken(made, 2)
+    made.damage(2)
     return made
 
 
@@ -57,10 +47,7 @@ def archive(path: Path, folder: SlotFolder, disk: DyingDisk) -> None:
         note = ArchiveNote(QUERY, None, (), {}, StreamOffset(folder.store, 0))
         lake.write_note("archive", note)
     at = lake.position(note) or note.start
-    target = LakeTarget(
-        lake.place, QUERY, disk=disk,
-        open_slot=lambda handle: open_slot(folder.slot_path(handle.seal).read_bytes(), handle.crc),
-    )  # fmt: skip
+    target = LakeTarget(lake.place, QUERY, str(folder.path), disk=disk)
     found = [slot for slot in handles(folder) if slot.seal > at.seal]
     for first in range(0, len(found), 2):
         slots = found[first : first + 2]

@@ -39,17 +39,12 @@ def batch(
     """Return a batch with a written file: one row per seal, with the seal as its offset."""
     last = first if last is None else last
     rows = [
-        {"vhost": "/", "queue": "audit", "seal": seal, "offset": seal, "routing_key": key, "body": b"x", "store": STORE}
+        {"vhost": "/", "queue": "audit", "seal": seal, "offset": seal, "routing_key": key, "body": b"x", "store": STORE,
+         "ts": FIRST_US + day * DAY_US + seal}
         for seal in range(first, last + 1)
-    ]
-    columns = [
-        pa.array([FIRST_US + day * DAY_US + seal for seal in range(first, last + 1)], pa.int64()).cast(field.type)
-        if field.name == "ts"
-        else pa.array([row.get(field.name) for row in rows], field.type)
-        for field in ARROW_SCHEMA
-    ]
+    ]  # fmt: skip
     with DayFiles(lake.disk, lake.message_table.folder, query, ARROW_SCHEMA) as files:
-        files.add(pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA))
+        files.add(pa.RecordBatch.from_pylist(rows, ARROW_SCHEMA))
         made = files.finish()
     return LakeBatch(query, last, START, Copied(made, seals={AUDIT: (first, last)}, slots=1, rows=len(rows)))
 

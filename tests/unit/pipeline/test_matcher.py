@@ -7,18 +7,12 @@ from typing import Any
 
 import pytest
 
-from broker.amqp.header_edit import edit_header
-from broker.amqp.wire import PROPERTIES_AT
 from broker.pipeline.routes import matcher as matcher_module
 from broker.pipeline.routes.matcher import BadTopology, Match, Matcher, compiled
 from broker.pipeline.routes.topology import RoutedBinding, RoutedExchange, Topology, read_definitions, read_text
 from broker.routing.pattern import split_words
 from tests.property.topic_reference import matches
-
-
-def properties(headers: dict[str, Any]) -> bytes:
-    """Return encoded properties with these headers."""
-    return edit_header(b"\0" * (PROPERTIES_AT + 2), set_headers=headers)[PROPERTIES_AT:]
+from tests.unit.pipeline.encoded import properties
 
 
 def test_topic_bindings_match_as_the_reference_says() -> None:

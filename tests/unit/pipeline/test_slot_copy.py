@@ -14,8 +14,9 @@ import pytest
 
 from broker.pipeline.faults import LakeRefused, SlotMissing
 from broker.pipeline.lake import slot_copy
+from broker.pipeline.lake.archive_run import bad_limit
 from broker.pipeline.lake.place import Disk
-from broker.pipeline.lake.slot_copy import BadShare, Copied, ParquetFile, SlotCopy
+from broker.pipeline.lake.slot_copy import Copied, ParquetFile, SlotCopy
 from broker.pipeline.options import instant_ms
 from broker.pipeline.source import message_run
 from broker.pipeline.source.catalog import open_catalog, open_handle
@@ -160,10 +161,7 @@ def test_what_cannot_be_read_goes_aside_with_its_reason(folder: SlotFolder, tmp_
     for at in range(3):
         folder.add_slot("audit", numbered(10, start=10 * at, body_bytes=40))
     for seal, mark in ((1, b"3" + b"." * 39), (2, b'"queue"')):
-        path = folder.slot_path(seal)
-        block = bytearray(path.read_bytes())
-        block[block.index(mark)] ^= 1
-        path.write_bytes(block)
+        folder.damage(seal, mark)
     done = copied(folder, tmp_path)
     assert (done.rows, done.bad, done.slots, *done.seals.values()) == (19, 11, 3, (1, 3))
     [file] = done.files
@@ -225,14 +223,14 @@ def test_a_full_disk_is_told_and_leaves_no_file(folder: SlotFolder, tmp_path: Pa
 )  # fmt: skip
 def test_a_limit_of_bad_messages(limit: str, bad: int, messages: int, exceeded: bool) -> None:
     """A limit is a number or a share; a share always allows ten, because ten are many percent of a small batch."""
-    assert BadShare.parse(limit).exceeded(bad, messages) is exceeded
+    assert (bad > bad_limit(limit)(messages)) is exceeded
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "101%", "1.5", "0,1%", "1e3"])
 def test_what_is_no_limit(text: str) -> None:
     """An invalid limit is refused with one line that shows a valid one."""
     with pytest.raises(LakeRefused, match=r"is neither a number of messages nor a share such as 0\.1%"):
-        BadShare.parse(text)
+        bad_limit(text)
 
 
 @pytest.mark.parametrize(

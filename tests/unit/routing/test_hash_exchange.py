@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from broker.routing.choosing_exchanges import BUCKETS, digest
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import make_exchange
-from broker.routing.hash_buckets import BUCKETS, digest
 from broker.routing.headers_exchange import BindingArgumentError
 
 KEYS = [f"customer.{number}" for number in range(5_000)]
@@ -91,7 +91,7 @@ def test_the_order_of_bindings_is_without_meaning() -> None:
 
 def test_the_hash_is_the_same_in_every_process() -> None:
     """The hash does not depend on Python's hash seed or anything else of the process."""
-    script = "from broker.routing.hash_buckets import digest; print(digest('customer.7'))"
+    script = "from broker.routing.choosing_exchanges import digest; print(digest('customer.7'))"
     printed = {
         subprocess.run(
             [sys.executable, "-c", script], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True, text=True

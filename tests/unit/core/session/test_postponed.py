@@ -153,7 +153,7 @@ def test_a_defect_in_the_second_run_ends_the_connection() -> None:
     others = Others()
     client, queues = others.enter(), others.room.vhost.queues
     send(client, Queue.Declare(queue="new"))
-    others.answer(lambda: delattr(queues, "_journal"))
+    others.answer(lambda: delattr(queues, "_parts"))
     assert [text.partition(" - ")[0] for text in said(client)] == ["connection 541 INTERNAL_ERROR"]
 
 

@@ -1,0 +1,13 @@
+"""The exit code of a command that runs in the test's process."""
+
+from __future__ import annotations
+
+from broker.cli.main import main
+
+
+def code_of(*argv: str) -> int:
+    """Return the exit code, with or without SystemExit."""
+    try:
+        return main(argv)
+    except SystemExit as end:
+        return int(str(end.code))
