@@ -48,9 +48,7 @@ def ask_for(command: argparse.Namespace, verb: str, /, *names: str, **more: Any)
 
 
 def request(verb: str, show: Callable[[Any], None] = lambda _answer: None) -> Run:
-    """Return a function that runs a command by requesting a verb with all arguments. `show` prints the answer without
-    --json.
-    """
+    """Return a function that sends a verb with all arguments of a command; `show` prints the answer, unless as JSON."""
 
     def run(arguments: argparse.Namespace) -> None:
         answer = ask_for(arguments, verb, *(name for name in vars(arguments) if name not in NOT_SENT))

@@ -9,7 +9,7 @@ from typing import Any, Final
 from broker.cli.control_client import ask_for, request
 from broker.cli.messages import GET_MAX, message_count, print_messages
 from broker.cli.moving import positive
-from broker.cli.parser import add_arguments_option, add_command, add_group, add_json, add_switch, add_value, finish
+from broker.cli.parser import add_arguments_option, add_command, add_group, add_switch, add_value, finish
 from broker.cli.table import aligned, cell, print_count
 
 DECLARED: Final = ("vhost", "transient", "auto_delete")
@@ -68,8 +68,7 @@ def add_resources(commands: Any) -> None:
     command = add_command(commands, "peek", "show the next messages of a queue without changing them", "QUEUE")
     add_value(command, "--count", "N", f"at most N messages, up to {GET_MAX}", type=message_count, default=1)
     add_value(command, "--body-bytes", "N", "show at most N bytes of a body (default 4096)", type=int, default=4096)
-    add_json(command)
-    finish(command, request("peek", print_messages), vhost=True)
+    finish(command, request("peek", print_messages), json=True, vhost=True)
 
     command = add_command(commands, "close-connection", "close a client's connection with 320 CONNECTION_FORCED")
     add_value(command, "name", "NAME", 'as in the list of connections, such as "127.0.0.1:50000 -> 127.0.0.1:5672"')
