@@ -68,6 +68,11 @@ class Call:
         """Return whether the user's tags suffice."""
         return needs.met_by(self.user)
 
+    def check_node(self) -> None:
+        """Check that the path names this node, or none. Raises: HttpRefused (404)."""
+        if not self.broker.is_named(self.words.get("node", self.broker.node_name)):
+            raise not_found()
+
     def sees_vhost(self, name: str) -> bool:
         """Return whether the user may read about a vhost: by a right in it, or by a tag."""
         return self.may(Needs.MONITORING) or self.broker.permissions.allows_vhost(self.user, name)

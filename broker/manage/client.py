@@ -14,15 +14,11 @@ from broker.manage.refusal import HttpRefused
 T = TypeVar("T", bound=Hashable)
 
 
-def _unlimited(_user: str) -> None:
-    """Admit every request."""
-
-
 Switch = Callable[[Sequence[tuple[str, str]]], tuple[asyncio.Transport, bytes] | None]
 
 
-def _stay(_headers: Sequence[tuple[str, str]]) -> None:
-    """Return None: the client has disconnected."""
+def _gone(_argument: object) -> None:
+    """Admit every request, and switch to no protocol: the client has disconnected."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,8 +35,8 @@ class ApiClient:
     gone: Callable[[], bool]
     abort: Callable[[], None]
     timeout_s: float
-    admit: Callable[[str], None] = _unlimited
-    switch: Switch = _stay
+    admit: Callable[[str], None] = _gone
+    switch: Switch = _gone
     last: bool = False
     endless: bool = False
     fault: HttpRefused | None = None
@@ -59,8 +55,7 @@ class ApiClient:
 
     def forget(self) -> None:
         """Forget the connection."""
-        self.admit = _unlimited
-        self.switch = _stay
+        self.admit = self.switch = _gone
 
     def accept_no_more(self) -> None:
         """Make the current answer the last one."""

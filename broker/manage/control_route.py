@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
 from starlette.requests import ClientDisconnect
@@ -41,19 +41,16 @@ async def converse(call: Call) -> Response:
     """Run a command, in the same conversation as between the command line and the control socket."""
     conversations = call.broker.conversations
     conversations.enter(call.client, call.user.name, CLIENTS_MAX, f"{CLIENTS_MAX} commands run over HTTP already")
-    try:
+    async with AsyncExitStack() as undo:
+        undo.callback(conversations.leave, call.client)
         conversation = await ControlConversation.of(call.request)
-        try:
-            return await _answer(call, conversation)
-        except BaseException:
-            await conversation.end()
-            raise
-    except BaseException:
-        conversations.leave(call.client)
-        raise
+        undo.push_async_callback(conversation.end)
+        await _begin(call, conversation)
+        return PieceResponse(conversation.pieces(), media_type=LINES, ended=undo.pop_all().aclose)
 
 
-async def _answer(call: Call, conversation: ControlConversation) -> Response:
+async def _begin(call: Call, conversation: ControlConversation) -> None:
+    """Begin to answer a request. Raises: HttpRefused."""
     line = await conversation.request_line(call.broker.settings().http.timeout_ms / 1000)
     try:
         fields = read_json(line) if len(line) <= SHORT else await finished(reading_json(line, OUTER_LEVELS))
@@ -72,12 +69,6 @@ async def _answer(call: Call, conversation: ControlConversation) -> Response:
         call.client.answer_endlessly()
     verb = _begin_stop(call.broker.verbs[name]) if name == STOP else _as_user(call, operation)
     conversation.begin({name: verb}, fields)
-
-    async def end() -> None:
-        call.broker.conversations.leave(call.client)
-        await conversation.end()
-
-    return PieceResponse(conversation.pieces(), media_type=LINES, ended=end)
 
 
 def _as_user(call: Call, operation: Operation[Any]) -> Verb:

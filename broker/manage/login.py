@@ -19,7 +19,7 @@ from broker.core.auth.users import User, Users
 from broker.event_log import get_logger
 from broker.manage.client import ApiClient
 from broker.manage.origin import PAGE, host_and_port
-from broker.manage.refusal import HttpRefused, LoginRefused
+from broker.manage.refusal import HttpRefused
 from broker.settings.access import Http
 from broker.tasks import called_back
 
@@ -101,7 +101,7 @@ def refused(headers: Headers, reason: str, *, shown: str = "") -> HttpRefused:
     The page's own requests get no challenge, on which the browser would show its own password dialog.
     """
     from_page = headers.get("x-requested-with") == PAGE or headers.get("sec-fetch-dest", "document") != "document"
-    return LoginRefused(reason, shown, headers=() if from_page else CHALLENGE)
+    return HttpRefused(401, reason, headers=() if from_page else CHALLENGE, shown=shown or "Login failed")
 
 
 def cookie_name(headers: Headers) -> str:

@@ -40,7 +40,8 @@ class HttpRefused(Exception):
     """A request cannot be carried out.
 
     Shapes: `word` replaces the usual one of the status; `headers` are those that the status asks for (Allow,
-    WWW-Authenticate); `fatal` when nothing more can be read from the connection.
+    WWW-Authenticate); `fatal` when nothing more can be read from the connection; `shown` is the reason of a refused
+    login under /api. Source: RabbitMQ's rabbit_web_dispatch_access_control; a missing tag has another word.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class HttpRefused(Exception):
         *,
         headers: tuple[tuple[str, str], ...] = (),
         fatal: bool = False,
+        shown: str = "",
     ) -> None:
         super().__init__(reason)
         self.status = status
@@ -58,23 +60,14 @@ class HttpRefused(Exception):
         self.headers = headers
         self.fatal = fatal
         self._word = word
+        self._shown = shown
 
     def fields(self, *, rabbitmq: bool = False) -> dict[str, str]:
         """Return the JSON object that the client gets, with RabbitMQ's words if asked."""
+        if rabbitmq and self._shown:
+            return {"error": "not_authorized", "reason": self._shown}
         words = RABBITMQ_WORDS if rabbitmq else WORDS
         return {"error": self._word or words[self.status], "reason": self.reason}
-
-
-class LoginRefused(HttpRefused):
-    """Nobody has logged in. Source: RabbitMQ's rabbit_web_dispatch_access_control; a missing tag has another word."""
-
-    def __init__(self, reason: str, shown: str = "", headers: tuple[tuple[str, str], ...] = ()) -> None:
-        super().__init__(401, reason, headers=headers)
-        self._shown = shown or "Login failed"
-
-    def fields(self, *, rabbitmq: bool = False) -> dict[str, str]:
-        """Return the JSON object that the client gets."""
-        return {"error": "not_authorized", "reason": self._shown} if rabbitmq else super().fields()
 
 
 def bad_request(reason: str) -> HttpRefused:

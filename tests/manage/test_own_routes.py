@@ -56,9 +56,11 @@ async def test_where_dead_letters_go(broker: BrokerServer) -> None:
     async with client_of(broker) as channel:
         await channel.declare_exchange("dlx", "fanout")
         await channel.declare_exchange("empty", "topic")
+        onward = await channel.declare_exchange("onward", "fanout")
+        await onward.bind("dlx")
         for name in ("dead", "by-name"):
             await channel.declare_queue(name)
-        await (await channel.get_queue("dead")).bind("dlx")
+        await (await channel.get_queue("dead")).bind("onward")
         for name, exchange, key in (
             ("a", "dlx", None),
             ("b", "dlx", "k"),

@@ -12,7 +12,7 @@ from broker.manage.acting import acting
 from broker.manage.answers import Response, json_answer
 from broker.manage.api.nodes import listeners_of
 from broker.manage.call import ApiRoute, Call, Needs
-from broker.manage.refusal import HttpRefused, bad_request, not_found
+from broker.manage.refusal import HttpRefused, bad_request
 from broker.net.tls import expiries
 
 CHECKS: Final = "/api/health/checks"
@@ -31,6 +31,7 @@ def _failed(reason: str, **facts: Any) -> Response:
 
 async def alarms(call: Call) -> Response:
     """Check that no alarm is raised."""
+    call.check_node()
     standing = call.broker.facts()["alarms"]
     if not standing:
         return json_answer(OK)
@@ -38,13 +39,6 @@ async def alarms(call: Call) -> Response:
         "There are alarms in effect in the cluster",
         alarms=[{"node": call.broker.node_name, "resource": alarm["kind"]} for alarm in standing],
     )
-
-
-async def alarms_of_node(call: Call) -> Response:
-    """Check that this node has no alarm."""
-    if not call.broker.is_named(call.words["node"]):
-        raise not_found()
-    return await alarms(call)
 
 
 async def certificate_expiration(call: Call) -> Response:
@@ -166,6 +160,6 @@ CHECKED: Final = {
 ROUTES: Final = (
     *(ApiRoute("GET", f"{CHECKS}/{path}", Needs.MANAGEMENT, check) for path, check in CHECKED.items()),
     ApiRoute("GET", "/api/healthchecks/node", Needs.MANAGEMENT, alarms),
-    ApiRoute("GET", "/api/healthchecks/node/{node}", Needs.MANAGEMENT, alarms_of_node),
+    ApiRoute("GET", "/api/healthchecks/node/{node}", Needs.MANAGEMENT, alarms),
     ApiRoute("GET", "/api/aliveness-test/{vhost}", Needs.MANAGEMENT, aliveness),
 )

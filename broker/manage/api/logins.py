@@ -12,7 +12,6 @@ from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.login import cookie_name, token_of
 from broker.manage.managed_broker import ManagedBroker
 from broker.manage.origin import check_page
-from broker.manage.refusal import not_found
 
 OF_NODE: Final = "/api/auth/attempts/{node}"
 LOGIN_MAX_BYTES: Final = 4096  # anybody may send it
@@ -63,11 +62,6 @@ def whoami_fields(broker: ManagedBroker, user: User) -> dict[str, Any]:
     return {"name": user.name, "tags": list(user.tags), "is_internal_user": not configured}
 
 
-def _check_node(call: Call) -> None:
-    if not call.broker.is_named(call.words["node"]):
-        raise not_found()
-
-
 def _row(count: LoginCount) -> dict[str, Any]:
     return {
         "auth_attempts": count.succeeded + count.failed,
@@ -78,14 +72,14 @@ def _row(count: LoginCount) -> dict[str, Any]:
 
 async def attempts(call: Call) -> Response:
     """Show the logins since the start, or since the counts were cleared, by protocol."""
-    _check_node(call)
+    call.check_node()
     counts = call.broker.logins.counts.by_protocol
     return json_answer([{"protocol": protocol, **_row(count)} for protocol, count in sorted(counts.items())])
 
 
 async def attempts_by_source(call: Call) -> Response:
     """Show the logins by network and protocol."""
-    _check_node(call)
+    call.check_node()
     rows = [
         {"remote_address": network, "username": "", "protocol": protocol, **_row(count)}
         for (network, protocol), count in call.broker.logins.counts.by_source.items()
@@ -95,7 +89,7 @@ async def attempts_by_source(call: Call) -> Response:
 
 async def clear(call: Call) -> None:
     """Begin to count from zero."""
-    _check_node(call)
+    call.check_node()
     call.broker.logins.counts.clear()
 
 

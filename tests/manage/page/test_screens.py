@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from broker.core.auth.logins import ONLY_LOCALHOST
 from broker.core.queue.consumer import Consumer
-from broker.manage.refusal import LoginRefused
+from broker.manage.refusal import HttpRefused
 from broker.server import BrokerServer
 from tests.http_talk import ask
 from tests.in_process import client_of, queue_of
@@ -88,7 +88,7 @@ async def test_the_login_says_why(stranger: Tab, shown: BrokerServer) -> None:
     await page.fill("[name=password]", "right")
     await page.click("text=Log in")
     await stranger.sees("no tag for this page", ".login")
-    elsewhere = LoginRefused("", ONLY_LOCALHOST).fields(rabbitmq=True)
+    elsewhere = HttpRefused(401, "", shown=ONLY_LOCALHOST).fields(rabbitmq=True)
     await page.route("**/api/session", lambda route: route.fulfill(status=401, json=elsewhere))
     await page.click("text=Log in")
     await stranger.sees("only on the machine of the broker itself", ".login")
