@@ -52,10 +52,8 @@ class LightClient:
         self._every_s = every_s
         self.spent = Histogram()
         self._message = wire.publish(PUBLISH_CHANNEL, exchange, "light", bytes(16), persistent=False)
-        self._publisher, self._consumer = (
-            PeerConnection(address, PUBLISH_CHANNEL),
-            PeerConnection(consume_at or address, CONSUME_CHANNEL),
-        )
+        self._publisher = PeerConnection(address, PUBLISH_CHANNEL)
+        self._consumer = PeerConnection(consume_at or address, CONSUME_CHANNEL)
         self._consumer.declare_queue(QUEUE, durable=False)
         self._consumer.call(wire.queue_bind(CONSUME_CHANNEL, QUEUE, exchange, "light"), wire.QUEUE_BIND_OK)
         self._consumer.consume(QUEUE, "light", auto_ack=True, prefetch=0)
@@ -138,7 +136,7 @@ class LightClient:
 def companion(broker: Broker) -> Iterator[Future[int] | None]:
     """Let a second user publish and consume a few messages a second, each of which must arrive; provide their number.
 
-    Does nothing for a broker without a second user.
+    Does nothing for a broker without a second user. Invariant: no other thread scans a connection meanwhile.
 
     Raises: RunFailed at the end, when a message was lost or the broker refused.
     """

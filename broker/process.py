@@ -97,7 +97,7 @@ async def _serve_until_stopped(
     systemd.ready(_status(broker))
     heap.start()
     await first_ended(broker.wait_failed(), stop.wait())
-    signals.listen(_ignore, signal.SIGHUP)
+    signals.listen(lambda: None, signal.SIGHUP)  # a broker that stops reloads nothing
     collector.close()
     heap.close()
     if broker.failure is None:
@@ -133,10 +133,6 @@ async def _reload(broker: BrokerServer, systemd: Systemd) -> None:
         _log.error("settings.not_reloaded", exc_info=error)
     finally:
         systemd.ready(_status(broker))
-
-
-def _ignore() -> None:
-    """Reload nothing: the broker stops."""
 
 
 async def _failed(broker: BrokerServer, error: BaseException) -> int:

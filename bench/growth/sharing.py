@@ -137,12 +137,8 @@ def press(line: CrewPipe, address: Address, pressure: Pressure) -> None:
     told = select.poll()
     told.register(line, select.POLLIN)
     moved = herd.run(_PRESSURE_S, lambda: bool(told.poll(0)))
-    figures = {
-        "confirmed_per_s": sum(moved.confirmed_each) / moved.seconds,
-        **moved.rates,
-        **_spread(moved),
-    }
-    line.tell("done", figures)
+    confirmed_per_s = sum(moved.confirmed_each) / moved.seconds
+    line.tell("done", {"confirmed_per_s": confirmed_per_s, **moved.rates, **_spread(moved)})
     herd.close()
 
 

@@ -150,12 +150,8 @@ def _draw_soak(figure: Any, run: Run) -> bool:
     rows, axes = run.rows("soak"), figure.subplots()
     axes.plot([row["second"] / 60 for row in rows], [row["rss_mb"] for row in rows], color=BLUE, linewidth=1)
     axes.set_ylim(bottom=0)
-    plain(
-        axes,
-        "resident memory beside connections, queues, bindings, replies and backlogs that come and go",
-        "minutes",
-        "MiB",
-    )
+    title = "resident memory beside connections, queues, bindings, replies and backlogs that come and go"
+    plain(axes, title, "minutes", "MiB")
     return bool(rows)
 
 

@@ -45,7 +45,7 @@ _EXTRA: Final = {
     "broker_cpu_per_open": ("open_cpu_ms", 1e-3),
 }
 """Figures of single scenarios of `slotmq perf`, with our names and units."""
-_KEYS = 10_000
+KEYS: Final = tuple(f"bench.{number % 97:02d}.{number:08d}" for number in range(10_000))
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,11 +245,10 @@ def relayed(
 
     Raises: RunFailed.
     """
-    keys = tuple(f"bench.{number % 97:02d}.{number:08d}" for number in range(_KEYS))
     with relay() as broker:
         load = Load(
             address=broker.address,
-            material=Material("bench", keys, body_bytes, relayed=True),
+            material=Material("bench", KEYS, body_bytes, relayed=True),
             producers=1,
             queues=(("relay",),) * consumers,
             demand=ReceiverPace(0, body_bytes),

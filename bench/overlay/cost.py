@@ -15,6 +15,7 @@ from bench.brokers import Broker, slotmq
 from bench.ground import EXCHANGE, control, declare_bound, sink, source
 from bench.herd import Herd
 from bench.light import await_route
+from bench.messages.perf_load import KEYS
 from bench.messages.rows import SIZES
 from bench.meter import threads_s
 from bench.overlay.hops import chain
@@ -25,7 +26,6 @@ from broker.perf import wire
 from broker.perf.peer import Address, PeerConnection
 from broker.perf.wire import PUBLISH_CHANNEL
 
-_KEYS = tuple(f"bench.{number % 97:02d}.{number:08d}" for number in range(10_000))
 _LEAD = 20_000
 _DRAIN_LIMIT_S = 5.0
 
@@ -71,9 +71,9 @@ def _sent(
     declare_bound(subscriber, [queue], ["bench.*.#"])
     subscriber.consume(queue, "cost", auto_ack=True, prefetch=0)
     publisher = PeerConnection(publish_at, PUBLISH_CHANNEL)
-    await_route(publisher, subscriber, wire.publish(PUBLISH_CHANNEL, EXCHANGE, _KEYS[0], bytes(size), persistent=False))
+    await_route(publisher, subscriber, wire.publish(PUBLISH_CHANNEL, EXCHANGE, KEYS[0], bytes(size), persistent=False))
     publisher.close()
-    sender = source(publish_at, _KEYS, window=0, body_bytes=size, confirms=False)
+    sender = source(publish_at, KEYS, window=0, body_bytes=size, confirms=False)
     with closing(Herd([sender], [sink(subscriber, 0)], lead=_LEAD)) as herd:
         herd.run(seconds / 2)
         before = used()

@@ -18,7 +18,6 @@ from broker.core.vhost import Vhost
 from broker.core.vhost_limits import vhost_limits_table
 from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
-from broker.vhosts.vhosts import OfflineVhost
 
 VHOST_LIMITS: Final = "vhost-limits"  # the component of the parameters that limit vhosts
 PAUSED_QUEUE: Final = "slotmq-paused-queue"  # the component of the parameters that pause queues
@@ -200,7 +199,7 @@ class Draft(Definitions):
     Cost: what an edit asks for is copied then, and only that part of the document is made again.
     """
 
-    def __init__(self, source: Definitions, offline: Mapping[str, OfflineVhost]) -> None:
+    def __init__(self, source: Definitions, offline: Mapping[str, str]) -> None:
         super().__init__()
         self._source = source
         self._offline = offline
@@ -248,7 +247,7 @@ class Draft(Definitions):
     def check_vhost(self, name: str) -> None:
         """Check that a vhost exists and is not offline."""
         if name in self._offline:
-            raise ValueError(f"Virtual host '{name}' is down: {self._offline[name].reason}")
+            raise ValueError(f"Virtual host '{name}' is down: {self._offline[name]}")
         if name not in self.vhost_facts:
             raise ValueError(f"Virtual host '{name}' does not exist")
 

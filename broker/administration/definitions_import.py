@@ -302,9 +302,9 @@ class DefinitionsImport:
 
     async def _check(self) -> None:
         administration, document = self._administration, self._document
-        for name, offline in administration.vhosts.offline.items():
+        for name, reason in administration.vhosts.offline.items():
             if name in {vhost["name"] for vhost in document.vhosts}:
-                raise BadDefinitions(f"Virtual host '{name}' is down: {offline.reason}")
+                raise BadDefinitions(f"Virtual host '{name}' is down: {reason}")
         await finished(self._checking_vhosts())
         names = dict.fromkeys(row["name"] for row in document.vhosts if row["name"] not in administration.vhosts)
         with _placed("vhosts"):
@@ -330,7 +330,7 @@ class DefinitionsImport:
                 vhost = entry["vhost"] if isinstance(entry, dict) else entry.vhost
                 with _placed(_place(part, number, entry)):
                     if vhost in offline:
-                        raise ValueError(f"Virtual host '{vhost}' is down: {offline[vhost].reason}")
+                        raise ValueError(f"Virtual host '{vhost}' is down: {offline[vhost]}")
                     if vhost not in known:
                         raise ValueError(f"Virtual host '{vhost}' does not exist")
                 yield

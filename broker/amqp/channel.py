@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from enum import Enum
 from typing import Final, Protocol
 
 from pamqp import commands
 
-from broker.amqp.channel_moves import MOVES, NO_METHOD, OPEN_METHOD, ChannelState, ChannelVerdict
 from broker.amqp.codec import (
+    METHODS,
     SETTLEMENT_BYTES,
     Method,
     content_frames,
@@ -36,8 +37,69 @@ from broker.amqp.framing import (
     PublishRun,
 )
 from broker.amqp.header_facts import NO_PRIORITY, plain_facts
+from broker.amqp.lenient_methods import AccessRequest
 from broker.amqp.output import UNDECIDED, ConnectionOutput, Withheld
 from broker.amqp.wire import PROPERTIES_AT
+
+
+class ChannelState(Enum):
+    """The state of a channel; a channel number without a Channel is not open."""
+
+    OPEN = "open"
+    CLOSING = "closing"  # channel.close sent: all but open, close and close-ok is discarded (section 1.5.2.5)
+    CLOSED = "closed"
+
+
+def index_of(*methods: type[Method]) -> set[bytes]:
+    """Return the class and method octets that begin the payloads of these methods."""
+    return {method.index.to_bytes(4, "big") for method in methods}
+
+
+# The methods that a client may send on an open channel. The others travel from server to client only, or belong to
+# class connection: RabbitMQ answers both with 503.
+CLIENT_METHODS: Final = index_of(
+    AccessRequest,
+    commands.Channel.Flow,
+    commands.Exchange.Declare,
+    commands.Exchange.Delete,
+    commands.Exchange.Bind,
+    commands.Exchange.Unbind,
+    commands.Queue.Declare,
+    commands.Queue.Bind,
+    commands.Queue.Purge,
+    commands.Queue.Delete,
+    commands.Queue.Unbind,
+    commands.Basic.Qos,
+    commands.Basic.Consume,
+    commands.Basic.Cancel,
+    commands.Basic.Get,
+    commands.Basic.Ack,
+    commands.Basic.Reject,
+    commands.Basic.RecoverAsync,
+    commands.Basic.Recover,
+    commands.Basic.Nack,
+    commands.Tx.Select,
+    commands.Tx.Commit,
+    commands.Tx.Rollback,
+    commands.Confirm.Select,
+)
+NO_METHOD: Final = b"\x00\x00\x00\x00"
+(OPEN_METHOD,) = index_of(commands.Channel.Open)
+(CLOSE_METHOD,) = index_of(commands.Channel.Close)
+(CLOSE_OK_METHOD,) = index_of(commands.Channel.CloseOk)
+
+
+def check_open(payload: bytes) -> None:
+    """Check the first method on the number of a channel.
+
+    Raises: 504 unless it is channel.open, 540 for a method that does not exist, 502 for one that cannot be decoded.
+    """
+    if payload[:4] != OPEN_METHOD:
+        if payload[:4] not in METHODS:
+            raise unknown_method(payload)
+        raise ConnectionFault(504, "expected 'channel.open'")
+    decode_method(payload)
+
 
 BODY_SIZE: Final = struct.Struct(">Q")
 HEADER_FIXED_BYTES: Final = 12
@@ -45,8 +107,6 @@ HEADER_FIXED_BYTES: Final = 12
 NOTHING: Final = -1
 # Members of an Enum are slow to access and slower to hash; the hot path uses these.
 IS_OPEN: Final = ChannelState.OPEN
-OPEN_MOVES: Final = MOVES[IS_OPEN]
-TO_SESSION: Final = ChannelVerdict.SESSION
 # Equal for all channels.
 OPEN_OK: Final = commands.Channel.OpenOk()
 CLOSE_OK: Final = commands.Channel.CloseOk()
@@ -132,7 +192,7 @@ class Channel:
 
     def takes(self, payload: bytes) -> bool:
         """Return whether a method frame with this payload would be passed to the session now."""
-        return self.state is IS_OPEN and self._expects == FRAME_METHOD and OPEN_MOVES.get(payload[:4]) is TO_SESSION
+        return self.state is IS_OPEN and self._expects == FRAME_METHOD and payload[:4] in CLIENT_METHODS
 
     def accept(self, kind: int, payload: bytes) -> None:
         """Accept the next frame of this channel. HOT.
@@ -268,25 +328,24 @@ class Channel:
 
     def _method(self, payload: bytes) -> None:
         index = self.progress = payload[:4]
-        move = OPEN_MOVES.get(index)
-        if move is TO_SESSION:
+        if index in CLIENT_METHODS:
             method = decode_settlement(payload) if len(payload) == SETTLEMENT_BYTES else None
             if method is None:
                 limits = self.connection.limits
                 method = decode_method(payload, limits.table_depth_max, limits.table_entries_max)
             self.session.method(method)
-        elif move is None:
-            raise unknown_method(payload)
-        elif move is ChannelVerdict.CLOSE:
+        elif index == CLOSE_METHOD:
             decode_method(payload)
             self.session.leave()
             self.end_session()
             self.send(CLOSE_OK)
             self._closed(self)
-        elif move is ChannelVerdict.SECOND_OPEN:
+        elif index == OPEN_METHOD:
             raise ConnectionFault(504, "second 'channel.open' seen")
-        else:
+        elif index in METHODS:
             raise ConnectionFault(503, "unimplemented method")
+        else:
+            raise unknown_method(payload)
 
     def _content_header(self, payload: bytes) -> None:
         if payload[:4] != BASIC_CONTENT or len(payload) < HEADER_FIXED_BYTES:
@@ -355,12 +414,15 @@ class Channel:
             raise non_method_frame()
 
     def _frame_while_closing(self, kind: int, payload: bytes) -> None:
-        move = MOVES[self.state].get(payload[:4]) if kind == FRAME_METHOD else ChannelVerdict.DISCARD
-        if move is ChannelVerdict.ANSWER:
+        """Act on a close or close-ok of a closing channel, and discard all else."""
+        if self.state is ChannelState.CLOSED or kind != FRAME_METHOD:
+            return
+        index = payload[:4]
+        if index == CLOSE_METHOD:  # it crossed ours: answer it, and go on waiting for close-ok
             self.connection.write_behind(self.number, encode_method(self.number, CLOSE_OK))
-        elif move is ChannelVerdict.GONE:
+        elif index == CLOSE_OK_METHOD:
             self._closed(self)
-        elif move is ChannelVerdict.SECOND_OPEN:
+        elif index == OPEN_METHOD:  # as RabbitMQ; otherwise the client would wait forever
             raise ConnectionFault(504, "second 'channel.open' seen", 20, 10)
 
 

@@ -30,16 +30,29 @@ NO_ARGUMENTS: Final = bytes(4)  # a table of no bytes, and the arguments of a me
 METHODS: Final[dict[bytes, type[Method]]] = {
     LONG.pack(index): kind for index, kind in (commands.INDEX_MAPPING | ACCESS_METHODS).items()
 }
-# Class -> its fields in order, as (name, type).
-FIELDS: Final[dict[type[Method], tuple[tuple[str, str], ...]]] = {
-    kind: tuple((name, kind.amqp_type(name)) for name in kind.__slots__) for kind in METHODS.values()
+# The types of fields as numbers, which compiled code compares at once: of an unsigned integer, its octets.
+BIT: Final = 0
+SHORT_STRING: Final = -1
+LONG_STRING: Final = -2
+TABLE: Final = -3
+FIELD_TYPES: Final = {
+    "bit": BIT,
+    "octet": 1,
+    "short": 2,
+    "long": 4,
+    "longlong": 8,
+    "shortstr": SHORT_STRING,
+    "longstr": LONG_STRING,
+    "table": TABLE,
 }
-
-
+# Class -> its fields in order, as (name, number of the type).
+FIELDS: Final[dict[type[Method], tuple[tuple[str, int], ...]]] = {
+    kind: tuple((name, FIELD_TYPES[kind.amqp_type(name)]) for name in kind.__slots__) for kind in METHODS.values()
+}
 # Answers that are always equal: they have no arguments, or only a reserved text, which is empty. pamqp puts "0" into
 # that of channel.open-ok, which ends clients that expect an empty one, as RabbitMQ sends it.
 RESERVED_ALONE: Final = (commands.Connection.OpenOk, commands.Channel.OpenOk, commands.Basic.GetEmpty)
-EMPTY_TEXTS: Final = {"shortstr": bytes(1), "longstr": bytes(4)}
+EMPTY_TEXTS: Final = {SHORT_STRING: bytes(1), LONG_STRING: bytes(4)}
 PREPARED: Final[dict[type[Method], bytes]] = {
     kind: LONG.pack(kind.index) + b"".join([EMPTY_TEXTS[field_type] for _, field_type in fields])
     for kind, fields in FIELDS.items()
@@ -85,27 +98,6 @@ def read_long_string(payload: bytes, at: int) -> tuple[str | bytes, int]:
     return read_text(payload[start:end]), end
 
 
-# The types of fields as numbers, which compiled code compares at once: of an unsigned integer, its octets.
-BIT: Final = 0
-SHORT_STRING: Final = -1
-LONG_STRING: Final = -2
-TABLE: Final = -3
-FIELD_TYPES: Final = {
-    "bit": BIT,
-    "octet": 1,
-    "short": 2,
-    "long": 4,
-    "longlong": 8,
-    "shortstr": SHORT_STRING,
-    "longstr": LONG_STRING,
-    "table": TABLE,
-}
-# Class -> its fields in order, as (name, number of the type).
-READS: Final[dict[type[Method], tuple[tuple[str, int], ...]]] = {
-    kind: tuple((name, FIELD_TYPES[field_type]) for name, field_type in fields) for kind, fields in FIELDS.items()
-}
-
-
 def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max: int = TABLE_ENTRIES_MAX) -> Method:
     """Return the method that a method frame's payload holds.
 
@@ -126,7 +118,7 @@ def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max:
     method = kind.__new__(kind)
     at = 4
     bits = 8
-    for name, field_type in READS[kind]:
+    for name, field_type in FIELDS[kind]:
         value: Any
         if field_type == BIT:
             # Neighbouring bits share octets, lowest first (section 4.2.5.2).

@@ -12,8 +12,7 @@ from typing import Any, Final, Protocol
 
 from pamqp import commands
 
-from broker.amqp.channel import Channel, ChannelSession
-from broker.amqp.channel_moves import NO_METHOD, ChannelState, check_open
+from broker.amqp.channel import NO_METHOD, Channel, ChannelSession, ChannelState, check_open
 from broker.amqp.codec import decode_method, encode_method
 from broker.amqp.control import (
     CLOSED,

@@ -19,7 +19,6 @@ from broker.settings.access import Tls
 
 END: Final = "-----END CERTIFICATE-----"
 BEGIN: Final = "-----BEGIN CERTIFICATE-----"
-SEQUENCE: Final = 0x30
 VERSION: Final = 0xA0  # the optional version field
 UTC_TIME: Final = 0x17  # two digits of the year; the other form has four
 LONG: Final = 0x80  # the length is in the octets that follow

@@ -161,11 +161,11 @@ def list_users(broker: OperatedBroker, _asked: OfVhosts, _asker: Asker) -> list[
 
 def offline_rows(administration: Administration) -> Iterator[Row]:
     """Yield a row for each vhost that is down."""
-    for name, offline in sorted(administration.vhosts.offline.items()):
+    for name, reason in sorted(administration.vhosts.offline.items()):
         yield {
             **administration.vhost_fields(name),
             "state": "down",
-            "reason": offline.reason,
+            "reason": reason,
             "limits": administration.vhost_limits(name),
             "connections": 0,
         }

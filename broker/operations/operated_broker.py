@@ -72,7 +72,7 @@ class OperatedBroker:
         """Return a vhost. Raises: OperationRefused."""
         vhosts = self.administration.vhosts
         if vhosts.is_down(name):
-            raise OperationRefused(f"vhost '{name}' is down: {vhosts.offline[name].reason}")
+            raise OperationRefused(f"vhost '{name}' is down: {vhosts.offline[name]}")
         found = vhosts.get(name)
         if found is None:
             raise OperationRefused(f"no vhost '{name}'")

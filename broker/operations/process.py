@@ -79,7 +79,7 @@ def status(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> dict[str, 
         **broker.facts(),
         **({} if cluster is None else {"cluster": cluster.facts()}),
         "vhosts": len(vhosts),
-        "vhosts_down": [{"vhost": name, "reason": offline.reason} for name, offline in sorted(vhosts.offline.items())],
+        "vhosts_down": [{"vhost": name, "reason": reason} for name, reason in sorted(vhosts.offline.items())],
         "queues_recovered": [
             {"vhost": name, "queue": queue.name, "messages": queue.waiting + queue.unacked}
             for name, vhost in vhosts.items()

@@ -101,7 +101,7 @@ async def put_vhost(administration: Administration, name: str, facts: Mapping[st
 
 def _check_up(administration: Administration, name: str) -> None:
     if administration.vhosts.is_down(name):
-        raise ValueError(f"Virtual host '{name}' is down: {administration.vhosts.offline[name].reason}")
+        raise ValueError(f"Virtual host '{name}' is down: {administration.vhosts.offline[name]}")
 
 
 def _add(administration: Administration, draft: Draft, name: str, facts: Mapping[str, Any], creator: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from broker.amqp.errors import NodeLost
@@ -28,23 +27,6 @@ _log = get_logger()
 PROGRESS_S: Final = 1.0  # between two events about a long recovery
 
 
-@dataclass(frozen=True, slots=True)
-class OfflineVhost:
-    """A vhost that no client can open until a start finds its store intact, or quarantines the damage."""
-
-    name: str
-    reason: str
-
-
-def _close_none(_vhost: Vhost, _reason: str) -> None:
-    """Close nothing: no connection is open yet."""
-
-
-def _nothing_sealed(_vhost: str) -> Mapping[int, int]:
-    """Return an empty result: there are no slot files."""
-    return {}
-
-
 class SharedEngines(Protocol):
     """A node of a cluster as the vhosts see it: their engines share its parts and messages."""
 
@@ -59,6 +41,8 @@ class SharedEngines(Protocol):
 class Vhosts(Mapping[str, "Vhost"]):
     """The vhosts by name. Connections look up the vhost that they open here.
 
+    Shapes: ``offline`` has the reason why no client can open a vhost, until a start finds its store intact or
+        quarantines the damage.
     Invariant: a vhost is in the mapping from its first use until its deletion begins; its engine lives longer.
     """
 
@@ -71,7 +55,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         *,
         generate: Callable[[], str],
         fail: Callable[[BaseException], None],
-        sealed: Callable[[str], Mapping[int, int]] = _nothing_sealed,
+        sealed: Callable[[str], Mapping[int, int]],
         shared: SharedEngines | None = None,
     ) -> None:
         """`sealed` returns the argument of `Engine.restore` for a vhost; `shared` is the node, in a cluster."""
@@ -88,9 +72,9 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._leave: list[Callable[[Engine], Awaitable[None]]] = []
         self._forget: list[Callable[[str], Awaitable[None]]] = []
         self._opened: list[Callable[[Engine], None]] = []
-        self._close_connections: Callable[[Vhost, str], None] = _close_none
+        self._close_connections: Callable[[Vhost, str], None]
         self.engines: dict[str, Engine] = {}
-        self.offline: dict[str, OfflineVhost] = {}
+        self.offline: dict[str, str] = {}
         self._parting: dict[str, asyncio.Task[None]] = {}
         self._saves_space = False
         self._alarm = ""
@@ -151,7 +135,7 @@ class Vhosts(Mapping[str, "Vhost"]):
                     opened[name] = await self._recover_store(name, watch, expected=expected)
                 except StoreFailed as error:
                     failed = failed or error
-                    self._note_offline(OfflineVhost(name, str(error)))
+                    self._note_offline(name, error)
             for name in list(opened):
                 try:
                     await self._start(name, *opened.pop(name))
@@ -160,7 +144,7 @@ class Vhosts(Mapping[str, "Vhost"]):
                     engine = self.engines.pop(name, None)
                     if engine is not None:
                         engine.close()
-                    self._note_offline(OfflineVhost(name, str(error)))
+                    self._note_offline(name, error)
         finally:
             watch.end()
             for store, recovered in opened.values():
@@ -191,7 +175,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         The broker ends when its last vhost goes offline.
         """
         vhost = self.hide(name)
-        self._note_offline(OfflineVhost(name, str(error)))
+        self._note_offline(name, error)
         if not self._by_name:
             self._fail(error)
             return
@@ -214,9 +198,9 @@ class Vhosts(Mapping[str, "Vhost"]):
         for leave in self._leave:
             await leave(engine)
 
-    def _note_offline(self, vhost: OfflineVhost) -> None:
-        self.offline[vhost.name] = vhost
-        _log.error("vhost.offline", vhost=vhost.name, reason=vhost.reason)
+    def _note_offline(self, name: str, error: StoreFailed) -> None:
+        reason = self.offline[name] = str(error)
+        _log.error("vhost.offline", vhost=name, reason=reason)
 
     async def add(self, name: str) -> Vhost:
         """Return a new vhost, whose files are created in a thread. Raises: StoreFailed if they cannot be created."""

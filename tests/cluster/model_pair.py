@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tests.cluster.members import until
 from tests.cluster.model_database import ModelDatabase, SharedTables
-from tests.cluster.path_node import PathNode, PathQueue, until
+from tests.cluster.path_node import PathNode, PathQueue
 
 LEVEL = 7
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -199,12 +199,3 @@ def message_of(body: bytes, *, persistent: bool = True) -> Message:
     """Return a message with a header of its own size."""
     header = encode_header({"delivery_mode": 2 if persistent else 1}, len(body))
     return Message(ENVELOPE, header, body, 400 + len(body), facts_of(header), 1)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    for _ in range(20_000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise TimeoutError("the condition never held")

@@ -17,9 +17,10 @@ from broker.core.answers import Answers
 from broker.core.deadlines import Clock, Deadlines
 from broker.core.topology.deferred_unbinding import DeferredUnbinding
 from broker.store.record import PRODUCER, TARGET, due_target
+from tests.cluster.members import until
 from tests.cluster.model_database import ModelDatabase
 from tests.cluster.model_pair import LEVEL, ModelPair, bodies, calm
-from tests.cluster.path_node import PathNode, PathQueue, TestPublisher, until
+from tests.cluster.path_node import PathNode, PathQueue, TestPublisher
 
 pytestmark = pytest.mark.interpreted("queues, consumers and publishers of the test take the place of native ones")
 

@@ -7,7 +7,8 @@ import pytest
 from broker.cluster import leases
 from broker.cluster.database import Database
 from broker.cluster.schema import FUNCTION_VERSION
-from tests.cluster.path_node import PathNode, PathQueue, TestPublisher, until
+from tests.cluster.members import until
+from tests.cluster.path_node import PathNode, PathQueue, TestPublisher
 from tools.postgres_server import PostgresServer
 
 pytestmark = [

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from tests.cluster.members import until
 from tests.cluster.model_pair import LEVEL, ModelPair, bodies, calm
-from tests.cluster.path_node import until
 
 pytestmark = pytest.mark.interpreted("queues, consumers and publishers of the test take the place of native ones")
 

@@ -11,7 +11,8 @@ import pytest
 from broker.cluster.database import Database
 from broker.cluster.errors import Unreachable
 from broker.cluster.schema import FUNCTION_VERSION
-from tests.cluster.path_node import PathNode, PathQueue, TestConsumer, TestPublisher, until
+from tests.cluster.members import until
+from tests.cluster.path_node import PathNode, PathQueue, TestConsumer, TestPublisher
 from tests.cluster.proxy import Point, Proxy
 from tests.cluster.test_data_path_postgres import rows_left
 

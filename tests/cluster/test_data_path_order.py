@@ -163,9 +163,7 @@ def test_a_single_consumer_gets_each_publishers_messages_in_order(script: list[E
 @settings(max_examples=300)
 @given(script=events, seed=st.integers(0, 1 << 16))
 def test_consumers_on_several_nodes_get_each_message_once(script: list[Event], seed: int) -> None:
-    """While consumers come and go, each message is settled once, and delivered again only if it was requeued, and
-    marked.
-    """
+    """While consumers come and go, each message is settled once; a second delivery was requeued, and is marked."""
     course = asyncio.run(run(script, seed, alone=False))
     published = [b"%d %06d" % (node, index) for node in range(3) for index in range(course.published[node])]
     assert sorted(course.settled) == published

@@ -9,7 +9,8 @@ import pytest
 
 from broker.cluster.database import Database
 from broker.cluster.schema import FUNCTION_VERSION
-from tests.cluster.path_node import PathNode, PathQueue, TestConsumer, TestPublisher, until
+from tests.cluster.members import until
+from tests.cluster.path_node import PathNode, PathQueue, TestConsumer, TestPublisher
 
 pytestmark = pytest.mark.interpreted("queues, consumers and publishers of the test take the place of native ones")
 

@@ -11,9 +11,10 @@ import pytest
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, WANTED, Hint
 from broker.cluster.shared_level import SharedLevel
+from tests.cluster.members import until
 from tests.cluster.model_database import ModelDatabase
 from tests.cluster.model_pair import LEVEL, ModelPair, bodies, calm
-from tests.cluster.path_node import PathQueue, TestConsumer, until
+from tests.cluster.path_node import PathQueue, TestConsumer
 
 pytestmark = pytest.mark.interpreted("queues, consumers and publishers of the test take the place of native ones")
 

@@ -139,9 +139,7 @@ def test_a_move_survives_broken_connections(shared_postgres: PostgresServer, nod
 
 
 async def test_a_move_does_not_go_on_in_another_epoch(tmp_path: Path, postgres_url: str, schema: str) -> None:
-    """The messages that it examined belong to other nodes by then, even if the node has joined again before its next
-    step.
-    """
+    """The messages that it examined belong to other nodes by then, also if the node has joined again since."""
     cluster = {"url": postgres_url, "schema_name": schema, "node": "a"}
     async with running_broker(tmp_path / "a", None, cluster=cluster) as broker, client_of(broker) as channel:
         node = broker.data.node

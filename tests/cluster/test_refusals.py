@@ -7,8 +7,9 @@ from bitarray import bitarray
 
 from broker.core.queue.rules import queue_rules
 from broker.store.record import PRODUCER, TARGET
+from tests.cluster.members import until
 from tests.cluster.model_pair import LEVEL, ModelPair, bodies
-from tests.cluster.path_node import PathQueue, TestPublisher, until
+from tests.cluster.path_node import PathQueue, TestPublisher
 
 OTHER = 8
 consuming = pytest.mark.interpreted("consumers of the test take the place of native ones")

@@ -14,9 +14,7 @@ from tests.deadline import wait_until_async
 
 
 async def test_a_call_makes_a_slot_per_level(a: Session) -> None:
-    """Messages for the node's consumers are its own, the rest is free, and the records are stored under the slot's
-    number.
-    """
+    """Messages for the node's consumers are its own, the rest is free; the slot's number has the records."""
     done = await a.commit(Share(5, mine="1100", free="0011"), Share(6, free="11"), Share(7, mine="0", free="0"))
     assert done["refused"] == {}
     rows = await a.rows("SELECT * FROM slot ORDER BY level, holder")

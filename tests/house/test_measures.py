@@ -125,7 +125,7 @@ def test_a_path_has_the_calls_of_its_functions(tmp_path: Path) -> None:
 
 def test_a_file_entered_again_is_a_reentry() -> None:
     """Each return to a file counts as a re-entry, and calls within a file do not."""
-    steps = [Step(file, "f", 1, outermost=False) for file in "aabacba"]
+    steps = [Step(file, "f", outermost=False) for file in "aabacba"]
     assert reentries(steps) == 3
 
 

@@ -14,7 +14,7 @@ def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["Queue.accept", "Queue.accept.<locals>.note", "seal", "Queue.accept"]
     (tmp_path / "broker").mkdir()
     (tmp_path / "broker" / "queue.py").write_text('"""A queue | a row. More of it."""')
-    steps = [Step("broker/queue.py", name, 1, outermost=False) for name in names]
+    steps = [Step("broker/queue.py", name, outermost=False) for name in names]
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setattr(paths, "walk", lambda _name: steps)
 

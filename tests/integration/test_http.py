@@ -14,7 +14,6 @@ from broker.process import ready_line
 from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.damage import FolderBusy
-from broker.vhosts.vhosts import OfflineVhost
 from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S
 from tests.http_talk import Web, ask, raw, talks_end, until_closed
@@ -56,8 +55,7 @@ async def test_a_broker_in_alarm_lives_and_is_not_ready(tmp_path: Path) -> None:
 async def test_a_vhost_that_is_down_is_named(tmp_path: Path) -> None:
     """The broker is ready for its other vhosts; the reason of the outage needs a login."""
     async with running_broker(tmp_path / "data", http=HTTP) as broker:
-        down = OfflineVhost("crm", "segment 7 is on fire")
-        broker.vhosts.offline["crm"] = down
+        broker.vhosts.offline["crm"] = "segment 7 is on fire"
         said = await ask(broker, "GET", "/readyz", user=None)
         assert (said.status, said.json) == (200, {"status": "ok", "vhosts_down": ["crm"]})
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import trustme
 
-from broker.vhosts.vhosts import OfflineVhost
 from tests.manage.api_talk import Api, managed, with_user
 
 CHECKS = "health/checks"
@@ -53,7 +52,7 @@ async def test_a_broker_that_is_ill_says_why(tmp_path: Path) -> None:
         assert failed["alarms"][0]["resource"] == "memory"
         for check in ("local-alarms", "ready-to-serve-clients", "is-in-service"):
             await api.expect(503, "GET", f"{CHECKS}/{check}")
-        broker.vhosts.offline["crm"] = OfflineVhost("crm", "segment 7 is on fire")
+        broker.vhosts.offline["crm"] = "segment 7 is on fire"
         failed = await api.expect(503, "GET", f"{CHECKS}/virtual-hosts")
         assert failed == {"status": "failed", "reason": "Some virtual hosts are down", "virtual-hosts": ["crm"]}
         _reader, writer = await asyncio.open_connection("127.0.0.1", broker.listener.port)

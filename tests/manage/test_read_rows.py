@@ -18,7 +18,6 @@ from broker.manage.api.connections import _tls_fields
 from broker.manage.api.nodes import node_rows
 from broker.manage.api.queues import LISTED_EXACTLY_MAX
 from broker.operations.operated_broker import ClusterMembership
-from broker.vhosts.vhosts import OfflineVhost
 from tests.http_talk import ask
 from tests.in_process import client_of, queue_of
 from tests.manage.shop import get, managed_broker
@@ -82,7 +81,7 @@ def test_a_connection_shows_its_certificate() -> None:
 async def test_a_vhost_that_is_down_is_listed(tmp_path: Path) -> None:
     """It has no numbers, and its state says that it is stopped; its queues cannot be found."""
     async with managed_broker(tmp_path / "data") as broker:
-        broker.vhosts.offline["crm"] = OfflineVhost("crm", "segment 7 is on fire")
+        broker.vhosts.offline["crm"] = "segment 7 is on fire"
         rows = await get(broker, "vhosts")
         assert [(row["name"], list(row["cluster_state"].values())) for row in rows] == [
             ("/", ["running"]),

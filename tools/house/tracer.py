@@ -14,11 +14,10 @@ SUSPENDING: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASY
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of a function: its file relative to the project's root, its qualified name, its first line."""
+    """One call of a function: its file relative to the project's root, and its qualified name."""
 
     file: str
     function: str
-    line: int
     outermost: bool
     """Whether the event loop called it, instead of a function of the broker."""
 
@@ -54,11 +53,7 @@ class Tracer:
             if frame in self._suspended:
                 return
             self._suspended.add(frame)
-        self.steps.append(
-            Step(
-                code.co_filename[self._cut :], code.co_qualname, code.co_firstlineno, not self._is_inside(frame.f_back)
-            )
-        )
+        self.steps.append(Step(code.co_filename[self._cut :], code.co_qualname, not self._is_inside(frame.f_back)))
 
     def _is_inside(self, frame: FrameType | None) -> bool:
         while frame is not None:

@@ -379,7 +379,7 @@ class QueueHead(LevelOwner):
             if self._ports.deadlines.left <= 0:
                 return now_ms
             indexes = self._first(place, slot, BATCH_MESSAGES)
-            expired = self._expired_among(slot.contents, indexes, now_ms)
+            expired = self._count_expired(slot.contents, indexes, now_ms)
             self._ports.deadlines.spend(expired)
             if place == WHOLE:
                 indexes = level.manager.take(slot, expired)
@@ -390,7 +390,7 @@ class QueueHead(LevelOwner):
                 level.manager.pick(slot, indexes)
             level.dead_letter(slot, indexes, "expired")
 
-    def _expired_among(self, contents: Sequence[Message | None], indexes: Sequence[int], now_ms: int) -> int:
+    def _count_expired(self, contents: Sequence[Message | None], indexes: Sequence[int], now_ms: int) -> int:
         """Return the number of expired messages before the first that has not expired."""
         for count, index in enumerate(indexes):
             message = contents[index]

@@ -140,7 +140,7 @@ async def start(call: Call) -> None:
     """Accept the start of a running vhost. An offline vhost starts with the broker, once its files are repaired."""
     name = call.words["vhost"]
     if call.broker.administration.vhosts.is_down(name):
-        raise bad_request(f"vhost '{name}' is down: {call.broker.administration.vhosts.offline[name].reason}")
+        raise bad_request(f"vhost '{name}' is down: {call.broker.administration.vhosts.offline[name]}")
     call.vhost()
 
 

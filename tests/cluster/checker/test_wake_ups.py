@@ -17,9 +17,7 @@ PERSISTENT = commands.Basic.Properties(delivery_mode=2)
 
 
 def test_lone_messages_arrive_without_a_look(tmp_path: Path, shared_postgres: PostgresServer, schema: str) -> None:
-    """A hundred lone messages are delivered by the other node. If it found them by its look, once a second, the test
-    would time out.
-    """
+    """The other node delivers a hundred lone messages; its look once a second would be too slow for the test."""
     system = System(tmp_path, "ab", shared_postgres, schema=schema, lease_ms=3000)
     try:
         system.start()

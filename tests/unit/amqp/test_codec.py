@@ -10,7 +10,6 @@ import pytest
 from pamqp import base, body, commands, frame, header
 
 from broker.amqp.codec import (
-    FIELDS,
     METHODS,
     content_frames,
     decode_method,
@@ -35,8 +34,8 @@ FILLED: dict[str, Any] = {
 def filled(kind: type[base.Frame]) -> base.Frame:
     """Return a method with no empty or zero field."""
     method = kind.__new__(kind)
-    for name, field_type in FIELDS[kind]:
-        setattr(method, name, FILLED[field_type])
+    for name in kind.__slots__:
+        setattr(method, name, FILLED[kind.amqp_type(name)])
     return method
 
 
@@ -52,7 +51,7 @@ def test_every_method_is_read(kind: type[base.Frame]) -> None:
     payload = octets_of(filled(kind))
     method = decode_method(payload)
     assert type(method) is kind
-    assert dict(method) == {name: FILLED[field_type] for name, field_type in FIELDS[kind]}
+    assert dict(method) == {name: FILLED[kind.amqp_type(name)] for name in kind.__slots__}
     for wrong in [payload[:size] for size in range(4, len(payload))] + [payload + b"\x00"]:
         with pytest.raises(ConnectionFault) as caught:
             decode_method(wrong)

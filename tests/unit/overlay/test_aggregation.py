@@ -48,17 +48,3 @@ def test_equal_patterns_count_until_the_last_goes(aggregation: Aggregation) -> N
     assert changes == [{"a.b": True}, {}, {}, {"a.b": False}]
     with pytest.raises(KeyError):
         announced.remove(pattern)
-
-
-def test_the_full_feed_has_hysteresis() -> None:
-    """Patterns that come and go at the limit switch once."""
-    announced = Announced(Aggregation.COVERING, 4)
-    for word in "abcde":
-        announced.add(parse_pattern(word))
-    assert set(announced.patterns) == {"#"}
-    last = parse_pattern("e")
-    for _ in range(9):
-        assert (announced.remove(last), announced.add(last)) == ({}, {})
-    for word in "ed":
-        assert announced.remove(parse_pattern(word)) == {}
-    assert announced.remove(parse_pattern("c")) == {"#": False, "a": True, "b": True}

@@ -37,17 +37,6 @@ def test_each_neighbour_is_told_the_closure_of_what_the_others_want(steps: list[
     }
 
 
-def test_a_removal_that_is_repeated_takes_nothing_from_others() -> None:
-    """Holders are sets: there is no count that could fall below what is held."""
-    table = SpaceTable("own", NODES, Aggregation.COVERING, 100)
-    for broker in "xy":
-        table.hold("n1", broker, "a")
-    for _ in range(3):
-        assert table.release("n1", "x", "a") is None
-    assert table.wanting("a") == ("n1",)
-    assert table.release("n1", "y", "a") == {"n2": {"a": False}, "n3": {"a": False}}
-
-
 def test_equal_patterns_in_other_words_count_each() -> None:
     """A text that is not canonical is held beside the canonical one."""
     table = SpaceTable("own", NODES, Aggregation.COVERING, 100)
@@ -59,15 +48,3 @@ def test_equal_patterns_in_other_words_count_each() -> None:
     table.release("n1", "x", "#")
     assert not table.wanting("a")
     assert not list(table.announced("n2"))
-
-
-def test_a_pattern_stays_until_its_last_holder_goes() -> None:
-    """Whichever of the brokers came last."""
-    for first, last in ("xy", "yx"):
-        table = SpaceTable("own", NODES, Aggregation.COVERING, 100)
-        for broker in "xy":
-            table.hold("n1", broker, "a")
-        assert table.release("n1", first, "a") is None
-        assert table.wanting("a") == ("n1",)
-        assert table.release("n1", last, "a") is not None
-        assert not table.wanting("a")
