@@ -212,7 +212,5 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def raw(broker: BrokerAddress) -> Iterator[RawClient]:
     """Provide a raw client with an open connection and channel 1 open."""
-    with RawClient(broker.host, broker.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(broker.host, broker.port).with_channel() as client:
         yield client

@@ -275,6 +275,11 @@ class RawClient:
         self.call(number, commands.Channel.Open(), commands.Channel.OpenOk)
         return number
 
+    def with_channel(self) -> RawClient:
+        """Open the connection and its channel 1, and return this client."""
+        self.open().open_channel(1)
+        return self
+
     def skip_to(self, kind: type[Reply], channel: int) -> Reply:
         """Return the next `kind` on this channel, and ignore what precedes it."""
         while True:

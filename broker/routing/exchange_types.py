@@ -30,11 +30,17 @@ PREDECLARED: Final[Mapping[str, str]] = {  # AMQP 0-9-1, 3.1.3.1 and rabbit_vhos
     "amq.rabbitmq.trace": "topic",
 }
 _CACHING: Final[dict[str, Callable[..., Exchange]]] = {
-    kind.type: kind for kind in (DirectExchange, FanoutExchange, HashExchange, ModulusExchange)
+    "direct": DirectExchange,
+    "fanout": FanoutExchange,
+    "x-consistent-hash": HashExchange,
+    "x-modulus-hash": ModulusExchange,
 }
 _OTHERS: Final[dict[str, Callable[..., Exchange]]] = {
-    kind.type: kind
-    for kind in (HeadersExchange, RandomExchange, LocalRandomExchange, HistoryExchange, DeduplicationExchange)
+    "headers": HeadersExchange,
+    "x-random": RandomExchange,
+    "x-local-random": LocalRandomExchange,
+    "x-recent-history": HistoryExchange,
+    "x-message-deduplication": DeduplicationExchange,
 }
 
 

@@ -208,9 +208,7 @@ def test_an_exclusive_consumer_is_alone_on_all_nodes(nodes: Nodes, name: str) ->
 def test_a_consumer_that_has_left_does_not_count(nodes: Nodes, name: str) -> None:
     """A queue can be deleted as unused right after the cancel of its last consumer."""
     address = nodes.by_name["a"].address
-    with RawClient(address.host, address.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(address.host, address.port).with_channel() as client:
         for _ in range(40):
             client.declare_queue(1, name, durable=True)
             consume = commands.Basic.Consume(queue=name, consumer_tag="user")
@@ -338,9 +336,7 @@ def test_declares_of_one_connection_are_counted_together(
     queues = [f"{name}.{number}" for number in range(20)]
     declares = [method_frame(1, commands.Queue.Declare(queue=queue, durable=True)) for queue in queues]
     address = nodes.by_name["a"].address
-    with RawClient(address.host, address.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(address.host, address.port).with_channel() as client:
         statements("queue_counts")
         client.send(*declares)
         assert [client.expect(commands.Queue.DeclareOk).message_count for _ in queues] == [0] * 20

@@ -22,9 +22,7 @@ PERSISTENT = commands.Basic.Properties(delivery_mode=2, content_type="applicatio
 
 def declare(address: BrokerAddress) -> None:
     """Declare the durable exchange, the durable queues and their bindings."""
-    with RawClient(address.host, address.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(address.host, address.port).with_channel() as client:
         exchange = commands.Exchange.Declare(exchange=EXCHANGE, exchange_type="topic", durable=True)
         client.call(1, exchange, commands.Exchange.DeclareOk)
         for queue, pattern in QUEUES.items():
@@ -49,9 +47,7 @@ class Member(threading.Thread):
     def run(self) -> None:
         """Connect and work."""
         try:
-            with RawClient(self.address.host, self.address.port) as client:
-                client.open()
-                client.open_channel(1)
+            with RawClient(self.address.host, self.address.port).with_channel() as client:
                 self.work(self, client)
         except (PeerGone, ConnectionError):
             pass
@@ -155,9 +151,7 @@ class Consumer:
 def drain(address: BrokerAddress, ledger: Ledger) -> None:
     """Empty every queue with one consumer each, and ack every message."""
     for queue in QUEUES:
-        with RawClient(address.host, address.port) as client:
-            client.open()
-            client.open_channel(1)
+        with RawClient(address.host, address.port).with_channel() as client:
             declare = commands.Queue.Declare(queue=queue, passive=True)
             while ready := min(60_000, client.call(1, declare, commands.Queue.DeclareOk).message_count or 0):
                 client.call(1, commands.Basic.Qos(prefetch_count=ready), commands.Basic.QosOk)

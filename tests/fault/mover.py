@@ -33,9 +33,7 @@ class Mover(threading.Thread):
     def run(self) -> None:
         """Move messages; return when the broker has died."""
         try:
-            with RawClient(self.address.host, self.address.port) as client:
-                client.open()
-                client.open_channel(1)
+            with RawClient(self.address.host, self.address.port).with_channel() as client:
                 client.call(1, Tx.Select(), Tx.SelectOk)
                 while self.move(client):
                     pass
@@ -70,9 +68,7 @@ class Mover(threading.Thread):
 
 def fill(address: BrokerAddress, count: int) -> None:
     """Declare the queues and publish this many numbered messages to the first."""
-    with RawClient(address.host, address.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(address.host, address.port).with_channel() as client:
         client.declare_queue(1, SOURCE, durable=True)
         for queue in TARGETS:
             client.declare_queue(1, queue, durable=True)
@@ -86,9 +82,7 @@ def fill(address: BrokerAddress, count: int) -> None:
 
 def contents(address: BrokerAddress, queue: str) -> list[bytes]:
     """Return the content of a queue, and leave it there."""
-    with RawClient(address.host, address.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(address.host, address.port).with_channel() as client:
         bodies = []
         count = client.call(1, Queue.Declare(queue=queue, passive=True), Queue.DeclareOk).message_count
         for _ in range(count or 0):

@@ -81,10 +81,7 @@ ACTS: Final = [
 
 def connect(process: BrokerProcess) -> RawClient:
     """Return a client with channel 1 open."""
-    client = RawClient(process.address.host, process.address.port)
-    client.open()
-    client.open_channel(1)
-    return client
+    return RawClient(process.address.host, process.address.port).with_channel()
 
 
 def restore(client: RawClient) -> None:

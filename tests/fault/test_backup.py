@@ -381,9 +381,7 @@ def fill(client: Client) -> None:
 
 def drain(port: int) -> list[bytes]:
     """Drain that queue."""
-    with RawClient("127.0.0.1", port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient("127.0.0.1", port).with_channel() as client:
         declared = client.call(1, commands.Queue.Declare(queue="kept", passive=True), commands.Queue.DeclareOk)
         client.call(1, commands.Basic.Consume(queue="kept", no_ack=True), commands.Basic.ConsumeOk)
         bodies = []

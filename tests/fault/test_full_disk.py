@@ -54,9 +54,7 @@ def fill_queue(address: BrokerAddress) -> None:
 
 def drain(address: BrokerAddress) -> None:
     """Drain the queue while a publisher is blocked, and wait for that publisher's confirm once there is space."""
-    with RawClient(address.host, address.port) as publisher:
-        publisher.open()
-        publisher.open_channel(1)
+    with RawClient(address.host, address.port).with_channel() as publisher:
         publisher.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
         publish = publish_frames(1, "", "full", b"late", properties=commands.Basic.Properties(delivery_mode=2))
         publisher.send(publish)  # identifies the connection as a publisher; what it sends next is not read
@@ -155,9 +153,7 @@ def test_publishers_fill_a_disk_without_a_minimum(small_disk: Path, process: Bro
     process.environment["SLOTMQ_STORE__DISK_FREE_MIN_BYTES"] = "0"
     process.start()
     fill_queue(process.address)
-    with RawClient(process.address.host, process.address.port) as publisher:
-        publisher.open()
-        publisher.open_channel(1)
+    with RawClient(process.address.host, process.address.port).with_channel() as publisher:
         fill(small_disk)  # a checkpoint may fail before the publish does
         publisher.send(publish_frames(1, "", "full", bytes(2 * MIB), properties=PERSISTENT_RAW))
         close = publisher.expect(commands.Connection.Close, 0)

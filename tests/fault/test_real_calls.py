@@ -132,9 +132,7 @@ def test_a_sync_is_behind_each_commit(broker_process: BrokerProcess) -> None:
     """A commit is answered after its record is on disk."""
     calls = observed(broker_process)
     broker_process.start()
-    with RawClient(broker_process.address.host, broker_process.address.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(broker_process.address.host, broker_process.address.port).with_channel() as client:
         client.call(1, commands.Queue.Declare(queue="q", durable=True), commands.Queue.DeclareOk)
         client.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
         for number in range(1, MESSAGES + 1):

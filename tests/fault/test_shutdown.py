@@ -80,9 +80,7 @@ def test_signals_while_the_last_vhost_goes_offline(broker_process: BrokerProcess
     """A broker that ends because its last vhost is damaged exits 1, whatever signals arrive meanwhile."""
     broker_process.start()
     address = broker_process.address
-    with RawClient(address.host, address.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(address.host, address.port).with_channel() as client:
         declare_queues(client, "q", durable=True)
         publish(client, "q", [b"the first", b"the second"])
     assert broker_process.terminate(DEADLINE_S) == 0
@@ -117,9 +115,7 @@ def test_a_stop_during_recovery(broker_process: BrokerProcess, tmp_path: Path) -
     """A broker that is stopped while it recovers exits 0, and the next start finds everything."""
     broker_process.start()
     address = broker_process.address
-    with RawClient(address.host, address.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(address.host, address.port).with_channel() as client:
         client.call(1, commands.Queue.Declare(queue="kept", durable=True), commands.Queue.DeclareOk)
     assert broker_process.terminate() == 0
     (tmp_path / "sitecustomize.py").write_text(ENDLESS_RECOVERY)
@@ -131,9 +127,7 @@ def test_a_stop_during_recovery(broker_process: BrokerProcess, tmp_path: Path) -
     del broker_process.environment["PYTHONPATH"]
     broker_process.start()
     address = broker_process.address
-    with RawClient(address.host, address.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(address.host, address.port).with_channel() as client:
         client.call(1, commands.Queue.Declare(queue="kept", passive=True), commands.Queue.DeclareOk)
 
 
@@ -158,19 +152,14 @@ def test_client_that_never_answers_does_not_hold_the_broker(broker_process: Brok
     """A client that neither reads nor answers connection.close is dropped in time."""
     broker_process.start()
     address = broker_process.address
-    with RawClient(address.host, address.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(address.host, address.port).with_channel() as client:
         assert broker_process.terminate() == 0
         client.skip_to_end()
 
 
 def idle_client(process: BrokerProcess) -> RawClient:
     """Return a client whose program pools an open connection and does not read from it."""
-    client = RawClient(process.address.host, process.address.port)
-    client.open()
-    client.open_channel(1)
-    return client
+    return RawClient(process.address.host, process.address.port).with_channel()
 
 
 def test_idle_clients_do_not_delay_a_stop(broker_process: BrokerProcess) -> None:

@@ -54,9 +54,7 @@ def test_second_broker_on_a_folder(broker_process: BrokerProcess) -> None:
     second.starts = 10  # its output is written beside the first one's
     assert str(broker_process.folder) in refusal(second, code=1)
     address = broker_process.address
-    with RawClient(address.host, address.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(address.host, address.port).with_channel() as client:
         client.call(1, commands.Queue.Declare(queue="still here", durable=True), commands.Queue.DeclareOk)
         client.close()
     assert broker_process.terminate() == 0
@@ -220,9 +218,7 @@ def test_a_log_that_nobody_reads_harms_nobody(tmp_path: Path, reader: str) -> No
             if reader == "goes away":
                 os.close(reading)
             for _ in range(3):
-                with RawClient("127.0.0.1", int(found["port"])) as client:
-                    client.open()
-                    client.open_channel(1)
+                with RawClient("127.0.0.1", int(found["port"])).with_channel() as client:
                     client.call(1, commands.Queue.Declare(queue="q", durable=True), commands.Queue.DeclareOk)
                     client.close()
             process.terminate()

@@ -158,9 +158,7 @@ def test_a_log_that_may_not_grow_ends_the_process(broker_process: BrokerProcess)
     """A refused write ends the broker with exit code 1, and the client reads why; a restart has what was confirmed."""
     broker_process.start()
     address = broker_process.address
-    with RawClient(address.host, address.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(address.host, address.port).with_channel() as client:
         declare(client, "q", durable=True)
         publish(client, "q", numbered(50, 1000))
         (log,) = broker_process.folder.rglob("log/*.log")
@@ -173,8 +171,6 @@ def test_a_log_that_may_not_grow_ends_the_process(broker_process: BrokerProcess)
     assert broker_process.wait() == 1
     assert "the store failed, stopping: " in broker_process.stderr()
     broker_process.start()
-    with RawClient(address.host, broker_process.address.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(address.host, broker_process.address.port).with_channel() as client:
         declared = client.call(1, commands.Queue.Declare(queue="q", passive=True), commands.Queue.DeclareOk)
         assert declared.message_count == 50

@@ -85,9 +85,7 @@ class World:
     @contextmanager
     def raw(self) -> Iterator[RawClient]:
         """Yield a raw client with a channel in confirm mode."""
-        with RawClient("127.0.0.1", self.port) as client:
-            client.open()
-            client.open_channel(1)
+        with RawClient("127.0.0.1", self.port).with_channel() as client:
             client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
             yield client
 

@@ -32,9 +32,7 @@ DURABLE: Final = Queue.Declare(queue="q", durable=True)
 
 def entered(broker: Broker) -> RawClient:
     """Return a client with channels 1 and 2 open."""
-    client = RawClient("127.0.0.1", broker.port)
-    client.open()
-    client.open_channel(1)
+    client = RawClient("127.0.0.1", broker.port).with_channel()
     client.open_channel(2)
     return client
 

@@ -33,9 +33,7 @@ def process(tmp_path: Path) -> Iterator[BrokerProcess]:
 @pytest.fixture
 def worker(process: BrokerProcess) -> Iterator[RawClient]:
     """Provide a client that holds two of six messages, with a prefetch of two."""
-    with RawClient(process.address.host, process.address.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(process.address.host, process.address.port).with_channel() as client:
         client.declare_queue(1, "q", durable=True)
         client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
         for number in range(MESSAGES):
@@ -103,9 +101,7 @@ def test_a_client_finishes_what_it_holds_and_is_closed_with_320(
 
 def test_an_answer_reaches_the_client_that_waits_for_it(process: BrokerProcess, worker: RawClient) -> None:
     """A consumer without acks on a queue of its own gets what a worker publishes while it finishes."""
-    with RawClient(process.address.host, process.address.port) as caller:
-        caller.open()
-        caller.open_channel(1)
+    with RawClient(process.address.host, process.address.port).with_channel() as caller:
         replies = caller.declare_queue(1, exclusive=True)
         caller.call(1, commands.Basic.Consume(queue=replies, no_ack=True), commands.Basic.ConsumeOk)
         command = started(process, "drain")
@@ -132,9 +128,7 @@ def test_the_consumers_of_a_queue_hand_over_to_those_that_come(process: BrokerPr
     """The old consumer gets no more, a new one does; the old one is cancelled and its client stays."""
     command = started(process, "drain", "--queue", "q")
     wait_until(lambda: "queue.draining" in process.stderr(), "the drain")
-    with RawClient(process.address.host, process.address.port) as other:
-        other.open()
-        other.open_channel(1)
+    with RawClient(process.address.host, process.address.port).with_channel() as other:
         other.call(1, commands.Basic.Consume(queue="q", consumer_tag="new"), commands.Basic.ConsumeOk)
         for _ in range(MESSAGES - HELD):
             other.expect(commands.Basic.Deliver, 1)
@@ -219,9 +213,7 @@ def test_one_of_two_drains_that_is_interrupted_leaves_the_other(
 def test_an_interrupted_drain_delivers_nothing_to_a_client_that_does_not_read(process: BrokerProcess) -> None:
     """The client gets as much as its socket takes, and no more after a drain of it ended."""
     host, port = process.address.host, process.address.port
-    with RawClient(host, port, receive_buffer_bytes=4096) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(host, port, receive_buffer_bytes=4096).with_channel() as client:
         client.declare_queue(1, "q", durable=True)
         for _ in range(400):
             client.send(publish_frames(1, "", "q", bytes(100_000)))

@@ -41,9 +41,7 @@ def flood(client: RawClient, stop: threading.Event) -> None:
 
 def round_trips(port: int, accepted: list[int], ready: object) -> None:
     """Publish a message and wait for its delivery, repeatedly; record how much the flood published meanwhile."""
-    with RawClient("127.0.0.1", port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient("127.0.0.1", port).with_channel() as client:
         client.call(1, commands.Queue.Declare(queue="mine", exclusive=True), commands.Queue.DeclareOk)
         client.call(1, commands.Basic.Consume(queue="mine", no_ack=True), commands.Basic.ConsumeOk)
         for _ in range(ROUND_TRIPS):

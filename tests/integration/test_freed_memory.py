@@ -24,9 +24,7 @@ def test_a_purged_backlog_leaves_no_memory(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data")
     broker.start()
     before_bytes = broker.rss_bytes()
-    with RawClient(broker.address.host, broker.address.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(broker.address.host, broker.address.port).with_channel() as client:
         client.call(1, commands.Queue.Declare(queue="q"), commands.Queue.DeclareOk)
         for _ in range(MESSAGES // 100):
             client.send(publish_frames(1, "", "q", BODY) * 100)

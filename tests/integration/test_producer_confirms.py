@@ -13,9 +13,7 @@ from tests.raw_client import RawClient, publish_frames
 
 def opened(broker: Broker, *, transactions: bool = False) -> RawClient:
     """Return a client with a channel in confirm or transaction mode."""
-    client = RawClient("127.0.0.1", broker.port)
-    client.open()
-    client.open_channel(1)
+    client = RawClient("127.0.0.1", broker.port).with_channel()
     if transactions:
         client.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
     else:

@@ -62,9 +62,7 @@ def hang_up(process: BrokerProcess, name: str = "settings.reloaded") -> dict[str
 
 def declared(process: BrokerProcess, name: str) -> Any:
     """Declare a queue on a new connection and return the answer."""
-    with RawClient(process.address.host, process.address.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(process.address.host, process.address.port).with_channel() as client:
         client.method(1, commands.Queue.Declare(queue=name, durable=True))
         return client.next().value
 

@@ -183,9 +183,7 @@ async def test_basic_get_waits_for_the_disk(tmp_path: Path) -> None:
 
 def get_all_at_once(port: int, count: int) -> list[int]:
     """Send `count` basic.get and a passive declare in one piece; return the bodies, then the count, in order."""
-    with RawClient("127.0.0.1", port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient("127.0.0.1", port).with_channel() as client:
         client.send(
             *(method_frame(1, commands.Basic.Get(queue="q", no_ack=True)) for _ in range(count)),
             method_frame(1, commands.Queue.Declare(queue="q", passive=True)),

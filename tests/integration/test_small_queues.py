@@ -35,9 +35,7 @@ def use(client: RawClient, prefix: str) -> None:
 
 def run(broker: BrokerServer) -> tuple[dict[str, int], int]:
     """Return the bytes of each type and the number of the objects that a queue has."""
-    with RawClient("127.0.0.1", broker.listener.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient("127.0.0.1", broker.listener.port).with_channel() as client:
         use(client, "warm")
         gc.collect()
         gc.unfreeze()

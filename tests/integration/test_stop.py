@@ -71,9 +71,7 @@ def stuck_client(process: BrokerProcess) -> Iterator[None]:
 
 def test_the_process_is_gone_when_the_command_returns(process: BrokerProcess) -> None:
     """An idle client gets the close; the command reports what it waits for and finally that the broker has stopped."""
-    with RawClient(process.address.host, process.address.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(process.address.host, process.address.port).with_channel() as client:
         client.call(1, commands.Queue.Declare(queue="q", durable=True), commands.Queue.DeclareOk)
         done = run(process)
         assert process.running.poll() == 0

@@ -127,9 +127,7 @@ def test_published_in_a_transaction_and_with_confirms(threaded: Broker) -> None:
 
 def test_published_in_one_piece_up_to_what_is_refused(threaded: Broker) -> None:
     """Publishes that the broker accepts as a run are listed one by one in `published`, the refused one last."""
-    with RawClient("127.0.0.1", threaded.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient("127.0.0.1", threaded.port).with_channel() as client:
         client.declare_queue(1, "q")
         keys = ["q", "q", "nowhere", "q"]
         frames = [publish_frames(1, "", key, b"%d" % number) for number, key in enumerate(keys)]

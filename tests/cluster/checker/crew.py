@@ -53,9 +53,7 @@ PAUSE_S: Final = 0.02
 
 def declare(address: BrokerAddress) -> None:
     """Declare the durable exchanges, queues and bindings."""
-    with RawClient(address.host, address.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(address.host, address.port).with_channel() as client:
         for exchange, kind in ((EXCHANGE, "direct"), (BOTH, "fanout")):
             declaration = commands.Exchange.Declare(exchange=exchange, exchange_type=kind, durable=True)
             client.call(1, declaration, commands.Exchange.DeclareOk)

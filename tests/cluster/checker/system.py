@@ -247,9 +247,7 @@ class System:
 
     def _counts(self) -> list[tuple[int, int]]:
         ((_, address),) = self.running()
-        with RawClient(address.host, address.port) as client:
-            client.open()
-            client.open_channel(1)
+        with RawClient(address.host, address.port).with_channel() as client:
             answers = [
                 client.call(1, commands.Queue.Declare(queue=queue, passive=True), commands.Queue.DeclareOk)
                 for queue in QUEUES

@@ -34,9 +34,7 @@ def test_connection_close_names_the_method(raw: RawClient) -> None:
 def test_client_closes_with_channels_open(broker: BrokerAddress, control: ControlClient) -> None:
     """connection.close closes all channels, requeues unacked messages and answers close-ok."""
     queue = control.queue
-    with RawClient(broker.host, broker.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(broker.host, broker.port).with_channel() as client:
         shared = client.declare_queue(1, auto_delete=True)
         client.send(publish_frames(1, "", shared, b"held"), publish_frames(1, "", queue, b""))
         client.call(1, commands.Basic.Get(queue=shared), commands.Basic.GetOk)
@@ -66,9 +64,7 @@ def test_closing_channel_discards_what_was_on_its_way(raw: RawClient, name: str)
 def test_closing_connection_discards_what_was_on_its_way(broker: BrokerAddress, control: ControlClient) -> None:
     """Between the broker's connection.close and close-ok the broker discards everything that the client sends."""
     queue = control.queue
-    with RawClient(broker.host, broker.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(broker.host, broker.port).with_channel() as client:
         client.open_channel(2)
         client.method(1, commands.Basic.Qos(prefetch_size=7))
         assert client.readable(20)
@@ -112,9 +108,7 @@ def test_consumers_unacked_messages_return_in_order(broker: BrokerAddress, contr
         control.client.send(publish_frames(1, "", queue, str(number).encode()))
         control.client.expect(commands.Basic.Ack, 1)
         control.rounds += 1
-    with RawClient(broker.host, broker.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(broker.host, broker.port).with_channel() as client:
         client.call(1, commands.Basic.Qos(prefetch_count=6), commands.Basic.QosOk)
         client.call(1, commands.Basic.Consume(queue=queue), commands.Basic.ConsumeOk)
         for _ in range(6):
@@ -141,9 +135,7 @@ def test_consumers_unacked_messages_return_in_order(broker: BrokerAddress, contr
 
 def test_client_that_sends_after_close(broker: BrokerAddress, control: ControlClient) -> None:
     """Methods that a client sends after its own connection.close are ignored."""
-    with RawClient(broker.host, broker.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(broker.host, broker.port).with_channel() as client:
         client.method(0, commands.Connection.Close(**CLOSE))
         client.send(publish_frames(1, "", control.queue, b"too late"))
         client.method(1, commands.Queue.Delete(queue=control.queue))
@@ -155,9 +147,7 @@ def test_client_that_sends_after_close(broker: BrokerAddress, control: ControlCl
 def test_bytes_behind_close_do_not_reset_the_connection(broker: BrokerAddress, control: ControlClient) -> None:
     """A client whose frames are still in transit when it closes reads close-ok and end of file, not a reset."""
     late = publish_frames(1, "", control.queue, bytes(100_000)) * 80
-    with RawClient(broker.host, broker.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(broker.host, broker.port).with_channel() as client:
         client.method(0, commands.Connection.Close(**CLOSE))
         client.socket.sendall(late)  # more than the sockets buffer: the broker has to read it
         client.expect(commands.Connection.CloseOk, 0)

@@ -110,9 +110,7 @@ def test_methods_between_contents_of_other_channels(raw: RawClient) -> None:
 @pytest.mark.parametrize("leave", ["channel close", "hang up"])
 def test_half_sent_content_is_forgotten(broker: BrokerAddress, control: ControlClient, leave: str) -> None:
     """A message whose body never arrived completely is not delivered."""
-    with RawClient(broker.host, broker.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(broker.host, broker.port).with_channel() as client:
         client.method(1, commands.Basic.Publish(routing_key=control.queue))
         client.send(header_frame(1, 10), body_frame(1, b"12345"))
         if leave == "channel close":

@@ -265,9 +265,7 @@ def answers(received: Received) -> bool:
 def test_malformed(broker: BrokerAddress, control: ControlClient, case: Case, oracle: bool) -> None:
     """Malformed input is answered with its code, closes what it must, and does not affect the control client."""
     expected = case.rabbitmq if oracle and case.rabbitmq is not None else case.code
-    with RawClient(broker.host, broker.port) as client:
-        client.open()
-        client.open_channel(1)
+    with RawClient(broker.host, broker.port).with_channel() as client:
         client.send(case.octets)
         if oracle:
             client.readable(0.3)  # RabbitMQ's channels are processes: one may answer later than the reader
