@@ -32,7 +32,7 @@ MOST = {
     "broker/slot_files": (8, 1_300),
     "broker/slots": (7, 1_300),
     "broker/store": (29, 6_150),
-    "broker/taps": (8, 1_350),
+    "broker/taps": (8, 1_400),
     "broker/testing": (6, 700),
     "broker/vhosts": (4, 550),
     "broker/zeromq": (7, 1_150),
