@@ -120,18 +120,6 @@ def test_a_slot_goes_when_sealed_and_settled() -> None:
     assert list(made.slots) == [7]
 
 
-def test_a_redelivery_does_not_block_what_stands_behind_it() -> None:
-    """A returned message of a slot on disk comes first.
-
-    Fresh messages of a resident slot are still found after it.
-    """
-    made = manager(8)
-    assert take_all(made, ONE) == [1, 2, 3, 4, 5, 6, 7, 8]
-    made.requeue(made.slots[1], [2], failed=True)
-    made.append_at_border(["fresh"], [1])
-    assert take_all(made, ONE) == [3, 9]
-
-
 def test_the_bytes_of_ready_messages_follow_every_move() -> None:
     """Publish, take, return, requeue, recall, loss and purge all update the bytes that a limit compares."""
     made = SlotManager(window_messages=3)
