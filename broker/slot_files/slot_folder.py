@@ -26,7 +26,6 @@ from broker.slot_files.slot_file_writer import SlotFileWriter
 from broker.slot_files.slot_view import open_slot
 from broker.store.files import Files
 
-_ID: Final = re.compile(r"[0-9a-f]{16}")
 MISSING: Final = "missing"
 DAMAGED: Final = "damaged"
 
@@ -73,9 +72,7 @@ class SnapshotFolder:
         return self._files.disk_bytes(self.folder)
 
     def path(self, snapshot: str, n: int) -> Path:
-        """Return the path of a slot file, which may not exist. Raises: ValueError for a name that is not an id."""
-        if not _ID.fullmatch(snapshot):
-            raise ValueError(f"{snapshot!r} is not an id of a snapshot")
+        """Return the path of a slot file, which may not exist. Shapes: the id is one that `new` returned."""
         return self.folder / snapshot / f"{n}.slot"
 
     def begin(self, snapshot: str, n: int, vhost: str, queue: str, number: int, first: int) -> SlotFileWriter:
@@ -89,7 +86,7 @@ class SnapshotFolder:
         return SnapshotSlot(int(file.path.stem), meta.first, meta.end, meta.count, size_bytes, crc)
 
     def drop(self, snapshot: str) -> None:
-        """Remove a snapshot, if it exists. Raises: ValueError as `path`; StoreFailed."""
+        """Remove a snapshot, if it exists. Raises: StoreFailed."""
         self._files.remove_tree(self.path(snapshot, 0).parent)
 
 

@@ -107,11 +107,8 @@ class Snapshots(Mapping[str, Snapshot]):
         return len(self._taking)
 
     def path(self, snapshot: str, n: int) -> Path:
-        """Return the path of a slot file. Raises: TapRefused for a name that is not an id."""
-        try:
-            return self._folder.snapshots.path(snapshot, n)
-        except ValueError as error:
-            raise TapRefused(str(error)) from error
+        """Return the path of a slot file."""
+        return self._folder.snapshots.path(snapshot, n)
 
     async def take(self, vhost: str, name: str, owner: str = "") -> dict[str, Any]:
         """Return a snapshot of the ready and unacked messages of a queue, as the list of its slot files.
