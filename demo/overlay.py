@@ -31,8 +31,7 @@ LINKS = [*product([PUBLISHING], MIDDLE), *product(MIDDLE, SUBSCRIBERS)]
 COLOURS = dict(zip((*MIDDLE, *SUBSCRIBERS), (BLUE, GREY, PALE, ORANGE, GREEN), strict=True))
 AWAY_S = 3.0  # how long a broker in the middle stays away
 PROBE = "demo.probe"
-PROBES = 50
-PROBE_PAUSE_S = 0.03  # grows with every probe
+PROBES, PROBE_PAUSE_S = 50, 0.03  # the pause grows with every probe
 ASK_EVERY_S = 0.5
 SMOOTH = 4  # samples that a rate in the picture is taken over
 
