@@ -37,7 +37,7 @@ MOST = {
     "broker/vhosts": (4, 550),
     "broker/zeromq": (7, 1_150),
     "bench": (56, 8_000),
-    "demo": (15, 1_950),
+    "demo": (15, 1_800),
     "tools": (23, 2_650),
 }
 """By folder: the most Python files and lines that it may have. Lower a row when the folder has shrunk."""
