@@ -299,18 +299,6 @@ def test_a_segment_goes_when_nobody_needs_it() -> None:
     assert segments_on_disk(room) == [log.active]
 
 
-def test_a_segment_behind_the_older_checkpoint_stays() -> None:
-    """The log is kept from the older checkpoint on: recovery starts there when the newest is damaged."""
-    room = Room(segment_bytes=500)
-    checkpoint(room)
-    older = room.store.log.active
-    room.publish(20, 1)
-    checkpoint(room)
-    assert segments_on_disk(room)[0] == older
-    checkpoint(room)
-    assert segments_on_disk(room) == [room.store.log.active]
-
-
 def test_what_only_the_older_checkpoint_needs_is_told() -> None:
     """A store says whether another checkpoint would free space, of segments or of queue logs."""
     room = Room(segment_bytes=500)
