@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import Any, Final, Protocol
 
@@ -87,21 +87,30 @@ def conversation(
 ) -> Iterator[ControlStream]:
     """Yield a connection to the broker that has been sent a verb.
 
-    Raises: Unanswered, also for later failures of the connection; BadUsage.
+    Raises: Unanswered; BadUsage. Later failures of the connection are OSErrors.
     """
     try:
         request = json.dumps({"verb": verb, **arguments}, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:
         raise BadUsage("names and texts should be UTF-8") from None
-    try:
-        with _remote(broker, silence_s) if isinstance(broker, BrokerUrl) else _local(broker, silence_s) as client:
+    with ExitStack() as stack:
+        with _answering(called(broker)):
+            opened = _remote(broker, silence_s) if isinstance(broker, BrokerUrl) else _local(broker, silence_s)
+            client = stack.enter_context(opened)
             with suppress(BrokenPipeError, ConnectionResetError):  # the broker may have sent a reason first
                 client.sendall(request)
-            yield client
+        yield client
+
+
+@contextmanager
+def _answering(name: str) -> Iterator[None]:
+    """Report a failure of the connection, but not of what the command prints. Raises: Unanswered."""
+    try:
+        yield
     except TimeoutError:
-        raise Unanswered(f"{called(broker)} did not answer within {TIMEOUT_S:g} s") from None
+        raise Unanswered(f"{name} did not answer within {TIMEOUT_S:g} s") from None
     except OSError as error:
-        raise Unanswered(f"{called(broker)} cannot be asked: {error.strerror or error}") from None
+        raise Unanswered(f"{name} cannot be asked: {error.strerror or error}") from None
 
 
 def _remote(broker: BrokerUrl, silence_s: float | None) -> AbstractContextManager[ControlStream]:
@@ -137,14 +146,16 @@ def _result(
 ) -> Any:
     buffer = bytearray()
     while True:
-        line = read_line(client, buffer)
+        with _answering(name):
+            line = read_line(client, buffer)
         try:
             answer = json.loads(line)
             if "progress" in answer:
                 if told is not None:
                     told(answer["progress"])
                 if accepts:
-                    client.sendall(b"\n")
+                    with _answering(name):
+                        client.sendall(b"\n")
                 continue
             if answer["ok"]:
                 return answer["result"]

@@ -249,7 +249,7 @@ async def test_what_was_shown_is_gone_and_what_was_requeued_is_redelivered(broke
 
 
 async def test_a_message_that_was_not_taken_comes_back(broker: BrokerServer) -> None:
-    """A message comes back when the command died before it had shown it."""
+    """A message comes back when the command died before it had shown it; that is not the broker's failure."""
     folder = broker.settings.server.data_dir
     await asyncio.to_thread(ask, folder, "declare_queue", queue="q")
     await asyncio.to_thread(ask, folder, "publish", to="q", bodies=["bQ=="])
@@ -258,7 +258,7 @@ async def test_a_message_that_was_not_taken_comes_back(broker: BrokerServer) -> 
         assert (queue_of(broker, "q").ready, queue_of(broker, "q").unacked) == (0, 1)
         raise BrokenPipeError
 
-    with pytest.raises((BrokenPipeError, Unanswered)):
+    with pytest.raises(BrokenPipeError):
         await asyncio.to_thread(ask, folder, "get", queue="q", told=die, accepts=True)
     heard: list[Any] = []
     await asyncio.to_thread(ask, folder, "get", queue="q", told=heard.append, accepts=True)
