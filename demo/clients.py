@@ -1,4 +1,4 @@
-"""The client processes of a run: publishers and consumers that use pika and aio-pika, each with one connection."""
+"""The client processes of a run, each with one connection: publishers of pika, consumers of pika and aio-pika."""
 
 import asyncio
 import ctypes
@@ -7,29 +7,28 @@ import logging
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import cycle
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
 import aio_pika
 import pika
-from aio_pika.abc import AbstractConnection, AbstractExchange, AbstractIncomingMessage
-from aio_pika.exceptions import ChannelInvalidStateError, DeliveryError, PublishError
+from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
+from aio_pika.exceptions import ChannelInvalidStateError
 from pika.adapters.blocking_connection import BlockingChannel
 
 from demo.ledger import SPAWN, Failed, Inbox, Ledger, Outbox
+from demo.options import Options
 from demo.plan import EXCHANGE
 
 PUBLISHERS = 2
-AIO_PUBLISH_PART = 0.2  # a message costs aio-pika about six times pika's processor time; so both end at the same time
-PIKA_WINDOW, AIO_WINDOW = 2_000, 500  # unconfirmed messages
+WINDOW = 2_000  # unconfirmed messages
 
-# The errors of a publish in flight when the connection is lost; aio-pika itself cancels some.
+# The errors of an operation in flight when the connection is lost; aio-pika itself cancels some.
 LOST = (aio_pika.exceptions.AMQPConnectionError, ChannelInvalidStateError, ConnectionError, asyncio.CancelledError)
 
 
@@ -46,9 +45,9 @@ def channel_to(url: str, name: str = "demo topology") -> Iterator[BlockingChanne
         yield connection.channel()
 
 
-def _publish_with_pika(url: str, outbox: Outbox) -> object:
+def publisher(url: str, outbox: Outbox) -> object:
     """Publish until every flight is confirmed; return None, or the error that ended the connection before."""
-    window = outbox.window(PIKA_WINDOW)
+    window = outbox.window(WINDOW)
     errors: list[object] = []
 
     def opened(channel: Any) -> None:
@@ -82,7 +81,7 @@ def _publish_with_pika(url: str, outbox: Outbox) -> object:
         connection.ioloop.stop()
 
     pika.SelectConnection(
-        _parameters(url, "demo publisher (pika)"),
+        _parameters(url, "demo publisher"),
         on_open_callback=lambda connection: connection.channel(on_open_callback=opened),
         on_open_error_callback=closed,
         on_close_callback=closed,
@@ -90,7 +89,7 @@ def _publish_with_pika(url: str, outbox: Outbox) -> object:
     return None if outbox.finished else errors[0]
 
 
-def _consume_with_pika(url: str, inbox: Inbox) -> object:
+def pika_consumer(url: str, inbox: Inbox) -> object:
     """Consume until the run is over; return None, or the error that ended the connection before."""
 
     def delivered(index: int, channel: BlockingChannel, method: Any, properties: Any, body: bytes) -> None:
@@ -124,39 +123,7 @@ async def connect(url: str, name: str) -> AbstractConnection:
     return await aio_pika.connect(url, client_properties=properties)
 
 
-async def _publish_with_aio_pika(url: str, outbox: Outbox) -> object:
-    """Publish until every flight is confirmed; return None, or the error that ended the connection before."""
-    try:
-        async with await connect(url, "demo publisher (aio-pika)") as connection:
-            channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
-            exchange = await channel.get_exchange(EXCHANGE, ensure=False)
-            outbox.connected()
-            # One coroutine per possible unconfirmed message: each sends one flight and waits for its answer.
-            window = outbox.window(AIO_WINDOW)
-            errors = await asyncio.gather(*(_publish_in_turn(exchange, outbox) for _ in range(window)))
-            return next(filter(None, errors), None)
-    except LOST as error:
-        return error
-
-
-async def _publish_in_turn(exchange: AbstractExchange, outbox: Outbox) -> BaseException | None:
-    while (taken := outbox.take()) is not None:
-        tag, (row, key, body) = taken
-        message = aio_pika.Message(body, content_type="application/json", delivery_mode=2, message_id=str(row))
-        try:
-            await exchange.publish(message, key, mandatory=True)
-            outbox.confirmed(tag)
-        except PublishError:
-            outbox.returned()
-            outbox.confirmed(tag)
-        except DeliveryError:
-            outbox.refused(tag)
-        except LOST as error:
-            return error
-    return None
-
-
-async def _consume_with_aio_pika(url: str, inbox: Inbox) -> object:
+async def aio_pika_consumer(url: str, inbox: Inbox) -> object:
     """Consume until the run is over; return None, or the error that ended the connection before."""
     newest: AbstractIncomingMessage | None = None
 
@@ -217,26 +184,22 @@ def _live(work: Callable[..., Any], urls: Sequence[str], box: type, ledger: Ledg
 
 
 class Clients:
-    """The running processes of one run: two publishers, and consumers of each library.
+    """The running processes of one run: the publishers, and the consumers of each library.
 
-    Shapes: client n connects to `urls(n)`; the publishers are clients 0 and 1, pika's consumers follow. A consumer's
-    queues are each an index in the plan and a name.
+    Shapes: client n connects to `urls(n)`; the publishers come first, then pika's consumers. `queues` has those of each
+    consumer, each an index in the plan and a name.
     """
 
     def __init__(
-        self, ledger: Ledger, urls: Callable[[int], Sequence[str]], flights: Path,
-        pika_queues: Sequence[object], aio_queues: Sequence[object], prefetch: int,
-    ) -> None:  # fmt: skip
-        cut = ledger.rows - int(ledger.rows * AIO_PUBLISH_PART)
-        works: list[tuple[str, Callable[..., object], type, tuple[Any, ...]]] = [
-            ("publisher (pika)", _publish_with_pika, Outbox, (flights, 0, cut)),
-            ("publisher (aio-pika)", _publish_with_aio_pika, Outbox, (flights, cut, ledger.rows)),
-            *(("consumer (pika)", _consume_with_pika, Inbox, (queues, prefetch)) for queues in pika_queues),
-            *(("consumer (aio-pika)", _consume_with_aio_pika, Inbox, (queues, prefetch)) for queues in aio_queues),
-        ]
+        self, ledger: Ledger, urls: Callable[[int], Sequence[str]], flights: Path, queues: Any, options: Options
+    ) -> None:
+        cuts = [part * ledger.rows // PUBLISHERS for part in range(PUBLISHERS + 1)]
+        works: list[Any] = [(publisher, Outbox, flights, first, end) for first, end in pairwise(cuts)]
+        consumers: list[Any] = [pika_consumer] * options.pika_consumers + [aio_pika_consumer] * options.aio_consumers
+        works += [(work, Inbox, group, options.prefetch) for work, group in zip(consumers, queues, strict=True)]
         self._processes = [
-            SPAWN.Process(name=name, target=_live, args=(work, urls(n), box, ledger, n, *rest), daemon=True)
-            for n, (name, work, box, rest) in enumerate(works)
+            SPAWN.Process(name=work.__name__, target=_live, args=(work, urls(n), box, ledger, n, *rest), daemon=True)
+            for n, (work, box, *rest) in enumerate(works)
         ]
         for process in self._processes:
             process.start()
@@ -247,13 +210,13 @@ class Clients:
             if process.exitcode:
                 raise Failed(f"the {process.name} ended with exit code {process.exitcode}; its error is above")
 
-    def join(self, seconds: float) -> bool:
-        """Return whether every client has ended in so many seconds. Raises: Failed when one has failed."""
-        deadline_s = time.monotonic() + seconds
+    def join(self, seconds: float) -> None:
+        """Wait until the clients have ended. Raises: Failed when one has failed, or takes longer than this."""
         for process in self._processes:
-            process.join(max(0.0, deadline_s - time.monotonic()))
+            process.join(seconds)
         self.check()
-        return all(process.exitcode is not None for process in self._processes)
+        if any(process.is_alive() for process in self._processes):
+            raise Failed(f"a client did not end within {seconds:.0f} s")
 
     def kill(self) -> None:
         for process in self._processes:

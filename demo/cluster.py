@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from broker.cli.control_client import Unanswered, ask
 from demo.brokers import Broker
@@ -19,19 +20,17 @@ FROZEN_S = 8.0  # more than the lease and the margin after which the others take
 class ClusterRun(Run):
     """The nodes, their database, the clients and the ledger of one run; each client begins at another node."""
 
-    _database: PostgresServer | None = None
-
     def _make_faults(self) -> list[Fault]:
         return [Fault(0.3, NODES[1:2], "move", AWAY_S), Fault(0.6, NODES[2:3], "move", FROZEN_S, frozen=True)]
 
-    def _start(self) -> None:
+    def _start(self, stack: ExitStack) -> None:
         try:
-            self._database = PostgresServer(durable=True).start()
+            database = stack.enter_context(PostgresServer(durable=True)).start()
         except PostgresFailed as error:
             raise Failed(str(error)) from None
         url_file = self._folder / "url"
         url_file.touch(0o600)
-        url_file.write_text(self._database.url)
+        url_file.write_text(database.url)
         for name in NODES:
             command = f"{DEFAULT_COMMAND} --cluster-file {url_file} --node {name}"
             self._brokers[name] = Broker(name, command, self._folder)
@@ -50,8 +49,3 @@ class ClusterRun(Run):
             return f"; {error}"
         held = {row["node"]: row["held"] for row in facts["nodes"] if row.get("held") is not None}
         return "".join(f"; {name} holds {count:,} messages" for name, count in sorted(held.items()))
-
-    def _close(self) -> None:
-        super()._close()
-        if self._database is not None:
-            self._database.close()

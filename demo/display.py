@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import monotonic as clock
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from demo.ledger import Count, Ledger
 
 PLAIN_LINE_EVERY_S = 2.0
-RATE_OVER_S = 3.0
 
 
 class Watch:
     """The distinct flights published and confirmed, and the deliveries, as last read.
 
     `began_s`, `published_s`, `moved_s` are the times of the readings that first saw a flight published, saw the last
-    one confirmed, and last saw any change. `down_s` is how long a killed broker was away while clients waited.
+    one confirmed, and last saw any change.
     """
 
     def __init__(self, ledger: Ledger, deliveries: int, now_s: float) -> None:
@@ -30,7 +28,6 @@ class Watch:
         self.began_s: float | None = None
         self.published_s: float | None = None
         self.moved_s = now_s
-        self.down_s: float | None = None
 
     def look(self, now_s: float) -> tuple[int, int, int]:
         """Read the ledger; return the number of distinct flights published and confirmed, and of deliveries."""
@@ -53,39 +50,40 @@ class Watch:
         return "{:,} flights published, {:,} confirmed, {:,} messages delivered".format(*self.seen)
 
 
-class Display:
+class Display(Progress):
     """Shows events and three counts that grow; `above` returns what is between events and bars."""
 
     def __init__(self, rows: int, deliveries: int, plain: bool, above: Callable[[], RenderableType]) -> None:
         self._plain = plain or not sys.stdout.isatty()
+        self._above = above
         self._began_s = clock()
         self._shown_s = float("-inf")
         columns = TextColumn("{task.description:>9}"), BarColumn(bar_width=32), MofNCompleteColumn()
         texts = TextColumn("{task.fields[rate]:>12}"), TimeElapsedColumn(), TextColumn("{task.fields[state]}")
-        # It is disabled, because the live display below shows it.
-        self._bars = Progress(*columns, *texts, speed_estimate_period=RATE_OVER_S, disable=True)
+        super().__init__(
+            *columns, *texts, speed_estimate_period=3.0, auto_refresh=False, disable=self._plain,
+            console=Console(width=10_000) if self._plain else None,
+        )  # fmt: skip
         for name, goal in (("published", rows), ("confirmed", rows), ("delivered", deliveries)):
-            self._bars.add_task(name, total=goal, rate="", state="")
-        self._live = Live(auto_refresh=False, get_renderable=lambda: Group(above(), self._bars))
-        if not self._plain:
-            self._live.start()
+            self.add_task(name, total=goal, rate="", state="")
+        self.start()
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Yield what is shown."""
+        yield self._above()
+        yield from super().get_renderables()
 
     def event(self, text: str) -> None:
         """Print the text with the time since the start."""
-        console = Console(width=10_000) if self._plain else self._live.console
-        console.print(f"[{clock() - self._began_s:6.1f} s] {text}", markup=False, highlight=False)
+        self.console.print(f"[{clock() - self._began_s:6.1f} s] {text}", markup=False, highlight=False)
 
     def show(self, counts: tuple[int, ...], state: str) -> None:
         """Show the current counts; without a terminal only every two seconds."""
-        for task, completed in zip(self._bars.tasks, counts, strict=True):
-            self._bars.update(task.id, completed=completed, rate=f"{task.speed or 0:,.0f}/s")
-        self._bars.update(self._bars.tasks[0].id, state=state)
-        if not self._plain:
-            self._live.refresh()
-        elif clock() - self._shown_s >= PLAIN_LINE_EVERY_S:
+        for task, completed in zip(self.tasks, counts, strict=True):
+            self.update(task.id, completed=completed, rate=f"{task.speed or 0:,.0f}/s")
+        self.update(self.tasks[0].id, state=state)
+        self.refresh()
+        if self._plain and clock() - self._shown_s >= PLAIN_LINE_EVERY_S:
             self._shown_s = clock()
-            parts = [f"{t.description} {t.completed:,}/{t.total:,} ({t.fields['rate']})" for t in self._bars.tasks]
+            parts = [f"{t.description} {t.completed:,}/{t.total:,} ({t.fields['rate']})" for t in self.tasks]
             self.event("  ".join([*parts, state]))
-
-    def close(self) -> None:
-        self._live.stop()

@@ -12,17 +12,12 @@ from pathlib import Path
 
 from demo.flights import checksum, read_flights
 
-# The low half of a cell counts the copies without the redelivered flag, the high half those with it.
-FRESH_MASK = 0x0F
-REDELIVERED_SHIFT = 4
-MOST_COPIES = 15
-
 Flight = tuple[int, str, bytes]  # row number, routing key, body
 SPAWN = multiprocessing.get_context("spawn")
 
 # What a client counts. PUBLISHED includes RESENT; REFUSED is basic.nack, RETURNED is basic.return: there was no queue.
 # DISTINCT are first copies, pairs of queue and flight; of an ALTERED one key or body differ from what was published.
-Count = IntEnum("Count", "PUBLISHED RESENT CONFIRMED REFUSED RETURNED DELIVERED DISTINCT ALTERED", start=0)
+Count = IntEnum("Count", "PUBLISHED RESENT CONFIRMED REFUSED RETURNED DELIVERED DISTINCT ALTERED CONNECTED", start=0)
 
 
 class Failed(Exception):
@@ -35,7 +30,7 @@ class Ledger:
     Every cell has one writer: a flight has one publisher, a queue one consumer, a row of counts one client. So no lock
     is needed. A client receives the memory as an argument of its process, never through a pipe.
     Shapes: `checksums`, `attempts` (times published) and `confirmed` (0 or 1) have one item per flight.
-    Cost: a byte for every queue and flight.
+    Cost: two bytes for every queue and flight.
     """
 
     def __init__(self, rows: int, queues: int, clients: int, checksums: Sequence[int]) -> None:
@@ -44,7 +39,7 @@ class Ledger:
         self.checksums = SPAWN.RawArray("I", checksums)
         self.attempts = SPAWN.RawArray("B", rows)
         self.confirmed = SPAWN.RawArray("B", rows)
-        self._copies = SPAWN.RawArray("B", rows * queues)
+        self._copies = [SPAWN.RawArray("B", rows * queues) for _ in (False, True)]
         self._counts = SPAWN.RawArray("q", clients * len(Count))
         self._serving = SPAWN.RawValue("b", 0)
         self._stopping = SPAWN.RawValue("b", 0)
@@ -57,9 +52,9 @@ class Ledger:
     def total(self, count: Count) -> int:
         return sum(self._counts[count :: len(Count)])
 
-    def copies(self, queue: int) -> memoryview:
-        """Return the cells of one queue, by row number."""
-        return memoryview(self._copies).cast("B")[queue * self.rows : (queue + 1) * self.rows]
+    def copies(self, queue: int, redelivered: bool) -> memoryview:
+        """Return how often each flight came to a queue, with the redelivered flag or without; 255 is more."""
+        return memoryview(self._copies[redelivered]).cast("B")[queue * self.rows : (queue + 1) * self.rows]
 
     @property
     def stopping(self) -> bool:
@@ -126,6 +121,7 @@ class Outbox:
         self._again.extendleft(reversed(self._unconfirmed.values()))
         self._unconfirmed.clear()
         self._last_tag = 0
+        self._counts[Count.CONNECTED] += 1
 
     def take(self) -> tuple[int, Flight] | None:
         """Return the delivery tag of the next publish and its flight, None when there are no more."""
@@ -162,7 +158,7 @@ class Outbox:
 
 
 class Inbox:
-    """The queues of one consumer, each an index in the plan and a name, their cells, and the unacked deliveries.
+    """The queues of one consumer, each an index in the plan and a name, and the unacked deliveries.
 
     One channel carries all its queues, so one `basic.ack` with multiple settles them all. The acked tag is that of the
     last delivery: deliveries of a channel are processed in the order of their tags.
@@ -173,13 +169,14 @@ class Inbox:
         self.prefetch = prefetch
         self.unacked = 0
         self.last_tag = 0
-        self._cells = {index: ledger.copies(index) for index, _ in queues}
+        self._copies = {index: [ledger.copies(index, flag) for flag in (False, True)] for index, _ in queues}
         self.ledger = ledger
         self._counts = ledger.counts(client)
 
     def connected(self) -> None:
         """Start with a new channel: unacked messages will be redelivered."""
         self.unacked = self.last_tag = 0
+        self._counts[Count.CONNECTED] += 1
 
     def take(self, queue: int, tag: int, redelivered: bool, message_id: str | None, key: str, body: bytes) -> bool:
         """Count one delivery; return whether it is time to ack."""
@@ -189,14 +186,9 @@ class Inbox:
         if row >= ledger.rows or ledger.checksums[row] != checksum(key.encode(), body):
             counts[Count.ALTERED] += 1
         else:
-            cells = self._cells[queue]
-            copies = cells[row]
-            counts[Count.DISTINCT] += not copies
-            if redelivered:
-                if copies >> REDELIVERED_SHIFT < MOST_COPIES:
-                    cells[row] = copies + (1 << REDELIVERED_SHIFT)
-            elif copies & FRESH_MASK < MOST_COPIES:
-                cells[row] = copies + 1
+            copies = self._copies[queue]
+            counts[Count.DISTINCT] += not (copies[0][row] or copies[1][row])
+            copies[redelivered][row] = min(copies[redelivered][row] + 1, 255)
         self.last_tag = tag
         self.unacked += 1
         return self.unacked >= (self.prefetch // 2 or 1)

@@ -18,11 +18,11 @@ SHOWS = {
     "pipeline": ("a tap, a lake, and Spark", "demo.pipeline:PipelineRun", "demo,spark"),
 }
 CHECKED = ("broker", "cluster", "overlay", "pipeline")  # the flights of every queue are checked at the end
-DEFAULTS = {"page": {"rows": 20_000, "queues": 11}, "pipeline": {"queues": 200}}
+DEFAULTS = {"page": {"rows": 20_000, "queues": 11}, "pipeline": {"queues": 200, "no_kill": True}}
 
 
 def _option(
-    default: Any, help: str, only: Sequence[str] = (), limits: tuple[int, int] | None = None, **how: Any
+    default: Any, help: str, only: Sequence[str] = (), limits: tuple[float, float] | None = None, **how: Any
 ) -> Any:
     """Return a field with what the command line says of it: its help, the shows that have it, and its limits."""
     how = {"action": "store_true"} if default is False else {"type": type(default), "metavar": "N"} | how
@@ -37,7 +37,7 @@ class Options:
                         choices=SHOWS, metavar="WHAT")  # fmt: skip
     rows: int = _option(ALL_ROWS, "only the first N flights", limits=(1, ALL_ROWS))
     queues: int = _option(220, "number of queues", limits=(1, 12_000))
-    kill_at: float = _option(0.4, "kill -9 once so many of the flights are confirmed", ["broker"], metavar="SHARE")
+    kill_at: float = _option(0.4, "kill -9 when so much is confirmed", ["broker"], (0.01, 0.99), metavar="SHARE")
     no_kill: bool = _option(False, "leave the broker alone; any duplicate is then a failure", ["broker"])
     url: str = _option("", "a broker that runs already; it is not killed", ["broker"], metavar="URL")
     broker_command: str = _option(DEFAULT_COMMAND, "start this broker; {port} and {folder} are filled in, a line with "
@@ -49,7 +49,7 @@ class Options:
     plot: Path | None = _option(None, "draw the run (needs matplotlib)", ["overlay"], type=Path, metavar="FILE")
     seconds: float | None = _option(None, "end after so long", ["page"], type=float, metavar="SECONDS")
     rate: float = _option(300.0, "flights published per second", ["page"], (1, 10_000))
-    http_port: int | None = _option(None, "port of the page (15672 if it is free)", ["page"], type=int, metavar="PORT")
+    http_port: int = _option(0, "port of the page; 0 is any free one", ["page"], (0, 65_535), metavar="PORT")
     report: Path | None = _option(None, "keep the report here", ["pipeline"], type=Path, metavar="FILE")
     master: str = _option("local[*]", "Spark's master", ["pipeline"], metavar="URL")
     plain: bool = _option(False, "print plain lines even on a terminal")
@@ -61,10 +61,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__, allow_abbrev=False)
     flags = {one.name: "--" + one.name.replace("_", "-") for one in fields(Options)}
     for one in fields(Options):
-        only, usual = (
-            one.metadata["only"],
-            "" if one.default in {None, False, "", DEFAULT_COMMAND} else f" ({one.default})",
-        )
+        only = one.metadata["only"]
+        usual = "" if one.default in {None, False, "", DEFAULT_COMMAND} else f" ({one.default})"
         text = (f"{', '.join(only)}: " if only else "") + one.metadata["help"] + usual
         parser.add_argument(flags[one.name], help=text, default=argparse.SUPPRESS, **one.metadata["how"])
     given = vars(parser.parse_args(arguments))
@@ -76,8 +74,6 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
             parser.error(f"{flags[name]} is {value}; it must be {lowest} to {highest}")
         if said["only"] and options.show not in said["only"]:
             parser.error(f"{flags[name]} is for --show {' and '.join(said['only'])}")
-    if not 0 < options.kill_at < 1:
-        parser.error(f"--kill-at is {options.kill_at:g}; it must lie between 0 and 1")
     if options.url and "broker_command" in given:
         parser.error("--url is a broker that runs, --broker-command one that is started; give one of them")
     return options

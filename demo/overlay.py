@@ -11,31 +11,27 @@ from itertools import accumulate, pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pika.adapters.blocking_connection import BlockingChannel
-from rich.table import Table
-
 from bench.picture import BLUE, GREEN, GREY, ORANGE, PALE, RED, lying_bars, new_figure, plain
 from broker.cli.control_client import Unanswered, ask
+from broker.cli.table import aligned
 from demo.brokers import Broker, together
-from demo.clients import PUBLISHERS as PUBLISHING_CLIENTS
-from demo.clients import channel_to
+from demo.clients import PUBLISHERS, channel_to
 from demo.ledger import Count, Failed
 from demo.options import DEFAULT_COMMAND
 from demo.plan import EXCHANGE
 from demo.run import Fault, Run
 
-PUBLISHERS = "publishers"
+PUBLISHING = "publishers"
 MIDDLE = ("middle-1", "middle-2", "middle-3")
 SUBSCRIBERS = ("europe", "america")
-LEAVES = (PUBLISHERS, *SUBSCRIBERS)
-NAMES = (PUBLISHERS, *MIDDLE, *SUBSCRIBERS)
+LEAVES = (PUBLISHING, *SUBSCRIBERS)
+NAMES = (PUBLISHING, *MIDDLE, *SUBSCRIBERS)
 COLUMNS = "broker|state|links|knows (V_b)|patterns|messages on|left out|not sure, so on|MB out|lag".split("|")
-LINKS = [*product([PUBLISHERS], MIDDLE), *product(MIDDLE, SUBSCRIBERS)]
+LINKS = [*product([PUBLISHING], MIDDLE), *product(MIDDLE, SUBSCRIBERS)]
 COLOURS = dict(zip((*MIDDLE, *SUBSCRIBERS), (BLUE, GREY, PALE, ORANGE, GREEN), strict=True))
 AWAY_S = 3.0  # how long a broker in the middle stays away
 PROBE = "demo.probe"
-PROBES = 50
-PROBE_PAUSE_S = 0.03  # grows with every probe
+PROBES, PROBE_PAUSE_S = 50, 0.03  # the pause grows with every probe
 ASK_EVERY_S = 0.5
 SMOOTH = 4  # samples that a rate in the picture is taken over
 
@@ -77,9 +73,9 @@ class OverlayRun(Run):
 
     def _make_faults(self) -> list[Fault]:
         middle = [Fault(0.15, MIDDLE[:1], "none", AWAY_S), Fault(0.35, MIDDLE[1:], "none", AWAY_S)]
-        return [*middle, Fault(0.6, SUBSCRIBERS[1:]), Fault(0.8, [PUBLISHERS])]
+        return [*middle, Fault(0.6, SUBSCRIBERS[1:]), Fault(0.8, [PUBLISHING])]
 
-    def _start(self) -> None:
+    def _start(self, stack: ExitStack) -> None:
         for group in (MIDDLE, LEAVES):  # the leaves have to know the ports of the middle
             for name in group:
                 settings = self._folder / f"{name}.toml"
@@ -100,7 +96,7 @@ class OverlayRun(Run):
         )
 
     def _urls(self, client: int) -> Sequence[str]:
-        return [self._brokers[PUBLISHERS if client < PUBLISHING_CLIENTS else _site_of(client)].url]
+        return [self._brokers[PUBLISHING if client < PUBLISHERS else _site_of(client)].url]
 
     def _await_bindings(self) -> None:
         """Publish probes until one reaches every site before the next: the start point that the overlay promises.
@@ -111,19 +107,19 @@ class OverlayRun(Run):
         with ExitStack() as stack:
             publisher, *sites = [stack.enter_context(channel_to(url)) for url in self._homes]
             for site in sites:
-                site.queue_declare(PROBE, exclusive=True)
+                site.queue_declare(PROBE, exclusive=True, arguments={"x-max-length": 1})  # keeps the newest probe
                 site.queue_bind(PROBE, EXCHANGE, routing_key=PROBE)
             for probe in range(1, PROBES):
-                publisher.basic_publish(EXCHANGE, PROBE, str(probe).encode())
+                publisher.basic_publish(EXCHANGE, PROBE, b"%d" % probe)
                 time.sleep(PROBE_PAUSE_S * probe)
-                if all(_newest_probe(site) == probe for site in sites):
+                if all(site.basic_get(PROBE, auto_ack=True)[2] == b"%d" % probe for site in sites):
                     break
             else:
                 raise Failed(f"none of {PROBES} probes reached every site in time")
         for channel, queues in self._channels():
             for queue in queues:
                 channel.queue_purge(queue.name)
-        super()._tell(f"every binding counts at {PUBLISHERS}: known by {probe} probes to each site")
+        super()._tell(f"every binding counts at {PUBLISHING}: known by {probe} probes to each site")
 
     def _tell(self, text: str) -> None:
         self._events.append((time.monotonic(), text))
@@ -133,7 +129,7 @@ class OverlayRun(Run):
         while not self._ended.wait(ASK_EVERY_S):
             self._now = {name: _facts_of(self._brokers.get(name), self._now[name]) for name in NAMES}
             delivered = dict.fromkeys(SUBSCRIBERS, 0)
-            for client in range(PUBLISHING_CLIENTS, self._ledger.clients):
+            for client in range(PUBLISHERS, self._ledger.clients):
                 delivered[_site_of(client)] += self._ledger.counts(client)[Count.DELIVERED]
             if any(delivered.values()):
                 self._samples.append(Sample(time.monotonic(), self._now, delivered))
@@ -144,25 +140,12 @@ class OverlayRun(Run):
         left_out = sum(self._now[name].get("filtered", 0) for name in MIDDLE)
         return f"brokers {', '.join(down) or 'all up'}; middle: {kept:,} on, {left_out:,} left out"
 
-    def _above(self) -> Table:
-        table = Table(title="the overlay")
-        for column in COLUMNS:
-            table.add_column(column, justify="left" if column in COLUMNS[:2] else "right")
-        for name, facts in self._now.items():
-            table.add_row(*cells(name, facts), style={"up": "", "killed": "bold red"}.get(facts["state"], "yellow"))
-        return table
+    def _above(self) -> str:
+        return "\n".join(aligned(COLUMNS, [cells(name, facts) for name, facts in self._now.items()]))
 
 
 def _site_of(client: int) -> str:
-    return SUBSCRIBERS[(client - PUBLISHING_CLIENTS) % len(SUBSCRIBERS)]
-
-
-def _newest_probe(site: BlockingChannel) -> int:
-    """Return the number of the last probe that has arrived, 0 if none has."""
-    newest = 0
-    while (body := site.basic_get(PROBE, auto_ack=True)[2]) is not None:
-        newest = int(body)
-    return newest
+    return SUBSCRIBERS[(client - PUBLISHERS) % len(SUBSCRIBERS)]
 
 
 def _facts_of(broker: Broker | None, before: Facts) -> Facts:
@@ -187,7 +170,7 @@ def running(counts: Iterable[int]) -> list[int]:
 def cells(name: str, facts: Facts) -> list[str]:
     """Return a row; "messages on" of a leaf are those that it published into the overlay, or got from it."""
     if facts["state"] != "up":
-        return [name, facts["state"]]
+        return [name, facts["state"], *[""] * len(COLUMNS[2:])]
     streams, links = facts.get("streams", []), facts["links"]
     up = f"{sum(link['state'] != 'down' for link in links)}/{len(links)}"
     known = " ".join(sorted(f"{row['leaf']}:{row['time']}" for row in facts["leaves"]))
@@ -195,7 +178,7 @@ def cells(name: str, facts: Facts) -> list[str]:
     sent_mb = f"{sum(link['sent_bytes'] for link in links) / 1e6:,.1f}"
     if name in MIDDLE:
         return [*row, *(f"{facts.get(count, 0):,}" for count in ("matched", "filtered", "flooded")), sent_mb, ""]
-    on = sum(one["sent"] for one in streams) if name == PUBLISHERS else facts.get("delivered", 0)
+    on = sum(one["sent"] for one in streams) if name == PUBLISHING else facts.get("delivered", 0)
     return [*row, f"{on:,}", "", "", sent_mb, f"{sum(one['lag'] for one in [*streams, *facts.get('received', [])]):,}"]
 
 
@@ -223,12 +206,9 @@ def draw(path: Path, samples: Sequence[Sample], events: Sequence[tuple[float, st
         for at_s, text in events:
             names, killed, _ = text.partition(" killed")
             if killed or " started again" in text:
-                _mark(axes, at_s - samples[0].at_s, f"{names} killed " if killed else "")
+                look = {"color": RED, "linestyle": "-"} if killed else {"color": GREEN, "linestyle": ":"}
+                axes.axvline(at_s - samples[0].at_s, linewidth=0.9, **look)
+                said = f"{names} killed ".replace(" and ", ",\n") if killed else ""
+                axes.text(at_s - samples[0].at_s, axes.get_ylim()[1], said, size=7, va="top", ha="right", rotation=90)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-
-
-def _mark(axes: Any, at_s: float, text: str) -> None:
-    """Draw a line at the time of an event, with its text if it has one."""
-    axes.axvline(at_s, color=RED if text else GREEN, linewidth=0.9, linestyle="-" if text else ":")
-    axes.text(at_s, axes.get_ylim()[1], text.replace(" and ", ",\n"), fontsize=7, va="top", rotation=90, ha="right")

@@ -8,13 +8,12 @@ import os
 import random
 import re
 import signal
-import socket
 import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count, islice, product
+from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,6 @@ WAVE_S = 90.0  # the rate of publishing rises and falls
 PUBLISHERS = {"schedule": 0.7, "radar": 0.3}  # their parts of the flights
 PAUSED = "night.report"
 PAGE_LINE = re.compile(r"http://[^\s,]+")
-USUAL_PORT = 15672
 SETTINGS = {
     "SLOTMQ_HTTP__ENABLED": "true",
     "SLOTMQ_HTTP__SAMPLE_INTERVAL_MS": "1000",
@@ -83,8 +81,7 @@ class PageRun:
         frame = load_frame(options.rows)
         self._keys = routing_keys(frame)
         write_flights(self._flights, frame, self._keys)
-        port = _usual_port() if options.http_port is None else options.http_port
-        os.environ |= {**SETTINGS, "SLOTMQ_HTTP__PORT": str(port)}
+        os.environ |= {**SETTINGS, "SLOTMQ_HTTP__PORT": str(options.http_port)}
         self._broker = Broker("broker", DEFAULT_COMMAND, folder)
 
     def perform(self) -> bool:
@@ -97,16 +94,15 @@ class PageRun:
             for desk in DESKS:  # the history of a queue begins when somebody asks for it
                 _ask("GET", f"{page}api/history/queues/%2F/{desk.name}")
             print(f"open {page} (user guest, password guest); AMQP at {self._broker.url}", flush=True)
-            # A process of its own, because aio-pika may wait for ever for the close of a connection in use.
+            # A process of its own, because aio-pika may wait forever for the close of a connection in use.
             scene = SPAWN.Process(target=_play, args=(self._options, self._broker.url, self._flights), daemon=True)
             scene.start()
             with suppress(KeyboardInterrupt):
-                scene.join()
-            scene.kill()
-            scene.join()
-            self._broker.end()
-            if scene.exitcode not in (0, -signal.SIGKILL):
+                scene.join(self._options.seconds)
+            if not scene.is_alive():
                 raise Failed("the clients of the page have failed")
+            scene.kill()
+            self._broker.end()
         finally:
             self._broker.kill()
         return True
@@ -128,48 +124,42 @@ class PageRun:
             yield Desk(".".join(words), [".".join(["flight", *words])], arguments={"x-max-length": 1000})
 
 
-def _play(options: Options, url: str, flights: Path) -> None:
+def _play(options: Options, url: str, path: Path) -> None:
+    """Publish and read until the process is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the other process, which ends this one
-    asyncio.run(_show(options, url, list(read_flights(flights, 0, options.rows))))
+    flights = list(read_flights(path, 0, options.rows))
 
+    async def play() -> None:
+        readers = [_read(url, desk, number) for desk in DESKS for number in range(desk.readers)]
+        publishers = [_publish(url, name, flights, part * options.rate) for name, part in PUBLISHERS.items()]
+        await asyncio.gather(*readers, *publishers)
 
-async def _show(options: Options, url: str, flights: Sequence[Flight]) -> None:
-    """Publish and read; end the process after --seconds."""
-    clients = [_read(url, desk, number) for desk in DESKS for number in range(desk.readers)]
-    clients += [_publish(url, name, flights, part * options.rate) for name, part in PUBLISHERS.items()]
-    tasks = [asyncio.create_task(client) for client in clients]
-    ended, _ = await asyncio.wait(tasks, timeout=options.seconds, return_when=asyncio.FIRST_EXCEPTION)
-    for task in ended:
-        task.result()
-    os._exit(0)
+    asyncio.run(play())
 
 
 async def _publish(url: str, name: str, flights: Sequence[Flight], per_s: float) -> None:
     """Publish flights at a rate that rises and falls; the schedule has confirms."""
-    async with await connect(url, name) as connection:
-        channel = await connection.channel(publisher_confirms=name == "schedule")
-        exchange = await channel.get_exchange(EXCHANGE, ensure=False)
-        clock = asyncio.get_running_loop().time
-        began_s = last_s = clock()
-        due = 0.0
-        places = count(random.randrange(len(flights)))
-        while True:
-            await asyncio.sleep(0.05)
-            now_s = clock()
-            wave = 1 + 0.45 * math.sin(now_s * math.tau / WAVE_S) + random.uniform(-0.08, 0.08)
-            due += (now_s - last_s) * per_s * wave
-            last_s = now_s
-            headers = {"source": name, "second": int(now_s - began_s)}
-            messages = [_message(flights[next(places) % len(flights)], headers) for _ in range(int(due))]
-            await asyncio.gather(*[exchange.publish(message, key) for message, key in messages])
-            due %= 1
+    channel = await (await connect(url, name)).channel(publisher_confirms=name == "schedule")
+    exchange = await channel.get_exchange(EXCHANGE, ensure=False)
+    due, coming, clock = 0.0, cycle(flights), asyncio.get_running_loop().time
+    began_s = last_s = clock()
+    while True:
+        await asyncio.sleep(0.05)
+        now_s = clock()
+        wave = 1 + 0.45 * math.sin(now_s * math.tau / WAVE_S) + random.uniform(-0.08, 0.08)
+        due += (now_s - last_s) * per_s * wave
+        last_s = now_s
+        headers = {"source": name, "second": int(now_s - began_s)}
+        messages = [_message(flight, headers) for flight in islice(coming, int(due))]
+        await asyncio.gather(*[exchange.publish(message, key) for message, key in messages])
+        due %= 1
 
 
 def _message(flight: Flight, headers: Any) -> tuple[aio_pika.Message, str]:
     """Return the message of a flight and its routing key."""
     row, key, body = flight
-    kind: Any = {"content_type": "application/json", "delivery_mode": 2, "priority": row % 4}
-    return aio_pika.Message(body, message_id=str(row), headers=headers, **kind), key
+    how: Any = {"content_type": "application/json", "delivery_mode": 2, "priority": row % 4, "headers": headers}
+    return aio_pika.Message(body, message_id=str(row), **how), key
 
 
 async def _read(url: str, desk: Desk, number: int) -> None:
@@ -181,21 +171,11 @@ async def _read(url: str, desk: Desk, number: int) -> None:
         with suppress(aio_pika.exceptions.ChannelInvalidStateError):
             await (message.reject() if random.random() < desk.rejects else message.ack())
 
-    async with await connect(url, f"{desk.name} {number + 1}") as connection:
-        channel = await connection.channel()
-        await channel.set_qos(desk.prefetch)
-        queue = await channel.get_queue(desk.name, ensure=False)
-        await queue.consume(handle, consumer_tag=f"{desk.name}-{number + 1}")
-        await asyncio.Future()
-
-
-def _usual_port() -> int:
-    """Return the usual port of the page if it is free, else 0 for any."""
-    with socket.socket() as tried, suppress(OSError):
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        tried.bind(("127.0.0.1", USUAL_PORT))
-        return USUAL_PORT
-    return 0
+    channel = await (await connect(url, f"{desk.name} {number + 1}")).channel()
+    await channel.set_qos(desk.prefetch)
+    queue = await channel.get_queue(desk.name, ensure=False)
+    await queue.consume(handle, consumer_tag=f"{desk.name}-{number + 1}")
+    await asyncio.Future()
 
 
 def _ask(method: str, url: str) -> None:

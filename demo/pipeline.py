@@ -20,7 +20,7 @@ from demo.clients import channel_to
 from demo.flights import LATE_MINUTES, read_flights
 from demo.ledger import Failed
 from demo.plan import EXCHANGE
-from demo.run import Fault, Run
+from demo.run import Run
 
 REPLAYED = "replayed"
 MONTH, DAY = 1, 2  # exists even in a run of a few thousand rows
@@ -32,25 +32,15 @@ ONE_DAY = f"get_json_object(string(body), '$.month') = {MONTH} AND get_json_obje
 class PipelineRun(Run):
     """The flights through one broker with a tap, which fill a lake; nothing is killed, so no flight comes twice."""
 
-    def _make_faults(self) -> list[Fault]:
-        return []
-
     def _await_bindings(self) -> None:
+        self._data, self._lake = str(self._brokers["broker"].data), str(self._folder / "lake")
         self._do("tap", "add", EXCHANGE, "#", "--name", EXCHANGE, "--cursor", "archive", "--data-dir", self._data)
 
     def _further(self) -> None:
-        self._display.close()
+        self._display.stop()
         for step in (self._archive, self._report, self._query, self._route, self._replay):
             step()
         print("OK: the lake, the queries, the routes and the replay are what the flights are")
-
-    @property
-    def _data(self) -> str:
-        return str(self._brokers["broker"].data)
-
-    @property
-    def _lake(self) -> str:
-        return str(self._folder / "lake")
 
     def _archive(self) -> None:
         summary = self._job("archive", "--path", self._data, "--tap", EXCHANGE)
@@ -115,11 +105,10 @@ class PipelineRun(Run):
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
-    def _job(self, name: str, *words: str) -> dict[str, Any]:
+    def _job(self, name: str, *words: str) -> Any:
         """Run a job on the lake and return its summary."""
-        how = ("--lake", self._lake, *words, "--master", self._options.master, "--json")
-        summary: dict[str, Any] = json.loads(self._do("pipeline", name, *how))
-        return summary
+        how = ("--lake", self._lake, *words, "--master", self._options.master)
+        return json.loads(self._do("pipeline", name, *how, "--json"))
 
     def _rows(self, statement: str) -> list[dict[str, str]]:
         how = ("--lake", self._lake, "--master", self._options.master, "--limit", "0", "--csv", "--quiet")

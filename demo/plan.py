@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import NamedTuple
 
 EXCHANGE = "flights"
+Route = tuple[str, ...]  # carrier, origin and destination, each a word of the routing key
 ANY_WORD = r"\.[^.]*"
 WORDS = {"*": ANY_WORD, "#": f"(?:{ANY_WORD})*"}
 
@@ -37,14 +37,6 @@ KINDS = {
 }  # fmt: skip
 
 
-class Route(NamedTuple):
-    """One route of the flights; each field is a word of the routing key."""
-
-    carrier: str
-    origin: str
-    dest: str
-
-
 @dataclass(frozen=True, slots=True)
 class QueuePlan:
     """One queue, the kind of its pattern and its binding keys."""
@@ -56,7 +48,7 @@ class QueuePlan:
 
 def routes_of(keys: Sequence[str]) -> list[Route]:
     """Return the routes in the keys, those with most flights first, so that a plan depends on the flights alone."""
-    counts = Counter(Route(*key.split(".")[1:4]) for key in keys)
+    counts = Counter(tuple(key.split(".")[1:4]) for key in keys)
     return sorted(counts, key=lambda route: (-counts[route], route))
 
 

@@ -17,7 +17,7 @@ from demo.brokers import Broker, together
 from demo.clients import PUBLISHERS, Clients, channel_to
 from demo.display import Display, Watch
 from demo.flights import load_frame, routing_keys, write_flights
-from demo.ledger import Failed, Ledger
+from demo.ledger import Count, Failed, Ledger
 from demo.options import Options
 from demo.plan import EXCHANGE, QueuePlan, make_plan, matched, routes_of, share_out
 from demo.verdict import judge, show_report
@@ -83,7 +83,8 @@ class Run:
         options = self._options
         return [] if options.no_kill or options.url else [Fault(options.kill_at, ["broker"])]
 
-    def _start(self) -> None:
+    def _start(self, stack: ExitStack) -> None:
+        """Start the brokers; the stack stops what they need."""
         if not self._options.url:
             self._brokers["broker"] = Broker("broker", self._options.broker_command, self._folder)
             self._brokers["broker"].start()
@@ -109,10 +110,6 @@ class Run:
         """Return what is above the bars."""
         return ""
 
-    def _close(self) -> None:
-        for broker in self._brokers.values():
-            broker.kill()
-
     # -- one run -------------------------------------------------------------------------------------------------------
 
     def perform(self) -> bool:
@@ -124,10 +121,10 @@ class Run:
         self._display = Display(len(self._keys), self._deliveries, options.plain, self._above)
         self._watch = Watch(ledger, self._deliveries, time.monotonic())
         with ExitStack() as stack:
-            for work in (self._close, ledger.stop, self._display.close):
+            for work in (lambda: together(Broker.kill, self._brokers.values()), ledger.stop, self._display.stop):
                 stack.callback(work)
             began_s = time.monotonic()
-            self._start()
+            self._start(stack)
             self._tell(f"{', '.join(self._brokers) or options.url} ready after {time.monotonic() - began_s:.2f} s")
             ledger.broker_started()
             self._homes[self._urls(0)[0]] = []
@@ -136,19 +133,17 @@ class Run:
             self._declare()
             self._tell(f"topic exchange {EXCHANGE!r} and {len(self._plan):,} durable queues declared")
             self._await_bindings()
-            named = [[(index, self._plan[index].name) for index in group] for group in self._groups]
-            pika, aio = named[: options.pika_consumers], named[options.pika_consumers :]
-            clients = Clients(ledger, self._urls, self._flights, pika, aio, options.prefetch)
+            queues = [[(index, self._plan[index].name) for index in group] for group in self._groups]
+            clients = Clients(ledger, self._urls, self._flights, queues, options)
             stack.callback(clients.kill)
             self._watch_until_quiet(clients)
             ledger.stop()
-            if not clients.join(END_TIMEOUT_S):
-                raise Failed(f"a client did not end within {END_TIMEOUT_S:.0f} s")
+            clients.join(END_TIMEOUT_S)
             left = self._messages_left()
             self._further()
-            stopped = self._stop()
+            unstopped = self._stop()
         verdicts = judge(ledger, self._hits, self._keys, left, killed=self._faulted)
-        return show_report(self._plan, verdicts, ledger, self._watch, stopped, options.plain)
+        return show_report(self._plan, verdicts, ledger, self._watch, unstopped)
 
     def _tell(self, text: str) -> None:
         self._display.event(text)
@@ -183,24 +178,24 @@ class Run:
                 left[queue.name] = channel.queue_declare(queue.name, passive=True).method.message_count
         return [left[queue.name] for queue in self._plan]
 
-    def _stop(self) -> float | str | None:
-        """Stop the brokers; return how long that took, or the error: the report is shown in either case."""
+    def _stop(self) -> str:
+        """Stop the brokers; return the error, if there is one: the report is shown in either case."""
         if not self._brokers:
             self._delete()
-            return None
-        began_s = time.monotonic()
+            return ""
         try:
             together(Broker.end, self._brokers.values())
         except BrokerFailed as error:
             return str(error)
-        return time.monotonic() - began_s
+        self._tell("all brokers stopped after SIGTERM, with exit code 0")
+        return ""
 
     def _watch_until_quiet(self, clients: Clients) -> None:
         """Show progress and let the faults happen, until everything is delivered and quiet.
 
         Raises: Failed, also when progress stops before everything was confirmed.
         """
-        watch = self._watch
+        watch, ledger = self._watch, self._ledger
         while True:
             now_s = time.monotonic()
             _, confirmed, delivered = watch.look(now_s)
@@ -209,8 +204,9 @@ class Run:
             for fault, struck_s in [*self._away]:
                 if now_s - struck_s >= fault.away_s:
                     self._away.remove((fault, struck_s))
-                    self._bring_back(fault, struck_s)
-            if self._faults and confirmed >= self._faults[0].at * self._ledger.rows and delivered:
+                    self._bring_back(fault)
+            connected = all(ledger.counts(client)[Count.CONNECTED] for client in range(ledger.clients))
+            if self._faults and confirmed >= self._faults[0].at * ledger.rows and delivered and connected:
                 self._strike(self._faults.pop(0))
                 continue
             quiet_s = now_s - watch.moved_s
@@ -246,7 +242,7 @@ class Run:
         self._display.show(self._watch.look(time.monotonic()), self._state())
         self._tell(f"{fault} {'frozen with SIGSTOP' if fault.frozen else 'killed with -9'}: {self._watch}{note}")
 
-    def _bring_back(self, fault: Fault, struck_s: float) -> None:
+    def _bring_back(self, fault: Fault) -> None:
         if fault.frozen:
             self._ledger.broker_dying()  # the broker closes its clients when it wakes
         began_s = time.monotonic()
@@ -258,4 +254,3 @@ class Run:
             self._tell(f"{fault} goes on after {fault.away_s:g} s, when the others have taken over")
         else:
             self._tell(f"{fault} started again on the same folder and port, ready after {now_s - began_s:.2f} s")
-            self._watch.down_s = now_s - struck_s if fault.clients == "wait" else self._watch.down_s

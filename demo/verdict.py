@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
+from broker.cli.table import aligned
 from demo.display import Watch
-from demo.ledger import FRESH_MASK, REDELIVERED_SHIFT, Count, Ledger
+from demo.ledger import Count, Ledger
 from demo.plan import QueuePlan
 
 COLUMNS = ("expected", "got", "missing", "unexpected", "duplicates", "unexplained", "left", "missing and confirmed")
@@ -25,7 +23,7 @@ def judge(ledger: Ledger, hits: Any, keys: Sequence[str], left: Sequence[int], k
     """Return a verdict on every queue, counted as distinct flights.
 
     Shapes: `hits` says of each queue which of the distinct keys, in order, it must get; `left` has its messages left.
-    Cost: a pass over a byte per queue and flight.
+    Cost: a pass over two bytes per queue and flight.
     """
     _, key_of_row = np.unique(keys, return_inverse=True)
     attempts = np.frombuffer(ledger.attempts, dtype=np.uint8)
@@ -33,9 +31,9 @@ def judge(ledger: Ledger, hits: Any, keys: Sequence[str], left: Sequence[int], k
     verdicts: Any = np.zeros((len(hits), len(COLUMNS)), dtype=np.int64)
     for index, hit in enumerate(hits):
         expected = hit[key_of_row]
-        cells = np.frombuffer(ledger.copies(index), dtype=np.uint8)
-        fresh, redelivered = cells & FRESH_MASK, cells >> REDELIVERED_SHIFT
-        got, missing = cells > 0, expected & (cells == 0)
+        fresh, redelivered = (np.frombuffer(ledger.copies(index, flag), np.uint8).astype(int) for flag in (False, True))
+        got = fresh + redelivered > 0
+        missing = expected & ~got
         # A flight that was published n times may arrive n times unflagged. A flagged copy requires a killed broker.
         unexplained = np.maximum(fresh, attempts) - attempts + (0 if killed else redelivered)
         parts = (expected, got, missing, got & ~expected, fresh + redelivered - got, unexplained)
@@ -44,40 +42,22 @@ def judge(ledger: Ledger, hits: Any, keys: Sequence[str], left: Sequence[int], k
     return verdicts
 
 
-def _table(plan: Sequence[QueuePlan], verdicts: Any, plain: bool) -> Table:
-    """Return the table, with a row for each kind of pattern and one for all."""
-    table = Table("pattern", box=box.SIMPLE if plain else box.HEAVY_HEAD, show_footer=True)
-    for column in ("queues", *COLUMNS[:-1]):
-        table.add_column(column, justify="right")
+def show_report(plan: Sequence[QueuePlan], verdicts: Any, ledger: Ledger, watch: Watch, unstopped: str) -> bool:
+    """Print the table, the rates and the verdict; return whether the brokers kept their guarantees.
+
+    `unstopped` is why a broker did not stop.
+    """
+    published, resent, confirmed, refused, returned, delivered, _, altered, _ = map(ledger.total, Count)
+    rows = []
     for kind in (*dict.fromkeys(queue.kind for queue in plan), "all"):
         members = verdicts[[kind in {queue.kind, "all"} for queue in plan]]
-        cells = [kind, *(f"{number:,}" for number in (len(members), *members.sum(0)[:-1]))]
-        if kind != "all":
-            table.add_row(*cells)
-    for footed, cell in zip(table.columns, cells, strict=True):
-        footed.footer = cell
-    return table
-
-
-def show_report(
-    plan: Sequence[QueuePlan], verdicts: Any, ledger: Ledger, watch: Watch, stopped: float | str | None, plain: bool
-) -> bool:
-    """Print the table, the rates and the verdict; return whether the broker kept its guarantees.
-
-    `stopped` is how many seconds the stop took, the error of the stop, or None where nothing was stopped.
-    """
-    published, resent, confirmed, refused, returned, delivered, _, altered = map(ledger.total, Count)
-    print()
-    Console(width=120 if plain else None).print(_table(plan, verdicts, plain))
+        rows.append([kind, *(f"{number:,}" for number in (len(members), *members.sum(0)[:-1]))])
+    print("", *aligned(("pattern", "queues", *COLUMNS[:-1]), rows), "", sep="\n")
     began_s = watch.began_s or watch.moved_s
     publishing_s, draining_s = (watch.published_s or watch.moved_s) - began_s, watch.moved_s - began_s
     counts = f"published {published:,} ({resent:,} of them again), confirmed {confirmed:,}, nacked {refused:,}"
     print(f"{counts} in {publishing_s:.1f} s: {confirmed / max(publishing_s, 0.001):,.0f} flights/s")
     print(f"delivered {delivered:,} in {draining_s:.1f} s: {delivered / max(draining_s, 0.001):,.0f} messages/s")
-    if watch.down_s is not None:
-        print(f"the broker was killed with -9 and ready again after {watch.down_s:.2f} s")
-    if isinstance(stopped, float):
-        print(f"at the end the broker stopped within {stopped:.2f} s of SIGTERM, with exit code 0")
     for index in np.flatnonzero(verdicts[:, FAULTS].any(1))[:WORST_QUEUES]:
         queue, numbers = plan[index], zip(COLUMNS, verdicts[index], strict=True)
         said = ", ".join(f"{number:,} {column}" for column, number in numbers)
@@ -93,8 +73,7 @@ def show_report(
         (unexplained, "duplicates were neither redelivered nor resent"),
         (left, "messages were left in the queues"),
     )
-    failures = [f"{count:,} {text}" for count, text in found if count]
-    failures += [stopped] if isinstance(stopped, str) else []
+    failures = [*(f"{count:,} {text}" for count, text in found if count), *filter(None, [unstopped])]
     for text in failures:
         print(f"FAILED: {text}")
     if not failures:

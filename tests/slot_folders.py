@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from pamqp import commands, header
 
-from broker.slot_files.seal_log import FORMAT, Cursor, Gap, Released, Seal, decode_lines, encode_line
+from broker.slot_files.seal_log import FORMAT, Cursor, Released, Seal, decode_lines, encode_line
 from broker.slot_files.seal_view import SealView
 from broker.slot_files.slot_file import PERSISTENT, SlotMeta
 from broker.slot_files.slot_file_writer import SlotFileWriter
+from broker.slot_files.slot_folder import gap_of, seal_of
 from broker.store.files import Files
 from broker.store.record import encode_route
 
@@ -80,10 +80,8 @@ class SlotFolder:
         number = self._numbers.setdefault((vhost, tap), len(self._numbers) + 1)
         start = self._next_ids.get((vhost, number), 1) if first is None else first
         seal = self.view.last_seal + 1
-        file = Files().open(self.slot_path(seal), create=True)
-        writer = SlotFileWriter(
-            file, SlotMeta(self.store, seal, vhost, tap, number, start, incarnation=self.incarnation)
-        )
+        meta = SlotMeta(self.store, seal, vhost, tap, number, start, incarnation=self.incarnation)
+        writer = SlotFileWriter(Files(), self.slot_path(seal), meta)
         message_id = start
         for message in messages:
             message_id = message_id if message.message_id is None else message.message_id
@@ -100,7 +98,10 @@ class SlotFolder:
                 message.body,
             )
             message_id += 1
-        return self._finish(writer, file, message_id)
+        made = seal_of(*writer.finish(message_id))
+        self._next_ids[made.key] = message_id
+        self._append("seal", made.to_json())
+        return made
 
     def damage(self, seal: int, mark: bytes = b"....") -> None:
         """Flip a bit of the first octets in a slot file that equal a mark, which is in each body."""
@@ -115,8 +116,7 @@ class SlotFolder:
 
     def lose(self, seal: Seal, reason: str) -> None:
         """Give a slot file up, as a start does that misses it."""
-        gap = Gap(seal.seal, seal.vhost, seal.queue, seal.number, seal.first, seal.end, seal.count, seal.bytes, reason)
-        self._append("gap", gap.to_json())
+        self._append("gap", gap_of(seal, reason).to_json())
         self.slot_path(seal.seal).unlink(missing_ok=True)
 
     def release(self, seal: Seal) -> None:
@@ -133,27 +133,6 @@ class SlotFolder:
     def remove_cursor(self, name: str, tap: str, *, vhost: str = "/") -> None:
         """Remove a cursor."""
         self._append("cursor_removed", {"name": name, "vhost": vhost, "tap": tap})
-
-    def _finish(self, writer: SlotFileWriter, file: Any, end: int) -> Seal:
-        meta, size_bytes, crc = writer.finish(end)
-        file.close()
-        seal = Seal(
-            meta.seal,
-            meta.vhost,
-            meta.queue,
-            meta.number,
-            meta.first,
-            meta.end,
-            meta.count,
-            meta.first_ts_ms,
-            meta.last_ts_ms,
-            size_bytes,
-            crc,
-            incarnation=meta.incarnation,
-        )
-        self._next_ids[seal.key] = end
-        self._append("seal", seal.to_json())
-        return seal
 
     def _append(self, kind: str, fields: dict[str, Any]) -> None:
         with self.log.open("ab") as log:
@@ -175,37 +154,3 @@ def numbered(count: int, *, start: int = 0, keys: int = 10, body_bytes: int = 20
     """Yield messages with keys k.0, k.1 ... whose bodies are their numbers, padded with dots."""
     for number in range(start, start + count):
         yield TapMessage((b"%d" % number).ljust(body_bytes, b"."), f"k.{number % keys}")
-
-
-def many_rows(
-    path: Path,
-    rows: int = 100_000,
-    *,
-    rows_per_slot: int = 50_000,
-    tap: str = "audit",
-    vhost: str = "/",
-    keys: int = 1000,
-    body_bytes: int = 100,
-) -> SlotFolder:
-    """Return a data folder with many rows, made at about 2 us per row.
-
-    Shapes: keys are stock.<n % 7>.<n % keys>; a body begins with the row's number, 10 digits.
-    """
-    folder = SlotFolder(path)
-    routes = [encode_route(EXCHANGE, f"stock.{key % 7}.{key}") for key in range(keys)]
-    head = content_header(body_bytes, delivery_mode=2, content_type="application/octet-stream")
-    padding = bytes(range(97, 123)) * (body_bytes // 26 + 1)
-    bodies = [padding[at : at + body_bytes - 10] for at in range(26)]
-    number = folder._numbers.setdefault((vhost, tap), len(folder._numbers) + 1)
-    start = folder._next_ids.get((vhost, number), 1)
-    ids = iter(range(start, start + rows))
-    while batch := list(islice(ids, rows_per_slot)):
-        seal = folder.view.last_seal + 1
-        file = Files().open(folder.slot_path(seal), create=True)
-        writer = SlotFileWriter(file, SlotMeta(folder.store, seal, vhost, tap, number, batch[0]))
-        add = writer.add
-        for message_id in batch:
-            body = b"%010d" % message_id + bodies[message_id % 26]
-            add(message_id, START_MS + message_id * STEP_MS, PERSISTENT, routes[message_id % keys], head, body)
-        folder._finish(writer, file, batch[-1] + 1)
-    return folder

@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
 
 from broker.store.reading import Maker
 from broker.store.record import HEAD, HEAD_BYTES, INNER, MESSAGE, MOVED, PERSISTENT, route_names
 from broker.store.store import VhostStore
 
 
+@dataclass(frozen=True, slots=True)
 class StoredMessage:
     """One message as it was read back.
 
     Shapes: ``route`` as ``encode_route`` made it; ``targets`` as in the record; ``size`` is the whole record's length.
     """
 
-    __slots__ = ("body", "exchange", "flags", "header", "key", "position", "route", "size", "targets", "timestamp_ms")
+    position: int
+    size: int
+    timestamp_ms: int
+    flags: int
+    route: bytes
+    header: bytes
+    body: bytes
+    targets: bytes
 
-    def __init__(
-        self,
-        position: int,
-        size: int,
-        timestamp_ms: int,
-        flags: int,
-        route: bytes,
-        names: tuple[str, str],
-        header: bytes,
-        body: bytes,
-        targets: bytes,
-    ) -> None:
-        self.position = position
-        self.size = size
-        self.timestamp_ms = timestamp_ms
-        self.flags = flags
-        self.route = route
-        self.exchange, self.key = names
-        self.header = header
-        self.body = body
-        self.targets = targets
+    @property
+    def exchange(self) -> str:
+        """The exchange of its route."""
+        return route_names(self.route)[0]
+
+    @property
+    def key(self) -> str:
+        """The routing key of its route."""
+        return route_names(self.route)[1]
 
     @property
     def persistent(self) -> bool:
@@ -46,10 +44,7 @@ class StoredMessage:
 
 
 class StoredMessages(Maker[StoredMessage]):
-    """The maker of messages as the log has them; neighbouring messages share the names of their routes."""
-
-    def __init__(self) -> None:
-        self._routes: dict[bytes, tuple[str, str]] = {}
+    """The maker of messages as the log has them."""
 
     def make(
         self,
@@ -65,12 +60,9 @@ class StoredMessages(Maker[StoredMessage]):
         stop: int,
     ) -> StoredMessage:
         """Return one message."""
-        route = block[route_at:header_at]
-        names = self._routes.get(route)
-        if names is None:
-            names = self._routes[route] = route_names(route)
-        header, body, targets = block[header_at:body_at], block[body_at:stop], block[targets_at:route_at]
-        return StoredMessage(position, size, timestamp_ms, flags, route, names, header, body, targets)
+        ends = (targets_at, route_at, header_at, body_at, stop)
+        targets, route, header, body = [block[at:end] for at, end in pairwise(ends)]
+        return StoredMessage(position, size, timestamp_ms, flags, route, header, body, targets)
 
 
 def read_slot(
@@ -96,15 +88,5 @@ def decode_message(position: int, record: bytes) -> StoredMessage:
     body_at = header_at + header_bytes
     if kind & ~INNER not in (MESSAGE, MOVED) or body_at > len(record):
         raise ValueError(f"a record of kind {kind} with {len(record)} bytes is no message")
-    route = record[route_at:header_at]
-    return StoredMessage(
-        position,
-        len(record),
-        timestamp_ms,
-        flags,
-        route,
-        route_names(route),
-        record[header_at:body_at],
-        record[body_at:],
-        record[HEAD_BYTES:route_at],
-    )
+    places = (HEAD_BYTES, route_at, header_at, body_at, len(record))
+    return StoredMessages().make(position, len(record), timestamp_ms, flags, record, *places)

@@ -60,15 +60,15 @@ class SlotStore:
     def _add_slot(self, rows: int) -> None:
         first, size, routes, header = self._next_id, self._body_bytes, self._routes, self._header
         block = self._random.randbytes(rows * size)
-        draft = self._folder.draft("/", TAP, 1, first)
-        add = draft.writer.add
+        file = self._folder.begin("/", TAP, 1, first)
+        add = file.add
         for row in range(rows):
             number = first + row
             route = routes[number * 7919 % len(routes)]
             body = block[row * size : (row + 1) * size]
             add(number, self._begin_ms + number // _ROWS_PER_MS, PERSISTENT, route, header, body)
         self._next_id += rows
-        self._folder.seal(draft, self._next_id)
+        self._folder.seal(file, self._next_id)
 
     def close(self) -> None:
         """Release the folder, so that a broker can open it."""

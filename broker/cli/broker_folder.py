@@ -11,29 +11,36 @@ import os
 TYPE_CHECKING = False  # importing typing would cost more than a health check
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
     from typing import Any, Final
 
 DEFAULT_FOLDER: Final = "data"  # settings.Server.data_dir
 VARIABLE: Final = "SLOTMQ_SERVER__DATA_DIR"
+FILE_BYTES_MAX: Final = 1 << 20  # a settings file is read whole; nobody writes a megabyte by hand
 
 
-class BadFile(Exception):
-    """The settings file cannot be read; the text is one line."""
+class SettingsError(ValueError):
+    """Settings, or a file of them, that cannot be used; `problems` has one line for each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(problems))
 
 
 def folder_of(arguments: argparse.Namespace) -> str:
-    """Return the data folder from the flags, the environment or the settings file. Raises: BadFile."""
+    """Return the data folder from the flags, the environment or the settings file. Raises: SettingsError."""
     return broker_folder(arguments.data_dir, arguments.config)
 
 
 def broker_folder(flag: str | None, file: os.PathLike[str] | str | None) -> str:
-    """Return the data folder. Raises: BadFile."""
+    """Return the data folder. Raises: SettingsError."""
     if flag is not None:
         return flag
     environment = {name.upper(): value for name, value in os.environ.items()}
     if VARIABLE in environment:
         return environment[VARIABLE]
-    return DEFAULT_FOLDER if file is None else _from_file(file)
+    server = None if file is None else read_toml(file).get("server")
+    return str(server.get("data_dir", DEFAULT_FOLDER)) if isinstance(server, dict) else DEFAULT_FOLDER
 
 
 def shown(folder: str) -> str:
@@ -45,16 +52,19 @@ def shown(folder: str) -> str:
     return f"{folder} (another one: --data-dir D)"
 
 
-def _from_file(file: os.PathLike[str] | str) -> str:
-    import tomllib
+def read_toml(file: os.PathLike[str] | str) -> dict[str, Any]:
+    """Return the tables of a settings file. Raises: SettingsError, also when it exceeds FILE_BYTES_MAX."""
+    import tomllib  # a broker without a settings file starts sooner without it
 
+    name = os.fspath(file)
     try:
         with open(file, "rb") as stream:  # noqa: PTH123 - pathlib costs a health check more than its question does
-            content: dict[str, Any] = tomllib.load(stream)
+            content = stream.read(FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise BadFile(f"{os.fspath(file)}: cannot be read: {error.strerror}") from None
+        raise SettingsError([f"{name}: cannot be read: {error.strerror}"]) from None
+    if len(content) > FILE_BYTES_MAX:
+        raise SettingsError([f"{name}: larger than {FILE_BYTES_MAX} bytes"])
+    try:
+        return tomllib.loads(content.decode())
     except ValueError as error:
-        raise BadFile(f"{os.fspath(file)}: not valid TOML: {error}") from None
-    server = content.get("server")
-    folder = server.get("data_dir", DEFAULT_FOLDER) if isinstance(server, dict) else DEFAULT_FOLDER
-    return str(folder)
+        raise SettingsError([f"{name}: not valid TOML: {error}"]) from None

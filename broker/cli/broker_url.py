@@ -33,6 +33,10 @@ class BrokerUrl:
         return f"{scheme}://{rest.rpartition('@')[2].rstrip('/')}"
 
 
+class Unanswered(Exception):
+    """The broker could not be reached, or refused; the text is one line for the user."""
+
+
 AnyBroker = str | os.PathLike[str] | BrokerUrl
 """A data folder, or the URL of an API."""
 
@@ -40,7 +44,7 @@ AnyBroker = str | os.PathLike[str] | BrokerUrl
 def broker_of(arguments: argparse.Namespace) -> AnyBroker:
     """Return the broker from the flags or the environment: a flag wins over a variable, and a URL over a folder.
 
-    Raises: BadFile, BadUsage.
+    Raises: SettingsError, BadUsage.
     """
     by_folder = arguments.data_dir is not None or arguments.config is not None
     url = arguments.url or (None if by_folder else os.environ.get(URL_VARIABLE))

@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from broker.cli.broker_folder import BadFile
 from broker.cli.broker_url import broker_of
 from broker.cli.control_client import Unanswered, ask_for, request
 from broker.cli.parser import BadUsage, add_command, add_group, add_switch, add_value, finish
 from broker.cli.progress_line import ProgressLine, share_of
-from broker.cli.running import with_settings
 from broker.cli.table import cell, counted, print_facts, print_rows
 
 if TYPE_CHECKING:
@@ -33,26 +30,22 @@ def add_cluster(commands: Any) -> None:
     """Add the commands."""
     kinds = add_group(commands, "cluster", "show the cluster of the running broker; back up and restore a cluster")
     command = add_command(kinds, "status", "show this node, its database and how many nodes there are")
-    finish(command, request("cluster", show=_print_status), json=True)
+    finish(command, request("cluster", _print_status), json=True)
 
     command = add_command(kinds, "nodes", f"list the nodes; columns: {', '.join(COLUMNS)}")
     finish(command, _nodes, json=True)
 
-    command = add_command(
-        kinds,
-        "leave",
-        "leave the cluster and stop, or declare a node dead whose process has ended",
-    )
+    command = add_command(kinds, "leave", "leave the cluster and stop, or declare a node dead whose process has ended")
     add_value(command, "node", "NODE", "a node whose process has ended; default: stop the running broker", nargs="?")
     finish(command, _leave)
 
     command = add_command(kinds, "backup", "write the cluster's schema in PostgreSQL into a file, while the nodes run")
     _add_copy(command, "a new file, which only its owner can read: it has the messages and the hashes of passwords")
-    command.set_defaults(run=partial(with_settings, _backup))
+    command.set_defaults(run=_backup)
 
     command = add_command(kinds, "restore", "replace the cluster's schema in PostgreSQL by a backup; no node may run")
     _add_copy(command, "the file of a backup")
-    command.set_defaults(run=partial(with_settings, _restore))
+    command.set_defaults(run=_restore)
 
 
 def _add_copy(command: argparse.ArgumentParser, meaning: str) -> None:
@@ -124,7 +117,7 @@ def _backup(arguments: argparse.Namespace) -> None:
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise BadFile(f"{file}: {error.strerror}") from None
+        raise BadUsage(f"{file}: {error.strerror}") from None
     finished = False
     try:
         with os.fdopen(descriptor, "wb") as stream, ProgressLine(quiet=arguments.quiet) as line:
@@ -148,7 +141,7 @@ def _restore(arguments: argparse.Namespace) -> None:
     try:
         stream: BinaryIO = file.open("rb")
     except OSError as error:
-        raise BadFile(f"{file}: {error.strerror}") from None
+        raise BadUsage(f"{file}: {error.strerror}") from None
     with stream, ProgressLine(quiet=arguments.quiet) as line:
         from broker.cluster.restore import restore
 
@@ -159,7 +152,8 @@ def _restore(arguments: argparse.Namespace) -> None:
 
 def _settings(arguments: argparse.Namespace) -> Settings:
     """Return settings that name a database. Raises: SettingsError; BadUsage."""
-    from broker.cli.settings_layers import SettingsError, load, with_cluster_url
+    from broker.cli.broker_folder import SettingsError
+    from broker.cli.settings_layers import load, with_cluster_url
 
     given = {"url": arguments.cluster, "url_file": arguments.cluster_file}
     layer: dict[str, Any] = {"cluster": {key: value for key, value in given.items() if value is not None}}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from broker.cli.broker_folder import BadFile
+from broker.cli.broker_folder import SettingsError
 from broker.cli.broker_url import broker_of
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.parser import BadUsage, add_command, add_group
@@ -108,7 +108,7 @@ class CompletionPlace:
         vhost = None if kind in ("users", "vhosts") else self._given.get("vhost", "/")
         try:
             rows: Sequence[Mapping[str, Any]] = ask(broker_of(chosen), f"list_{kind}", silence_s=SILENCE_S, vhost=vhost)
-        except (Unanswered, BadUsage, BadFile):
+        except (Unanswered, BadUsage, SettingsError):
             return
         names = [row["name"] for row in rows]
         yield from sorted(name for name in names if name.startswith(current) and name and name == cell(name))[

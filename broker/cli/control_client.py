@@ -9,17 +9,20 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import Any, Final, Protocol
 
 from broker.cli.broker_folder import shown
-from broker.cli.broker_url import AnyBroker, BrokerUrl, broker_of, called
+from broker.cli.broker_url import AnyBroker, BrokerUrl, Unanswered, broker_of, called
 from broker.cli.parser import BadUsage, Run
 from broker.cli.table import print_json
 from broker.net.control_address import socket_address
 
+__all__ = ["Unanswered", "ask", "ask_for", "conversation", "first_interrupt", "read_line", "request"]
+
 ANSWER_MAX_BYTES: Final = 1 << 28
+NOT_SENT: Final = frozenset("config data_dir url cafile insecure json run version".split())  # options of all commands
 TIMEOUT_S: Final = 30.0  # between two lines of the broker, or pieces of one line
 
 
@@ -36,25 +39,19 @@ class ControlStream(Protocol):
         """End this side."""
 
 
-class Unanswered(Exception):
-    """The broker could not be reached, or refused; the text is one line for the user."""
-
-
 def ask_for(command: argparse.Namespace, verb: str, /, *names: str, **more: Any) -> Any:
     """Return the result of `ask` for the chosen broker; `names` are command-line arguments to pass on unchanged.
 
-    Raises: BadFile, BadUsage, Unanswered.
+    Raises: SettingsError, BadUsage, Unanswered.
     """
     return ask(broker_of(command), verb, **{name: getattr(command, name) for name in names}, **more)
 
 
-def request(verb: str, *names: str, show: Callable[[Any], None] = lambda _answer: None) -> Run:
-    """Return a function that runs a command by requesting a verb with these command-line arguments. `show` prints the
-    answer, unless --json is given.
-    """
+def request(verb: str, show: Callable[[Any], None] = lambda _answer: None) -> Run:
+    """Return a function that sends a verb with all arguments of a command; `show` prints the answer, unless as JSON."""
 
     def run(arguments: argparse.Namespace) -> None:
-        answer = ask_for(arguments, verb, *names)
+        answer = ask_for(arguments, verb, *(name for name in vars(arguments) if name not in NOT_SENT))
         (print_json if getattr(arguments, "json", False) else show)(answer)
 
     return run
@@ -107,18 +104,10 @@ def conversation(
         raise Unanswered(f"{called(broker)} cannot be asked: {error.strerror or error}") from None
 
 
-@contextmanager
-def _remote(broker: BrokerUrl, silence_s: float | None) -> Iterator[ControlStream]:
-    from broker.cli.control_url import ApiRefused, HttpConversation  # most commands need not import HTTP and TLS
+def _remote(broker: BrokerUrl, silence_s: float | None) -> AbstractContextManager[ControlStream]:
+    from broker.cli.control_url import HttpConversation  # most commands need not import HTTP and TLS
 
-    try:
-        client = HttpConversation(broker, silence_s)
-        try:
-            yield client
-        finally:
-            client.close()
-    except ApiRefused as refused:
-        raise Unanswered(str(refused)) from None
+    return closing(HttpConversation(broker, silence_s))
 
 
 @contextmanager

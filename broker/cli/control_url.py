@@ -14,7 +14,7 @@ from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from broker.cli.broker_url import BrokerUrl
+from broker.cli.broker_url import BrokerUrl, Unanswered
 from broker.cli.parser import BadUsage
 
 PORTS: Final = {"http": 15672, "https": 15671}
@@ -24,12 +24,8 @@ REASON_BYTES_MAX: Final = 4096
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
-class ApiRefused(Exception):
-    """No broker answers at the URL, or it refuses; the text is one line for the user."""
-
-
 class HttpConversation:
-    """A request to a broker. Raises: ApiRefused when there is none, or it refuses; BadUsage for a URL that is none."""
+    """A request to a broker. Raises: Unanswered when there is none, or it refuses; BadUsage for a URL that is none."""
 
     def __init__(self, broker: BrokerUrl, silence_s: float | None) -> None:
         """Connect and send the head of the request."""
@@ -56,7 +52,7 @@ class HttpConversation:
             return self._answer.read1(size)
         except HTTPException as error:
             reason = "the answer broke off" if isinstance(error, IncompleteRead) else str(error) or "it is no HTTP"
-            raise ApiRefused(f"no SlotMQ answers at {self._broker.shown}: {reason}") from None
+            raise Unanswered(f"no SlotMQ answers at {self._broker.shown}: {reason}") from None
 
     def shutdown(self, how: int, /) -> None:
         """End the body: the command has enough."""
@@ -89,12 +85,12 @@ class HttpConversation:
                 raise
         except ssl.SSLCertVerificationError as error:
             hint = "--cafile names the authority that signed it"
-            raise ApiRefused(f"the certificate of {self._broker.shown}: {error.verify_message} ({hint})") from None
+            raise Unanswered(f"the certificate of {self._broker.shown}: {error.verify_message} ({hint})") from None
         except ssl.SSLError as error:
-            raise ApiRefused(f"no TLS at {self._broker.shown}: {error.reason or error}") from None
+            raise Unanswered(f"no TLS at {self._broker.shown}: {error.reason or error}") from None
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise ApiRefused(f"no broker answers at {self._broker.shown}: {reason}") from None
+            raise Unanswered(f"no broker answers at {self._broker.shown}: {reason}") from None
 
     def _context(self) -> ssl.SSLContext:
         try:
@@ -120,16 +116,16 @@ class HttpConversation:
         return "\r\n".join([*lines, "", ""]).encode()
 
     def _begin(self, answer: HTTPResponse) -> None:
-        """Read the head of the answer. Raises: ApiRefused when it is not a conversation."""
+        """Read the head of the answer. Raises: Unanswered when it is not a conversation."""
         answer.begin()
         if answer.status == 200:
             return
         body = answer.read(REASON_BYTES_MAX)
         if answer.getheader("Server") != SERVER:
             said = f"{answer.status} {answer.reason}"
-            raise ApiRefused(f"no SlotMQ answers at {self._broker.shown}, but something else: {said}")
+            raise Unanswered(f"no SlotMQ answers at {self._broker.shown}, but something else: {said}")
         try:
             reason = str(json.loads(body)["reason"])
         except (ValueError, KeyError, TypeError):
             reason = f"{answer.status} {answer.reason}"
-        raise ApiRefused(f"{self._broker.shown} refuses: {reason}")
+        raise Unanswered(f"{self._broker.shown} refuses: {reason}")

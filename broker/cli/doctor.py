@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from broker.cli.broker_folder import folder_of
+from broker.cli.broker_folder import SettingsError, folder_of
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.parser import add_command, add_folder, add_json
 from broker.cli.table import cell, print_json
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 STYLES: Final = {"ok": "\x1b[32m", "warn": "\x1b[33m", "bad": "\x1b[31m"}
 PLAIN: Final = "\x1b[0m"
-GUEST: Final = "guest"
 
 
 def add_doctor(commands: Any) -> None:
@@ -38,7 +38,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
     findings = list(_findings(arguments))
     if arguments.json:
-        print_json([finding.fields() for finding in findings])
+        print_json([asdict(finding) for finding in findings])
     else:
         for finding in findings:
             print(f"{_word(finding.verdict)}  {finding.check}: {cell(finding.found)}")
@@ -48,14 +48,13 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _word(verdict: Verdict) -> str:
-    text = verdict.value.ljust(4)
-    return f"{STYLES[verdict.value]}{text}{PLAIN}" if sys.stdout.isatty() else text
+    text = verdict.ljust(4)
+    return f"{STYLES[verdict]}{text}{PLAIN}" if sys.stdout.isatty() else text
 
 
 def _findings(arguments: argparse.Namespace) -> Iterator[Diagnosis]:
-    from broker.cli.settings_layers import SettingsError, load
-    from broker.doctor.access_checks import anonymous_findings, certificate_findings, guest_finding, port_findings
-    from broker.doctor.broker_checks import broker_findings, guest_logs_in, settings_findings, settings_of
+    from broker.cli.settings_layers import load
+    from broker.doctor import broker_checks as checks
     from broker.doctor.finding import bad, fine
     from broker.doctor.folder_checks import folder_findings
     from broker.doctor.machine_checks import machine_findings
@@ -76,22 +75,23 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Diagnosis]:
     try:
         status = ask(folder, "status")
         host = urlsplit(status["url"]).hostname or host
-        has_guest = any(user["name"] == GUEST for user in ask(folder, "list_users")) and guest_logs_in(status["url"])
-        running = settings_of(ask(folder, "settings"), folder)
+        has_guest = any(user["name"] == checks.GUEST for user in ask(folder, "list_users"))
+        has_guest = has_guest and checks.guest_logs_in(status["url"])
+        running = checks.settings_of(ask(folder, "settings"), folder)
     except Unanswered:  # also of a question that a broker of an older version, which is told below, does not know
         if status is None and not wrong:
             yield fine("settings", str(arguments.config or "the defaults and the environment"))
     if status is not None:
         wanted = None if wrong or arguments.config is None else settings
-        yield from settings_findings(running, wanted, arguments.config)
+        yield from checks.settings_findings(running, wanted, arguments.config)
     yield from machine_findings(running)
     yield from folder_findings(running)
     if status is None:
         yield fine("broker", f"none runs on {folder.absolute()}")
     else:
-        yield from broker_findings(status)
-    yield from certificate_findings(running, host, runs=status is not None)
-    yield guest_finding(running, host, has_default_password=has_guest)
-    yield from anonymous_findings(running)
+        yield from checks.broker_findings(status)
+    yield from checks.certificate_findings(running, host, runs=status is not None)
+    yield checks.guest_finding(running, host, has_default_password=has_guest)
+    yield from checks.anonymous_findings(running)
     if status is None:
-        yield from port_findings(running)
+        yield from checks.port_findings(running)

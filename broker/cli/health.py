@@ -9,7 +9,7 @@ import _socket  # the base of socket, whose imports of enum and selectors cost m
 import os
 import sys
 
-from broker.cli.broker_folder import BadFile, broker_folder, shown
+from broker.cli.broker_folder import SettingsError, broker_folder, shown
 from broker.net.control_address import socket_address
 
 TYPE_CHECKING = False  # importing typing would cost more than the check itself
@@ -37,7 +37,7 @@ def health(argv: Sequence[str]) -> int:
         given[name] = value if equals else words.pop(0)
     try:
         folder = broker_folder(given.get("--data-dir"), given.get("--config"))
-    except BadFile as error:
+    except SettingsError as error:
         return _say(str(error), 2)
     try:
         answer = _ask(folder)

@@ -20,7 +20,7 @@ DRAIN_S: Final = 60
 def add_lifecycle(commands: Any) -> None:
     """Add the commands."""
     command = add_command(commands, "reload", "make the running broker read its settings and certificates again")
-    finish(command, request("reload", show=_print_changes), json=True)
+    finish(command, request("reload", _print_changes), json=True)
 
     command = add_command(commands, "stop", "stop the running broker cleanly, and wait until its process has ended")
     add_value(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from broker.cli.cluster import cluster_text
@@ -49,12 +50,12 @@ ZMQ_COLUMNS: Final = (
 def add_listing(commands: Any) -> None:
     """Add the commands."""
     command = add_command(commands, "status", "show the state of the running broker")
-    finish(command, request("status", show=_print_status), json=True)
+    finish(command, request("status", _print_status), json=True)
 
     command = add_command(
         commands, "zmq", f"list the ØMQ endpoints of the running broker; columns: {', '.join(ZMQ_COLUMNS)}"
     )
-    finish(command, request("zmq", show=in_columns(ZMQ_COLUMNS)), json=True)
+    finish(command, request("zmq", in_columns(ZMQ_COLUMNS)), json=True)
 
     command = add_command(
         commands,
@@ -66,11 +67,12 @@ def add_listing(commands: Any) -> None:
         one = add_command(kinds, kind, f"columns: {', '.join(columns)}")
         add_any_vhost(one)
         add_value(one, "--columns", "A,B", "show these columns; --json shows all columns")
-        finish(one, lambda given: print_list(given, given.kind, vhost=given.vhost), json=True, kind=kind)
+        finish(one, partial(print_list, kind), json=True)
 
 
-def print_list(arguments: argparse.Namespace, kind: str, **filters: Any) -> None:
-    """Print what the broker lists. Raises: Unanswered."""
+def print_list(kind: str, arguments: argparse.Namespace) -> None:
+    """Print what the broker lists, of one vhost if the command has chosen one. Raises: Unanswered."""
+    filters = {"vhost": arguments.vhost} if "vhost" in arguments else {}
     chosen = getattr(arguments, "columns", None)
     wanted = COLUMNS[kind] if chosen is None else chosen.split(",")
     if kind == "queues":  # expensive columns are requested only when they are shown

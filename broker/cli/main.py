@@ -80,7 +80,7 @@ def _is_remote(words: Sequence[str]) -> bool:
 
 
 def _run(words: Sequence[str]) -> int:
-    from broker.cli.broker_folder import BadFile
+    from broker.cli.broker_folder import SettingsError
     from broker.cli.control_client import Unanswered
     from broker.cli.parser import BadUsage
     from broker.cli.standard_streams import leave, take_standard_streams
@@ -93,8 +93,10 @@ def _run(words: Sequence[str]) -> int:
             code: int = arguments.run(arguments) or 0
         finally:
             sys.stdout.flush()  # a failure while the interpreter ends could not be reported
-    except (BadUsage, BadFile) as error:
-        return failed(str(error), 2)
+    except (BadUsage, SettingsError) as error:
+        for problem in getattr(error, "problems", [str(error)]):
+            failed(problem)
+        return 2
     except Unanswered as error:
         return failed(str(error), 1)
     except BrokenPipeError:  # `slotmq list queues | head`

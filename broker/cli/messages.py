@@ -12,17 +12,7 @@ from typing import IO, Any, Final
 from broker.cli.control_client import ask_for, first_interrupt
 from broker.cli.exit_codes import INTERRUPTED_CODE
 from broker.cli.moving import destination_text
-from broker.cli.parser import (
-    BadUsage,
-    add_command,
-    add_list,
-    add_switch,
-    add_value,
-    finish,
-    name_and_text,
-    name_and_value,
-    table_of,
-)
+from broker.cli.parser import BadUsage, add_command, add_switch, add_table, add_value, finish, name_and_text
 from broker.cli.progress_line import ProgressLine
 from broker.cli.table import cell, counted, print_json, warn
 
@@ -46,20 +36,9 @@ def add_messages(commands: Any) -> None:
     add_value(command, "body", "BODY", "default: standard input", nargs="?")
     add_value(command, "--file", "FILE", "read the body from a file; - is standard input")
     add_switch(command, "--lines", "each line of the file or of standard input is a message")
-    add_list(
-        command,
-        "--property",
-        "NAME=VALUE",
-        f"{', '.join(PROPERTIES)}; delivery_mode defaults to 2 (persistent)",
-        type=_property,
-    )
-    add_list(
-        command,
-        "--header",
-        "NAME=VALUE",
-        "the value is JSON if it parses, else text; can be repeated",
-        type=name_and_value,
-    )
+    meaning = f"{', '.join(PROPERTIES)}; delivery_mode defaults to 2 (persistent)"
+    add_table(command, "--property", meaning, _property)
+    add_table(command, "--header", "the value is JSON if it parses, else text; can be repeated")
     add_switch(command, "--quiet", "show no progress")
     finish(command, _publish, json=True, vhost=True)
 
@@ -131,9 +110,9 @@ def _properties(arguments: argparse.Namespace) -> dict[str, Any]:
     from broker.amqp.content_header import facts_of  # imported here: no other command should pay for them
     from broker.amqp.header_edit import encode_header
 
-    properties = {"delivery_mode": 2, **table_of(arguments.property, "--property")}
+    properties = {"delivery_mode": 2, **arguments.property}
     if arguments.header:
-        properties["headers"] = table_of(arguments.header, "--header")
+        properties["headers"] = arguments.header
     try:
         fault = facts_of(encode_header(properties, 0)).fault
     except ValueError as error:

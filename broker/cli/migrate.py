@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -20,13 +20,14 @@ from broker.cli.table import cell, counted, print_json, warn
 
 if TYPE_CHECKING:
     from broker.client.address import AmqpAddress
+    from broker.migrate.drain import Drain
     from broker.migrate.migration import Migration, QueuePlace
 
 JOBS: Final = 4
 JOBS_MAX: Final = 64
 SHOW_S: Final = 0.1
 LOGIN: Final = re.compile(r"//\S*@")
-COUNTS: Final = ("moved", "returned", "doubtful")
+COUNTS: Final = ("moved", "returned", "doubtful", "in_flight")
 
 
 def add_migrate(commands: Any) -> None:
@@ -34,32 +35,17 @@ def add_migrate(commands: Any) -> None:
     command = add_command(
         commands, "migrate", "import the definitions and drain the queues of RabbitMQ or another AMQP 0-9-1 broker"
     )
-    add_value(
-        command,
-        "--from",
-        "URL",
-        "the broker to drain: amqp://user@host:5672/vhost, amqps:// for TLS; without a vhost all of them",
-        dest="source",
-        required=True,
-    )
-    add_value(
-        command,
-        "--to",
-        "URL",
-        "the SlotMQ that takes the messages; default %(default)s",
-        dest="target",
-        default="amqp://guest:guest@localhost:5672",
-    )
+    drained = "the broker to drain: amqp://user@host:5672/vhost, amqps:// for TLS; without a vhost all of them"
+    add_value(command, "--from", "URL", drained, dest="source", required=True)
+    taker = "the SlotMQ that takes the messages; default %(default)s"
+    add_value(command, "--to", "URL", taker, dest="target", default="amqp://guest:guest@localhost:5672")
     add_value(command, "--definitions", "FILE", "import this file of `rabbitmqctl export_definitions`")
     add_value(command, "--from-api", "URL", "import the definitions of RabbitMQ's HTTP API: http://user@host:15672")
     add_switch(command, "--skip-refused", "skip definitions that are refused, and name them")
     add_list(command, "--queue", "NAME", "drain only this queue; can be repeated")
     add_switch(command, "--definitions-only", "import, and drain nothing")
-    add_switch(
-        command,
-        "--beside-consumers",
-        "drain queues that have consumers at the source too; the order of messages is lost",
-    )
+    meaning = "drain queues that have consumers at the source too; the order of messages is lost"
+    add_switch(command, "--beside-consumers", meaning)
     add_value(command, "--jobs", "N", f"drain N queues at a time (default {JOBS})", type=int, default=JOBS)
     add_switch(command, "--quiet", "show no progress")
     finish(command, _migrate, json=True)
@@ -87,10 +73,9 @@ def _migrate(arguments: argparse.Namespace) -> int:
             warn(f"stream '{stream.queue}' is not drained: SlotMQ has no streams")
         if arguments.definitions_only:
             return 0
-        migration, problem = _run(source, target, places, arguments)
     except MigrationFault as fault:
         raise Unanswered(str(fault)) from None
-    return _report(migration, problem, imported, arguments)
+    return _report(_run(source, target, places, arguments), imported, arguments)
 
 
 def _address(url: str, flag: str, variable: str) -> tuple[AmqpAddress, str | None]:
@@ -120,52 +105,44 @@ def _definitions(arguments: argparse.Namespace, source: AmqpAddress) -> Mapping[
 
 def _run(
     source: AmqpAddress, target: AmqpAddress, places: Sequence[QueuePlace], arguments: argparse.Namespace
-) -> tuple[Migration, str]:
-    """Return the migration after its end, and why it ended early."""
+) -> Migration:
+    """Return the migration after its end."""
     import asyncio
 
-    from broker.migrate.link import MigrationFault
     from broker.migrate.migration import Migration
 
-    with ProgressLine(quiet=arguments.quiet) as line:
-        shown_s = 0.0
+    shown_s = 0.0
 
-        def show(migration: Migration) -> None:
-            nonlocal shown_s
-            now_s = time.monotonic()
-            if now_s - shown_s > SHOW_S:
-                shown_s = now_s
-                line.show(f"{share_of(migration.moved, max(migration.waiting, migration.moved))} messages moved")
+    def show(migration: Migration) -> None:
+        nonlocal shown_s
+        now_s = time.monotonic()
+        if now_s - shown_s > SHOW_S:
+            shown_s = now_s
+            line.show(f"{share_of(migration.moved, max(migration.waiting, migration.moved))} messages moved")
 
-        async def drain() -> tuple[Migration, str]:
-            migration = Migration(
-                source, target, places, jobs=arguments.jobs, beside_consumers=arguments.beside_consumers, told=show
-            )
-            with first_interrupt(migration.stop):
-                try:
-                    await migration.run()
-                except MigrationFault as fault:
-                    return migration, str(fault)
-            return migration, ""
-
-        return asyncio.run(drain())
+    migration = Migration(
+        source, target, places, jobs=arguments.jobs, beside_consumers=arguments.beside_consumers, told=show
+    )
+    with ProgressLine(quiet=arguments.quiet) as line, first_interrupt(migration.stop):
+        asyncio.run(migration.run())
+    return migration
 
 
-def _report(migration: Migration, problem: str, imported: Any, arguments: argparse.Namespace) -> int:
-    outcomes = sorted(migration.tallies.items(), key=lambda item: item[0])
+def _report(migration: Migration, imported: Any, arguments: argparse.Namespace) -> int:
+    drains, problem = sorted(migration.drains.items(), key=lambda item: item[0]), migration.problem
     if arguments.json:
         rows: list[dict[str, Any]] = [
             {"vhost": place.vhost, "queue": place.queue}
-            | {name: getattr(outcome, name) for name in COUNTS}
-            | {"in_flight": outcome.in_flight, "problem": outcome.fault or None}
-            for place, outcome in outcomes
+            | {name: getattr(drain, name) for name in COUNTS}
+            | {"problem": drain.fault or None}
+            for place, drain in drains
         ]
         print_json({"imported": imported, "queues": rows, "problem": problem or None, "stopped": migration.stopping})
-    for place, outcome in outcomes:
+    for place, drain in drains:
         name = f"queue '{cell(place.queue)}' in {cell(place.vhost)}"
-        if outcome.moved and not arguments.json:
-            print(f"{name}: {counted(outcome.moved, 'messages')} moved")
-        for remark in _remarks(outcome):
+        if drain.moved and not arguments.json:
+            print(f"{name}: {counted(drain.moved, 'messages')} moved")
+        for remark in _remarks(drain):
             warn(f"{name}: {remark}")
     if not arguments.json:
         print(f"{counted(migration.moved, 'messages')} moved")
@@ -173,19 +150,17 @@ def _report(migration: Migration, problem: str, imported: Any, arguments: argpar
         warn(problem)
     if migration.stopping:
         return INTERRUPTED_CODE
-    return 1 if problem or any(outcome.fault for _place, outcome in outcomes) else 0
+    return 1 if problem or any(drain.fault for _place, drain in drains) else 0
 
 
-def _remarks(outcome: Any) -> list[str]:
-    """Return remarks on a queue for the operator."""
-    remarks = []
-    if outcome.fault:
-        remarks.append(outcome.fault)
-    if outcome.in_flight:
-        remarks.append(f"{counted(outcome.in_flight, 'messages')} may be in both brokers: run it again")
-    if outcome.doubtful:
-        remarks.append(
-            f"{counted(outcome.doubtful, 'messages')} may be there twice, because the source lost acknowledgements: "
+def _remarks(drain: Drain) -> Iterator[str]:
+    """Yield remarks on a queue for the operator."""
+    if drain.fault:
+        yield drain.fault
+    if drain.in_flight:
+        yield f"{counted(drain.in_flight, 'messages')} may be in both brokers: run it again"
+    if drain.doubtful:
+        yield (
+            f"{counted(drain.doubtful, 'messages')} may be there twice, because the source lost acknowledgements: "
             "they have the header x-possibly-duplicate"
         )
-    return remarks

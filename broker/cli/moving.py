@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from broker.cli.control_client import ask_for
@@ -33,7 +34,7 @@ def add_moving(commands: Any) -> None:
         required=True,
         type=_destination,
     )
-    _finish(command, _move)
+    _finish(command, partial(_carry_out, "move", ("to",)))
 
     command = add_command(
         commands, "requeue-dead-letters", "move dead letters back to the queue that each died in, each exactly once"
@@ -43,15 +44,10 @@ def add_moving(commands: Any) -> None:
         "--into", choices=("queue", "exchange"), default="queue",
         help="queue: the queue it died in (default); exchange: publish it with the exchange and key it had there",
     )  # fmt: skip
-    add_list(
-        command,
-        "--reason",
-        "R",
-        f"only messages that died for this reason: {', '.join(REASONS)}; can be repeated",
-        choices=REASONS,
-    )
+    meaning = f"only messages that died for this reason: {', '.join(REASONS)}; can be repeated"
+    add_list(command, "--reason", "R", meaning, choices=REASONS, dest="reasons")
     add_list(command, "--died-in", "QUEUE", "only messages that died in this queue; can be repeated")
-    _finish(command, _requeue)
+    _finish(command, partial(_carry_out, "requeue_dead_letters", ("into", "reasons", "died_in")))
 
 
 def _finish(command: argparse.ArgumentParser, run: Any) -> None:
@@ -95,22 +91,14 @@ def _condition(text: str) -> str:
     return text
 
 
-def _move(arguments: argparse.Namespace) -> int:
-    return _carry_out(arguments, "move", to=arguments.to)
-
-
-def _requeue(arguments: argparse.Namespace) -> int:
-    chosen = {"reasons": arguments.reason, "died_in": arguments.died_in}
-    return _carry_out(arguments, "requeue_dead_letters", into=arguments.into, **chosen)
-
-
-def _carry_out(arguments: argparse.Namespace, verb: str, **more: Any) -> int:
+def _carry_out(verb: str, names: Sequence[str], arguments: argparse.Namespace) -> int:
     with ProgressLine(quiet=arguments.quiet) as line:
 
         def tell(so_far: Mapping[str, Any]) -> None:
             line.show(f"{so_far['moved']:,} moved, {share_of(so_far['looked'], so_far['total'])} looked at")
 
-        answer = ask_for(arguments, verb, "queue", "vhost", "limit", "match", told=tell, interruptible=True, **more)
+        names = ("queue", "vhost", "limit", "match", *names)
+        answer = ask_for(arguments, verb, *names, told=tell, interruptible=True)
     if arguments.json:
         print_json(answer)
     else:

@@ -17,18 +17,16 @@ def add_overlay(commands: Any) -> None:
     group = add_command(
         commands, "overlay", "show the links, interest, streams and lag of the overlay brokers in the running process"
     )
-    finish(group, request("overlay", show=_print_brokers), json=True)
+    finish(group, request("overlay", _print_brokers), json=True)
     kinds = group.add_subparsers(title="commands", metavar="COMMAND")
     command = add_command(
         kinds, "explain", f"say where a message would go, and why; columns: {', '.join(EXPLAIN_COLUMNS)}"
     )
     add_value(command, "key", "KEY", "a routing key")
     add_value(command, "--exchange", "E", "only this exchange; default all that take part")
-    finish(
-        command, request("overlay_explain", "vhost", "exchange", "key", show=_print_explained), json=True, vhost=True
-    )
+    finish(command, request("overlay_explain", _print_explained), json=True, vhost=True)
     command = add_command(kinds, "forget", "stop keeping messages for a leaf that is gone for good", "LEAF")
-    finish(command, request("overlay_forget", "leaf"))
+    finish(command, request("overlay_forget"))
 
 
 def _print_brokers(brokers: Sequence[Mapping[str, Any]]) -> None:

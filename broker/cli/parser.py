@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -40,29 +40,32 @@ def name_and_value(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def table_of(pairs: Iterable[tuple[str, Any]], option: str) -> dict[str, Any]:
-    """Return pairs as a table. Raises: BadUsage when a name comes twice."""
-    table: dict[str, Any] = {}
-    for name, value in pairs:
+class BadUsage(Exception):
+    """The arguments cannot be used; the text is one line for the user."""
+
+
+class TableEntry(argparse.Action):
+    """Add a pair to the table of an option that can be repeated. Raises: BadUsage when a name comes twice."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        """Process one NAME=VALUE."""
+        (name, value), table = values, getattr(namespace, self.dest)
         if name in table:
-            raise BadUsage(f"{option} {name} is given twice")
-        table[name] = value
-    return table
+            raise BadUsage(f"{option_string} {name} is given twice")
+        setattr(namespace, self.dest, {**table, name: value})
+
+
+def add_table(command: Any, name: str, meaning: str, entry: Callable[[str], Any] = name_and_value, **more: Any) -> None:
+    """Add an option whose pairs become a table; `more` is for argparse."""
+    add_value(command, name, "NAME=VALUE", meaning, action=TableEntry, default={}, type=entry, **more)
 
 
 def add_arguments_option(command: argparse.ArgumentParser, example: str) -> None:
     """Add the arguments of a declare or a binding."""
-    add_list(
-        command,
-        "--argument",
-        "NAME=VALUE",
-        f"such as {example}; the value is JSON if it parses, else text; can be repeated",
-        type=name_and_value,
-    )
-
-
-class BadUsage(Exception):
-    """The arguments cannot be used; the text is one line for the user."""
+    meaning = f"such as {example}; the value is JSON if it parses, else text; can be repeated"
+    add_table(command, "--argument", meaning, dest="arguments")
 
 
 def size(text: str) -> int:
@@ -153,10 +156,11 @@ class LazyParser(OneLineParser):
 
 
 def add_command(commands: Any, name: str, summary: str, *words: str) -> argparse.ArgumentParser:
-    """Return the parser of a new command; it takes these words, such as QUEUE, as `queue` and so on."""
+    """Return the parser of a new command; it takes these words, such as QUEUE as `queue`, or queue=NAME."""
     made: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
     for word in words:
-        made.add_argument(word.lower(), metavar=word)
+        argument, _, metavar = word.partition("=")
+        made.add_argument(argument.lower(), metavar=metavar or word)
     return made
 
 
@@ -169,9 +173,7 @@ def add_broker(command: argparse.ArgumentParser) -> None:
     """Add the options that choose the broker: one on this machine, or any over HTTP."""
     add_folder(command)
     command.add_argument("--url", metavar="URL", help="a broker's HTTP API, such as http://guest@localhost:15672")
-    command.add_argument(
-        "--cafile", metavar="FILE", help="the authority that signed the certificate of an https:// URL"
-    )
+    add_value(command, "--cafile", "FILE", "the authority that signed the certificate of an https:// URL")
     add_switch(command, "--insecure", "accept any certificate of an https:// URL")
 
 
@@ -196,16 +198,14 @@ def add_switch(command: argparse._ActionsContainer, name: str, meaning: str) -> 
     command.add_argument(name, action="store_true", help=meaning)
 
 
-def finish(
-    command: argparse.ArgumentParser, run: Run, *, json: bool = False, vhost: bool = False, **defaults: Any
-) -> None:
+def finish(command: argparse.ArgumentParser, run: Run, *, json: bool = False, vhost: bool = False) -> None:
     """Add the last options of a command that asks the broker, and set the function that runs it."""
     if json:
         add_json(command)
     if vhost:
         command.add_argument("--vhost", metavar="V", default=DEFAULT_VHOST, help=f"default {DEFAULT_VHOST}")
     add_broker(command)
-    command.set_defaults(run=run, **defaults)
+    command.set_defaults(run=run)
 
 
 def add_any_vhost(command: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-KEYS: Final = {"USER": "default_user", "PASS": "default_pass", "VHOST": "default_vhost"}
+KEYS: Final = {"USER": "auth.default_user", "PASS": "auth.default_pass", "VHOST": "auth.default_vhost"}
 PREFIXES: Final = ("RABBITMQ_", "SLOTMQ_")
 FILE: Final = "_FILE"
 FILE_BYTES_MAX: Final = 1 << 16
@@ -39,18 +39,20 @@ SIZE: Final = re.compile(r"(\d+)(?:([kKmMgG])(i[bB]|[bB])?)?")
 POWERS: Final = {"K": 1, "M": 2, "G": 3}
 
 
-def rabbitmq_layer(environ: Mapping[str, str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Return the layer of settings from these variables, and a line for each that cannot be used.
+def rabbitmq_layer(environ: Mapping[str, str]) -> tuple[dict[str, tuple[str, Any]], list[str]]:
+    """Return the keys that are set, each with its variable and value, and a line for each variable that cannot be used.
 
     An empty variable is ignored, because a compose file may pass on unset ones. The value may be a password: no line
     repeats it. *Blocking.*
     """
-    layer: dict[str, dict[str, Any]] = {}
-    for variable, key in _node_variables(environ).items():
-        section, _, name = key.partition(".")
-        given = environ[variable]
-        layer.setdefault(section, {})[name] = _size(given) if key == "memory.alarm_bytes" else given
-    first_user: dict[str, Any] = {}
+    found: dict[str, tuple[str, Any]] = {
+        key: (name, environ[name]) for name, key in NODE_KEYS.items() if environ.get(name)
+    }
+    watermark = environ.get(WATERMARK)
+    if watermark and ("." in watermark or watermark == "1"):  # a fraction of the memory, not a size
+        found["memory.alarm_ratio"] = WATERMARK, watermark
+    elif watermark:
+        found["memory.alarm_bytes"] = WATERMARK, _size(watermark)
     problems: list[str] = []
     for prefix in PREFIXES:
         for name, key in KEYS.items():
@@ -60,38 +62,17 @@ def rabbitmq_layer(environ: Mapping[str, str]) -> tuple[dict[str, dict[str, Any]
                 problems.append(f"{variable} and {variable}{FILE}: only one of them can be set")
             elif path:
                 try:
-                    first_user[key] = read(Path(path))
+                    found[key] = variable + FILE, read(Path(path))
                 except ValueError as error:
                     problems.append(f"{variable}{FILE}: {path}: {error}")
             elif value:
-                first_user[key] = value
-    if first_user:
-        layer["auth"] = first_user
-    return layer, problems
-
-
-def variable_of(key: str, environ: Mapping[str, str]) -> str:
-    """Return the variable that set a key of the layer."""
-    for variable, meant in _node_variables(environ).items():
-        if meant == key:
-            return variable
-    name = next((name for name, field in KEYS.items() if key == f"auth.{field}"), "")
-    candidates = [f"{prefix}DEFAULT_{name}{file}" for prefix in reversed(PREFIXES) for file in (FILE, "")]
-    return next((variable for variable in candidates if name and environ.get(variable)), key)
+                found[key] = variable, value
+    return found, problems
 
 
 def ignored_variables(environ: Mapping[str, str]) -> list[str]:
     """Return the variables of a node that are set and have no effect here."""
     return sorted(f"RABBITMQ_{name}" for name in WITHOUT_MEANING if environ.get(f"RABBITMQ_{name}"))
-
-
-def _node_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a node that are set, each with the key that it sets."""
-    found = {variable: key for variable, key in NODE_KEYS.items() if environ.get(variable)}
-    watermark = environ.get(WATERMARK)
-    if watermark:  # a fraction of the memory, or a size
-        found[WATERMARK] = "memory.alarm_ratio" if "." in watermark or watermark == "1" else "memory.alarm_bytes"
-    return found
 
 
 def _size(value: str) -> str | int:

@@ -9,18 +9,10 @@ from typing import Any, Final
 from broker.cli.control_client import ask_for, request
 from broker.cli.messages import GET_MAX, message_count, print_messages
 from broker.cli.moving import positive
-from broker.cli.parser import (
-    add_arguments_option,
-    add_command,
-    add_group,
-    add_json,
-    add_switch,
-    add_value,
-    finish,
-    table_of,
-)
+from broker.cli.parser import add_arguments_option, add_command, add_group, add_switch, add_value, finish
 from broker.cli.table import aligned, cell, print_count
 
+DECLARED: Final = ("vhost", "transient", "auto_delete")
 SLOT_COLUMNS: Final = ("range", "state", "owner", "settled", "bytes", "where")
 
 
@@ -39,64 +31,52 @@ def add_resources(commands: Any) -> None:
     add_arguments_option(command, "alternate-exchange=unrouted")
     _finish(command, _declare_exchange)
 
-    for verb, summary in (
-        ("bind", "route messages from an exchange to a queue, or to another exchange"),
-        ("unbind", "remove a binding; key and arguments must match those of bind"),
+    for verb, summary, run in (
+        ("bind", "route messages from an exchange to a queue, or to another exchange", request("bind", _print_bound)),
+        ("unbind", "remove a binding; key and arguments must match those of bind", request("unbind")),
     ):
         command = add_command(commands, verb, summary, "EXCHANGE")
         add_value(command, "destination", "QUEUE|EXCHANGE", "'queue:NAME' or 'exchange:NAME' if both exist")
         add_value(command, "key", "KEY", "the binding key; empty by default", nargs="?", default="")
         add_arguments_option(command, "x-match=any")
-        finish(command, _bind, vhost=True, verb=verb)
+        finish(command, run, vhost=True)
 
     command = add_command(commands, "purge", "drop the ready messages of a queue; unacked messages stay", "QUEUE")
     add_value(command, "--limit", "N", "drop at most N messages, the first ones", type=positive)
-    finish(command, request("purge_queue", "queue", "vhost", "limit", show=print_count("purged")), vhost=True)
+    finish(command, request("purge_queue", print_count("purged")), vhost=True)
 
     command = add_command(commands, "release", "deliver the delayed messages of a queue now, due or not", "QUEUE")
     add_value(command, "--limit", "N", "at most N messages, those that are due next", type=positive)
-    finish(command, request("release_delayed", "queue", "vhost", "limit", show=print_count("released")), vhost=True)
+    finish(command, request("release_delayed", print_count("released")), vhost=True)
 
     verbs = add_group(commands, "queue", "pause a queue or resume it")
     for verb, summary in (
         ("pause", "deliver nothing to consumers and basic.get; publishes continue, and the pause survives a restart"),
         ("resume", "resume deliveries"),
     ):
-        command = add_command(verbs, verb, summary)
-        command.add_argument("queue", metavar="NAME")
-        finish(command, request(f"{verb}_queue", "vhost", "queue"), vhost=True)
+        finish(add_command(verbs, verb, summary, "queue=NAME"), request(f"{verb}_queue"), vhost=True)
 
     kinds = add_group(commands, "delete", "delete a queue or an exchange")
-    for kind, summary in (("queue", "delete a queue with its messages"), ("exchange", "delete an exchange")):
-        command = add_command(kinds, kind, summary)
-        command.add_argument(kind, metavar="NAME")
-        add_switch(command, "--if-unused", "only if it is not in use")
-        if kind == "queue":
-            add_switch(command, "--if-empty", "only if it has no messages")
-            run = request("delete_queue", "vhost", "queue", "if_unused", "if_empty", show=print_count("deleted"))
-        else:
-            run = request("delete_exchange", "vhost", "exchange", "if_unused")
-        finish(command, run, vhost=True)
+    command = add_command(kinds, "queue", "delete a queue with its messages", "queue=NAME")
+    add_switch(command, "--if-unused", "only if it is not in use")
+    add_switch(command, "--if-empty", "only if it has no messages")
+    finish(command, request("delete_queue", print_count("deleted")), vhost=True)
+    command = add_command(kinds, "exchange", "delete an exchange", "exchange=NAME")
+    add_switch(command, "--if-unused", "only if it is not in use")
+    finish(command, request("delete_exchange"), vhost=True)
 
     command = add_command(commands, "peek", "show the next messages of a queue without changing them", "QUEUE")
     add_value(command, "--count", "N", f"at most N messages, up to {GET_MAX}", type=message_count, default=1)
     add_value(command, "--body-bytes", "N", "show at most N bytes of a body (default 4096)", type=int, default=4096)
-    add_json(command)
-    names = ("queue", "vhost", "count", "body_bytes")
-    finish(command, request("peek", *names, show=print_messages), vhost=True)
+    finish(command, request("peek", print_messages), json=True, vhost=True)
 
     command = add_command(commands, "close-connection", "close a client's connection with 320 CONNECTION_FORCED")
     add_value(command, "name", "NAME", 'as in the list of connections, such as "127.0.0.1:50000 -> 127.0.0.1:5672"')
     add_value(command, "--reason", "TEXT", "the text that the client gets", default="Closed via command line")
-    finish(command, request("close_connection", "name", "reason"))
+    finish(command, request("close_connection"))
 
     command = add_command(commands, "slots", "show the slots of a queue of the running broker", "QUEUE")
-    finish(
-        command,
-        request("slots", "queue", "vhost", show=lambda answer: print(slot_table(answer))),
-        json=True,
-        vhost=True,
-    )
+    finish(command, request("slots", lambda answer: print(slot_table(answer))), json=True, vhost=True)
 
 
 def _finish(command: argparse.ArgumentParser, run: Any) -> None:
@@ -105,28 +85,23 @@ def _finish(command: argparse.ArgumentParser, run: Any) -> None:
     finish(command, run, vhost=True)
 
 
-def _declare_queue(arguments: argparse.Namespace) -> None:
-    table = table_of(arguments.argument, "--argument")
-    if arguments.type is not None:
-        table["x-queue-type"] = arguments.type
-    _declare(arguments, "queue", arguments=table)
+def _declare_queue(command: argparse.Namespace) -> None:
+    kind = {} if command.type is None else {"x-queue-type": command.type}
+    answer = ask_for(command, "declare_queue", *DECLARED, queue=command.name, arguments=command.arguments | kind)
+    _print_made(f"queue '{cell(command.name)}'", answer)
 
 
-def _declare_exchange(arguments: argparse.Namespace) -> None:
-    table = table_of(arguments.argument, "--argument")
-    _declare(arguments, "exchange", "type", "internal", arguments=table)
+def _declare_exchange(command: argparse.Namespace) -> None:
+    names = (*DECLARED, "type", "internal", "arguments")
+    _print_made(f"exchange '{cell(command.name)}'", ask_for(command, "declare_exchange", *names, exchange=command.name))
 
 
-def _declare(command: argparse.Namespace, kind: str, *names: str, arguments: dict[str, Any]) -> None:
-    more = {kind: command.name, "arguments": arguments}
-    answer = ask_for(command, f"declare_{kind}", "vhost", "transient", "auto_delete", *names, **more)
-    print(f"{kind} '{cell(command.name)}' {'declared' if answer['made'] else 'already exists, as declared'}")
+def _print_made(what: str, answer: Mapping[str, Any]) -> None:
+    print(f"{what} {'declared' if answer['made'] else 'already exists, as declared'}")
 
 
-def _bind(arguments: argparse.Namespace) -> None:
-    table = table_of(arguments.argument, "--argument")
-    answer = ask_for(arguments, arguments.verb, "exchange", "destination", "key", "vhost", arguments=table)
-    if arguments.verb == "bind" and not answer["made"]:
+def _print_bound(answer: Mapping[str, Any]) -> None:
+    if not answer["made"]:
         print("the binding already exists")
 
 

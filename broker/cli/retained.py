@@ -17,8 +17,8 @@ COLUMNS: Final = ("topic", "bytes", "age_ms", "expires_in_ms")
 def add_retained(commands: Any) -> None:
     """Add the commands."""
     verbs = add_group(commands, "retained", "list, show or delete the retained messages of MQTT topics")
-    listed = request("list_retained", "filter", "vhost", "limit", show=_print_topics)
-    deleted = request("delete_retained", "filter", "vhost", show=print_count("deleted"))
+    listed = request("list_retained", _print_topics)
+    deleted = request("delete_retained", print_count("deleted"))
     for verb, summary, run in (
         ("list", f"list the topics that a filter matches; columns: {', '.join(COLUMNS)}", listed),
         ("get", "show the messages of the topics that a filter matches", _get),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import gc
-import sys
 from pathlib import Path
 from typing import Any
 
-from broker.cli.parser import Run, add_command, add_folder, add_group, add_switch, add_value, finish, version_line
+from broker.cli.parser import add_command, add_folder, add_group, add_switch, add_value, finish, version_line
 
 
 def add_running(commands: Any) -> None:
@@ -49,28 +48,15 @@ def _serve(arguments: argparse.Namespace) -> int | None:
     try:
         from broker.cli import serve
 
-        return with_settings(serve.run, arguments)
+        return serve.run(arguments)
     finally:
         gc.enable()
 
 
-def _config(arguments: argparse.Namespace) -> int | None:
+def _config(arguments: argparse.Namespace) -> None:
     from broker.cli import config
 
-    return with_settings(getattr(config, arguments.part), arguments)
-
-
-def with_settings(run: Run, arguments: argparse.Namespace) -> int | None:
-    """Run a command that reads the settings, and return its exit code; problems with them are a line each."""
-    from broker.cli.exit_codes import UNUSABLE
-    from broker.cli.settings_layers import SettingsError
-
-    try:
-        return run(arguments)
-    except SettingsError as error:
-        for problem in error.problems:
-            print(f"slotmq: {problem}", file=sys.stderr)
-        return UNUSABLE
+    getattr(config, arguments.part)(arguments)
 
 
 def _health(arguments: argparse.Namespace) -> None:

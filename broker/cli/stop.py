@@ -20,12 +20,8 @@ POLL_S: Final = 0.05  # between two checks of a process, where the system does n
 CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid: what SO_PEERCRED gives
 
 
-class StillStopping(Unanswered):
-    """The broker did not stop in time; it is still stopping."""
-
-
 class Deadline:
-    """When to give up. Raises: StillStopping once it has passed."""
+    """When to give up. Raises: Unanswered once it has passed."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
@@ -39,7 +35,7 @@ class Deadline:
         left_s = self._end - time.monotonic()
         if left_s <= 0:
             waits = f": it waits for {self.waits_for}" if self.waits_for else ""
-            raise StillStopping(f"the broker has not stopped within {self._timeout_s:g} s{waits}")
+            raise Unanswered(f"the broker has not stopped within {self._timeout_s:g} s{waits}")
         return left_s
 
 
@@ -79,7 +75,7 @@ class ServerProcess:
                 self._descriptor = os.pidfd_open(self.pid)
 
     def wait(self, deadline: Deadline) -> None:
-        """Wait until the process has ended. Raises: StillStopping."""
+        """Wait until the process has ended. Raises: Unanswered."""
         if self._descriptor is not None:
             try:
                 while not select.select([self._descriptor], [], [], deadline.left_s())[0]:

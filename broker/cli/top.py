@@ -114,14 +114,8 @@ def add_top(commands: Any) -> None:
     command = add_command(
         commands, "top", "watch the queues: rates, lengths, age of the oldest message; ? shows the keys, q quits"
     )
-    add_value(
-        command,
-        "--sort",
-        "KEY",
-        f"{', '.join(SORT_KEYS)}; default {SORT_KEYS[0]}",
-        choices=SORT_KEYS,
-        default=SORT_KEYS[0],
-    )
+    keys = f"{', '.join(SORT_KEYS)}; default {SORT_KEYS[0]}"
+    add_value(command, "--sort", "KEY", keys, choices=SORT_KEYS, default=SORT_KEYS[0])
     add_switch(command, "--reverse", "the smallest first")
     add_value(command, "--filter", "TEXT", "only queues whose name contains TEXT", default="")
     add_any_vhost(command)

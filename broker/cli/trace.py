@@ -17,16 +17,8 @@ from broker.cli.table import cell, counted
 FILTERS: Final = ("exchange", "queue", "key", "user")
 
 
-class _Enough(Exception):
-    """The requested number of messages was shown."""
-
-
-class _CannotWrite(Exception):
-    """The reader of the output has gone away, which is not an error of the broker."""
-
-    def __init__(self, reason: OSError) -> None:
-        super().__init__()
-        self.reason = reason
+class _Ended(Exception):
+    """The requested number of messages was shown, or its cause: the output cannot be written."""
 
 
 def add_trace(commands: Any) -> None:
@@ -56,41 +48,31 @@ def _trace(arguments: argparse.Namespace) -> None:
         return
     if arguments.count is not None and arguments.count < 1:
         raise BadUsage("--count should be at least 1")
-    shown = _Shown(arguments.count, as_json=arguments.json)
-    try:
-        ask(
-            broker, "trace", told=shown.take, silence_s=None, vhost=arguments.vhost, body_bytes=arguments.body_bytes,
-            **filters,
-        )  # fmt: skip
-    except _Enough:
-        pass
-    except _CannotWrite as error:
-        raise error.reason from None
+    left, compact = arguments.count, arguments.json
 
-
-class _Shown:
-    """Prints the messages that the broker sends, one per line."""
-
-    def __init__(self, count: int | None, *, as_json: bool) -> None:
-        self._left = count
-        self._as_json = as_json
-
-    def take(self, told: Mapping[str, Any]) -> None:
-        """Print messages, or the number of those that were dropped."""
+    def show(told: Mapping[str, Any]) -> None:
+        nonlocal left
         try:
             for row in told.get("passed", ()):
-                print(_compact(row) if self._as_json else _line(row))
-                if self._left is not None:
-                    self._left -= 1
-                    if not self._left:
-                        raise _Enough
+                print(_compact(row) if compact else _line(row))
+                if left is not None:
+                    left -= 1
+                    if not left:
+                        raise _Ended
             if "dropped" in told:
-                print(_compact(told) if self._as_json else f"... {counted(told['dropped'], 'messages')} not shown")
+                print(_compact(told) if compact else f"... {counted(told['dropped'], 'messages')} not shown")
             if "tracing" in told:
                 print(f"tracing vhost {cell(told['tracing'])}: ctrl-C ends it", file=sys.stderr, flush=True)
             print(end="", flush=True)
         except OSError as error:
-            raise _CannotWrite(error) from error
+            raise _Ended from error
+
+    chosen = {"vhost": arguments.vhost, "body_bytes": arguments.body_bytes, **filters}
+    try:
+        ask(broker, "trace", told=show, silence_s=None, **chosen)
+    except _Ended as ended:
+        if ended.__cause__ is not None:
+            raise ended.__cause__ from None
 
 
 def _line(row: Mapping[str, Any]) -> str:

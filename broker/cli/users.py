@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from functools import partial
 from getpass import getpass
 from typing import Any, Final
 
@@ -28,10 +29,10 @@ def add_users(commands: Any) -> None:
         add_list(command, "--tag", "T", "administrator, monitoring, ...")
         finish(command, _add if name == "add" else _set)
     command = add_command(kinds, "delete", "delete a user and its permissions, and close its connections", "NAME")
-    finish(command, request("delete_user", "name"))
+    finish(command, request("delete_user"))
     add_limits(kinds, "user", {"connections": COUNTED, "channels": COUNTED})
     command = add_command(kinds, "list", "list the users")
-    finish(command, lambda arguments: print_list(arguments, "users"), json=True)
+    finish(command, partial(print_list, "users"), json=True)
 
     kinds = add_group(commands, "permission", "set, delete or list permissions of users in a vhost")
     command = add_command(
@@ -40,15 +41,14 @@ def add_users(commands: Any) -> None:
     add_value(command, "configure", "CONFIGURE", "exchanges and queues the user may declare and delete; .* is all")
     add_value(command, "write", "WRITE", "exchanges the user may publish to, and queues to bind")
     add_value(command, "read", "READ", "queues the user may consume from, and exchanges to bind to")
-    finish(command, request("set_permission", "user", "vhost", "configure", "write", "read"), vhost=True)
+    finish(command, request("set_permission"), vhost=True)
     command = add_command(
         kinds, "set-topic", "set which routing keys a user may use with a topic exchange", "USER", "EXCHANGE"
     )
     add_value(command, "write", "WRITE", "routing keys to publish with")
     add_value(command, "read", "READ", "binding keys to bind with")
-    finish(command, request("set_topic_permission", "user", "vhost", "exchange", "write", "read"), vhost=True)
-    command = add_command(kinds, "delete", "delete a user's permission in a vhost")
-    command.add_argument("user", metavar="USER")
+    finish(command, request("set_topic_permission"), vhost=True)
+    command = add_command(kinds, "delete", "delete a user's permission in a vhost", "USER")
     add_value(command, "--topic", "EXCHANGE", "only the permission for this exchange's routing keys")
     finish(command, _delete_permission, vhost=True)
     command = add_command(kinds, "list", "list permissions")
@@ -74,7 +74,7 @@ def add_limits(kinds: Any, owner: str, limited: Mapping[str, str]) -> None:
         add_value(command, f"--max-{one}", "N", told.format(one), type=int)
     finish(command, set_limits)
     command = add_command(kinds, "clear-limits", f"remove the limits of a {owner}", "NAME")
-    finish(command, request(f"clear_{owner}_limits", "name"))
+    finish(command, request(f"clear_{owner}_limits"))
 
 
 def _add(arguments: argparse.Namespace) -> None:
@@ -122,13 +122,9 @@ def _first_line() -> str:
 
 
 def _delete_permission(arguments: argparse.Namespace) -> None:
-    named = {"user": arguments.user, "vhost": arguments.vhost}
-    if arguments.topic is not None:
-        ask_for(arguments, "delete_topic_permission", exchange=arguments.topic, **named)
-    else:
-        ask_for(arguments, "delete_permission", **named)
+    of_topics = {} if arguments.topic is None else {"exchange": arguments.topic}
+    ask_for(arguments, f"delete_{'topic_' if of_topics else ''}permission", "user", "vhost", **of_topics)
 
 
 def _list_permissions(arguments: argparse.Namespace) -> None:
-    kind = "topic-permissions" if arguments.topic else "permissions"
-    print_list(arguments, kind, vhost=arguments.vhost)
+    print_list("topic-permissions" if arguments.topic else "permissions", arguments)

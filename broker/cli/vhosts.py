@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
-from broker.cli.control_client import ask_for, request
+from broker.cli.control_client import request
 from broker.cli.listing import print_list
 from broker.cli.parser import BadUsage, add_any_vhost, add_command, add_group, add_switch, add_value, finish
 from broker.cli.users import COUNTED, add_limits
@@ -20,30 +21,24 @@ def add_vhosts(commands: Any) -> None:
     command = add_command(kinds, "add", "add a vhost; users need a permission to open it", "NAME")
     command.add_argument("--description", metavar="TEXT", default="")
     add_value(command, "--default-queue-type", "TYPE", "classic or quorum: the type of queues declared without one")
-    finish(command, request("add_vhost", "name", "description", "default_queue_type"))
+    finish(command, request("add_vhost"))
     command = add_command(kinds, "delete", "delete a vhost with everything in it, and close its connections", "NAME")
-    finish(command, request("delete_vhost", "name"))
+    finish(command, request("delete_vhost"))
     blocked = "close a connection that an alarm has blocked for N seconds; 0 nacks publishes, -1 lets it wait"
     add_limits(kinds, "vhost", {"connections": COUNTED, "queues": COUNTED, "blocked-seconds": blocked})
     command = add_command(kinds, "list", "list the vhosts")
-    finish(command, lambda arguments: print_list(arguments, "vhosts"), json=True)
+    finish(command, partial(print_list, "vhosts"), json=True)
 
     kinds = add_group(commands, "policy", "set, delete or list policies")
     command = add_command(kinds, "set", "set rules for all queues and exchanges whose names match a pattern", "NAME")
     add_value(command, "pattern", "PATTERN", "a regular expression")
-    add_value(command, "definition", "DEFINITION", 'a JSON object such as {"max-length": 1000}')
-    add_value(
-        command,
-        "--priority",
-        "N",
-        "the matching policy with the highest priority applies (default 0)",
-        type=int,
-        default=0,
-    )
+    add_value(command, "definition", "DEFINITION", 'a JSON object such as {"max-length": 1000}', type=_definition)
+    meaning = "the matching policy with the highest priority applies (default 0)"
+    add_value(command, "--priority", "N", meaning, type=int, default=0)
     add_value(command, "--apply-to", "KIND", ", ".join(APPLY_TO), choices=APPLY_TO, default="all")
-    _finish(command, _set_policy)
+    _finish(command, request("set_policy"))
     command = add_command(kinds, "delete", "delete a policy", "NAME")
-    _finish(command, request("delete_policy", "name", "vhost", "operator"))
+    _finish(command, request("delete_policy"))
     command = add_command(kinds, "list", "list the policies")
     add_any_vhost(command)
     add_switch(command, "--operator", "list the operator policies")
@@ -55,15 +50,12 @@ def _finish(command: argparse.ArgumentParser, run: Any) -> None:
     finish(command, run, vhost=True)
 
 
-def _set_policy(arguments: argparse.Namespace) -> None:
+def _definition(text: str) -> Any:
     try:
-        definition = read_json(arguments.definition.encode())
+        return read_json(text.encode())
     except ValueError as error:
         raise BadUsage(f"the definition is not valid JSON: {error}") from None
-    ask_for(
-        arguments, "set_policy", "name", "vhost", "pattern", "priority", "apply_to", "operator", definition=definition
-    )
 
 
 def _list_policies(arguments: argparse.Namespace) -> None:
-    print_list(arguments, "operator-policies" if arguments.operator else "policies", vhost=arguments.vhost)
+    print_list("operator-policies" if arguments.operator else "policies", arguments)

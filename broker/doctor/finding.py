@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from enum import Enum
-from typing import Any
+from dataclasses import dataclass
+from enum import StrEnum
 
 
-class Verdict(Enum):
+class Verdict(StrEnum):
     """WARN: the broker works, and less well than it could. BAD: it will not start, or breaks a promise."""
 
     OK = "ok"
@@ -23,10 +22,6 @@ class Diagnosis:
     verdict: Verdict
     found: str
     advice: str = ""
-
-    def fields(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {**asdict(self), "verdict": self.verdict.value}
 
 
 def fine(check: str, found: str) -> Diagnosis:

@@ -166,15 +166,8 @@ class _Plot:
 
 def line_chart(
     title: str, x: Axis, y: Axis, drawn: Sequence[Line], *, nested: bool = False, width: int = NARROW
-) -> str:
-    """Return a figure with a legend for several lines; `nested` lines overlap, the first being the widest."""
-    return line_drawing(title, x, y, drawn, nested=nested, width=width).figure()
-
-
-def line_drawing(
-    title: str, x: Axis, y: Axis, drawn: Sequence[Line], *, nested: bool = False, width: int = NARROW
 ) -> Drawing:
-    """Return the drawing of `line_chart`."""
+    """Return a chart with a legend for several lines; `nested` lines overlap, the first being the widest."""
     plot = _Plot(x, y, width)
     shown = [line for line in drawn if line.points]
     widths = [_THIN + _NEST * at if nested else _EVEN for at in reversed(range(len(shown)))]
@@ -183,8 +176,8 @@ def line_drawing(
     return Drawing(title, width, _HEIGHT, parts, [(line.name, _colour(line)) for line in shown])
 
 
-def column_chart(title: str, x: Axis, y: Axis, drawn: Columns, *, width: int = NARROW) -> str:
-    """Return a figure with a column for each given bucket; other buckets stay empty on the axis."""
+def column_chart(title: str, x: Axis, y: Axis, drawn: Columns, *, width: int = NARROW) -> Drawing:
+    """Return a chart with a column for each given bucket; other buckets stay empty on the axis."""
     plot = _Plot(x, y, width)
     wide = min(_COLUMN_MAX, _COLUMN_SHARE * (plot.across(x.low + 1) - plot.across(x.low)))
     parts = plot.grid()
@@ -194,11 +187,11 @@ def column_chart(title: str, x: Axis, y: Axis, drawn: Columns, *, width: int = N
             f'<rect x="{middle - wide / 2:.1f}" y="{top:.1f}" width="{wide:.1f}" '
             f'height="{_HEIGHT - _BOTTOM - top:.1f}" class="bar"><title>{escaped(title_of)}</title></rect>'
         )
-    return Drawing(title, width, _HEIGHT, parts).figure()
+    return Drawing(title, width, _HEIGHT, parts)
 
 
-def heat_chart(title: str, x: Axis, rows: Sequence[HeatRow], title_of: Callable[[HeatRow, int], str]) -> str:
-    """Return a figure with a row of squares for each name; darker squares are larger values, on a square-root scale."""
+def heat_chart(title: str, x: Axis, rows: Sequence[HeatRow], title_of: Callable[[HeatRow, int], str]) -> Drawing:
+    """Return a chart with a row of squares for each name; darker squares are larger values, on a square-root scale."""
     most = max((value for row in rows for value in row.values), default=0) or 1
     end, foot = WIDE - _SUMS, _TOP + _ROW * len(rows)
     parts = []
@@ -218,7 +211,7 @@ def heat_chart(title: str, x: Axis, rows: Sequence[HeatRow], title_of: Callable[
         ]
         parts.append(_text(end + 6, y + 15, row.text, "start"))
     parts += _foot(x, _NAMES, end, foot, WIDE)
-    return Drawing(title, WIDE, foot + _BOTTOM, parts).figure()
+    return Drawing(title, WIDE, foot + _BOTTOM, parts)
 
 
 def _foot(x: Axis, first: float, last: float, foot: float, width: int) -> list[str]:

@@ -36,50 +36,19 @@ PRODUCER, SEQUENCE, OWN_TABLE = "x-producer", "x-seq", "x-producer-table"
 TIMESTAMP_MS: Final = "timestamp_in_ms"  # what RabbitMQ's plugin message_timestamp adds
 
 
-class DrainTally:
-    """Count the messages of a queue, in all its drains.
-
-    Shapes: `returned` were in flight when an earlier run stopped, and kept their numbers; `doubtful` were published
-        with the header x-possibly-duplicate; `in_flight` may be in both brokers now; `fault` says why the queue could
-        not be drained, empty if it was.
-    """
-
-    def __init__(self) -> None:
-        self.moved = 0
-        self.returned = 0
-        self.doubtful = 0
-        self.in_flight = 0
-        self.fault = ""
-
-    def fail(self, reason: Exception) -> None:
-        """Record why the queue could not be drained."""
-        self.fault = str(reason)
-
-    def resume(self, in_flight: int) -> None:
-        """Set the messages that were in flight when an earlier run stopped."""
-        self.in_flight = in_flight
-        self.returned += in_flight
-
-    def miss(self, count: int) -> None:
-        """Record messages of an earlier run that are no longer in the queue."""
-        self.returned -= count
-
-    def commit(self, moved: int, doubtful: int, in_flight: int) -> None:
-        """Count a batch that has been moved, and note how many messages the next one has."""
-        self.moved += moved
-        self.doubtful += doubtful
-        self.in_flight = in_flight
-
-
 def own_name(queue: str) -> str:
     """Return the name that the drain of a queue uses for its marker's queue and its exchange at the target."""
     return f"slotmq-migrate.{hashlib.blake2b(queue.encode(), digest_size=8).hexdigest()}"
 
 
 class Drain:
-    """Move the messages of a queue until it is empty, or `stop` returns True. Shapes: `passed` is called with the name
-    of each finished step. Units: `patience_s` is how long a source may take to deliver the messages that it counts, and
-    to requeue those that an earlier run held.
+    """Move the messages of a queue, in each run until it is empty or `stop` returns True.
+
+    Shapes: `passed` is called with the name of each finished step; `returned` messages were in flight when an earlier
+        run stopped, and kept their numbers; `doubtful` ones were published with the header x-possibly-duplicate;
+        `in_flight` ones may be in both brokers now; `fault` says why the queue could not be drained, empty if it was.
+    Units: `patience_s` is how long a source may take to deliver the messages that it counts, and to requeue those that
+        an earlier run held.
     Raises: MigrationFault from `run`.
     """
 
@@ -88,7 +57,6 @@ class Drain:
         source: AmqpAddress,
         target: AmqpAddress,
         queue: str,
-        tally: DrainTally | None = None,
         *,
         beside_consumers: bool = False,
         batch_messages: int = BATCH_MESSAGES,
@@ -97,7 +65,8 @@ class Drain:
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.queue = queue
-        self.tally = tally or DrainTally()
+        self.moved = self.returned = self.doubtful = self.in_flight = 0
+        self.fault = ""
         self._addresses = source, target
         self._own = own_name(queue)
         self._beside_consumers = beside_consumers
@@ -106,7 +75,11 @@ class Drain:
         self._passed = passed
         self._stop = stop
 
-    async def run(self) -> DrainTally:
+    def fail(self, reason: Exception) -> None:
+        """Record why the queue could not be drained."""
+        self.fault = str(reason)
+
+    async def run(self) -> None:
         """Drain the queue."""
         source_address, target_address = self._addresses
         source = await MigrationLink.open(source_address, "source")
@@ -116,7 +89,7 @@ class Drain:
                 await self._prepare_target(target)
                 numbering = await self._prepare_source(source)
                 await self._move(source, target, numbering)
-                self.tally.miss(numbering.absent)
+                self.returned -= numbering.absent
                 if not numbering.absent:
                     await source.call(commands.Queue.Delete(queue=self._own))
                     self._passed("marker deleted")
@@ -127,7 +100,6 @@ class Drain:
             await source.close()
         finally:
             source.abort()
-        return self.tally
 
     async def _prepare_target(self, target: MigrationLink) -> None:
         """Declare an exchange that leads to the queue alone, whatever the routing key: so messages keep theirs."""
@@ -146,7 +118,8 @@ class Drain:
         await source.call(DeclareAny(queue=self._own, durable=True, arguments={"x-max-length": 1}))
         found = await source.call(commands.Basic.Get(queue=self._own))  # the next marker replaces it
         marker = Marker.new() if isinstance(found, commands.Basic.GetEmpty) else Marker.decode(found.body)
-        self.tally.resume(len(marker.in_flight))
+        self.in_flight = len(marker.in_flight)
+        self.returned += self.in_flight
         if not isinstance(found, commands.Basic.GetEmpty):
             source.send(commands.Basic.Nack(found.method.delivery_tag, requeue=True))
         await source.call(commands.Tx.Select())
@@ -160,7 +133,7 @@ class Drain:
         """Check that there is no other consumer; one of an earlier run may remain until the source detects its loss."""
         end_s = time.monotonic() + self._patience_s
         while consumers := (await source.call(DeclareAny(queue=self.queue, passive=True))).consumer_count:
-            if not self.tally.in_flight or time.monotonic() > end_s:
+            if not self.in_flight or time.monotonic() > end_s:
                 raise MigrationFault(
                     f"it has consumers at the source ({consumers}): stop them, or give --beside-consumers"
                 )
@@ -202,7 +175,9 @@ class Drain:
             source.send(commands.Basic.Ack(before[-1].delivery.method.delivery_tag, multiple=True))
         self._passed("marker sent")
         await source.call(commands.Tx.Commit())
-        self.tally.commit(len(before), sum(one.doubtful for one in before), len(marker.in_flight))
+        self.moved += len(before)
+        self.doubtful += sum(one.doubtful for one in before)
+        self.in_flight = len(marker.in_flight)
         self._passed("committed")
         return batch
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from broker.amqp.lenient_methods import DeclareAny
 from broker.client.address import AmqpAddress
 from broker.core.definitions.json_text import read_json
-from broker.migrate.drain import Drain, DrainTally, own_name
+from broker.migrate.drain import Drain, own_name
 from broker.migrate.link import MethodRefused, MigrationFault, MigrationLink
 
 LIMIT_S: Final = 60.0
@@ -26,13 +26,16 @@ PRODUCT: Final = "SlotMQ"
 def fetch_definitions(url: str, ca_file: str | None = None) -> Mapping[str, Any]:
     """Return the answer of GET /api/definitions. *Blocking.* Raises: MigrationFault."""
     parts = urlsplit(url)
-    if parts.scheme not in PORTS or not parts.hostname:
+    try:
+        port = parts.port or PORTS.get(parts.scheme, 0)
+    except ValueError:
+        port = 0
+    if parts.scheme not in PORTS or not parts.hostname or not port:
         raise MigrationFault("--from-api takes an http:// or https:// URL")
     user, password = unquote(parts.username or "guest"), unquote(parts.password or "guest")
     login = base64.b64encode(f"{user}:{password}".encode()).decode()
-    where = f"{parts.hostname} port {parts.port or PORTS[parts.scheme]}"
+    where = f"{parts.hostname} port {port}"
     try:
-        port = parts.port or PORTS[parts.scheme]
         if parts.scheme == "https":
             context = ssl.create_default_context(cafile=ca_file)
             connection: HTTPConnection = HTTPSConnection(parts.hostname, port, timeout=LIMIT_S, context=context)
@@ -90,9 +93,10 @@ class QueuePlace:
 
 
 class Migration:
-    """Drain the queues of a source into a target. Shapes: `waiting` is the number of messages in the queues when last
-    counted.
-    Raises: MigrationFault from `run` when a broker cannot be used at all.
+    """Drain the queues of a source into a target.
+
+    Shapes: `waiting` is the number of messages in the queues when last counted; `problem` says why a broker cannot be
+        used at all, empty if both can.
     """
 
     def __init__(
@@ -105,19 +109,28 @@ class Migration:
         beside_consumers: bool,
         told: Callable[[Migration], None],
     ) -> None:
-        self.tallies: dict[QueuePlace, DrainTally] = {place: DrainTally() for place in places}
         self.waiting = 0
         self.stopping = False
+        self.problem = ""
         self._source = source
         self._target = target
         self._jobs = asyncio.Semaphore(jobs)
-        self._beside_consumers = beside_consumers
-        self._told = told
+        self.drains = {
+            place: Drain(
+                replace(source, vhost=place.vhost),
+                replace(target, vhost=place.vhost),
+                place.queue,
+                beside_consumers=beside_consumers,
+                passed=lambda _step: told(self),
+                stop=lambda: self.stopping,
+            )
+            for place in places
+        }
 
     @property
     def moved(self) -> int:
         """The number of messages moved so far."""
-        return sum(tally.moved for tally in self.tallies.values())
+        return sum(drain.moved for drain in self.drains.values())
 
     def stop(self) -> None:
         """Stop cleanly: each queue after its batch."""
@@ -125,15 +138,15 @@ class Migration:
 
     async def run(self) -> None:
         """Drain until nothing is left: dead letters and late publishes may fill a queue again."""
-        await self._check_target()
-        while not self.stopping:
-            full = await self._count()
-            if not full:
-                return
-            self.waiting = self.moved + sum(full.values())
-            async with asyncio.TaskGroup() as drains:
-                for place in full:
-                    drains.create_task(self._drain(place))
+        try:
+            await self._check_target()
+            while not self.stopping and (full := await self._count()):
+                self.waiting = self.moved + sum(full.values())
+                async with asyncio.TaskGroup() as drains:
+                    for drain in full:
+                        drains.create_task(self._drain(drain))
+        except MigrationFault as fault:
+            self.problem = str(fault)
 
     async def _check_target(self) -> None:
         target = await MigrationLink.open(self._target, "target")
@@ -141,23 +154,23 @@ class Migration:
         if not target.product.startswith(PRODUCT):
             raise MigrationFault(f"the target is {target.product}: only SlotMQ drops messages that arrive twice")
 
-    async def _count(self) -> Mapping[QueuePlace, int]:
+    async def _count(self) -> Mapping[Drain, int]:
         """Return the messages of each queue that has some, or has the marker of an earlier run."""
-        full: dict[QueuePlace, int] = {}
-        for vhost in sorted({place.vhost for place in self.tallies}):
+        full: dict[Drain, int] = {}
+        for vhost in sorted({place.vhost for place in self.drains}):
             link = await MigrationLink.open(replace(self._source, vhost=vhost), "source")
             try:
-                for place, tally in self.tallies.items():
-                    if place.vhost != vhost or tally.fault or tally.in_flight:
+                for place, drain in self.drains.items():
+                    if place.vhost != vhost or drain.fault or drain.in_flight:
                         continue
                     try:
                         ready = (await link.call(DeclareAny(queue=place.queue, passive=True))).message_count
                     except MethodRefused as refused:
-                        tally.fail(refused)
+                        drain.fail(refused)
                         await link.reopen()
                         continue
                     if ready or await self._has_marker(link, place.queue):
-                        full[place] = ready
+                        full[drain] = ready
                 await link.close()
             finally:
                 link.abort()
@@ -172,21 +185,11 @@ class Migration:
             return False
         return True
 
-    async def _drain(self, place: QueuePlace) -> None:
+    async def _drain(self, drain: Drain) -> None:
         async with self._jobs:
             if self.stopping:
                 return
-            tally = self.tallies[place]
-            drain = Drain(
-                replace(self._source, vhost=place.vhost),
-                replace(self._target, vhost=place.vhost),
-                place.queue,
-                tally,
-                beside_consumers=self._beside_consumers,
-                passed=lambda _step: self._told(self),
-                stop=lambda: self.stopping,
-            )
             try:
                 await drain.run()
             except MigrationFault as fault:
-                tally.fail(fault)
+                drain.fail(fault)

@@ -54,7 +54,7 @@ def _over_time(
         points = [point for line in lines for point in line.points]
         if points:
             y, x = axis([value for _, value, _ in points]), max(at_s for at_s, _, _ in points)
-            yield line_chart(shown, span_axis("seconds", 0.0, x, digits), y, lines, nested=nested)
+            yield line_chart(shown, span_axis("seconds", 0.0, x, digits), y, lines, nested=nested).figure()
 
 
 def _line(result: Result, series: str, name: str, colour: int, point: Point) -> Line:
@@ -97,7 +97,7 @@ def _distribution(results: Sequence[Result], names: Sequence[str]) -> list[str]:
     values = [us for line in lines for _, us, _ in line.points]
     rarest = rarest_percent(max(latency.count for _, _, latency in found))
     x = percentile_axis("percent of the messages that are as fast or faster", rarest)
-    return [line_chart("Latency by percentile", x, decade_axis("", values, duration_text), lines)]
+    return [line_chart("Latency by percentile", x, decade_axis("", values, duration_text), lines).figure()]
 
 
 def _spread(latency: Latency) -> list[tuple[float, float, str]]:

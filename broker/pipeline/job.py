@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar, cast
 
-from broker.cli.broker_folder import BadFile
+from broker.cli.broker_folder import SettingsError
 from broker.cli.control_client import Unanswered
 from broker.cli.parser import BadUsage, add_list, add_switch, add_value, name_and_text
 from broker.cli.table import cell, print_json
@@ -295,7 +295,7 @@ def carry_out(
 
     Shapes: `engine` says whether the job uses Spark; its first line then says which.
 
-    Raises: BadUsage, BadFile, Unanswered, which the command line reports itself.
+    Raises: BadUsage, SettingsError, Unanswered, which the command line reports itself.
     """
     progress = Progress(name, quiet=arguments.quiet)
     try:
@@ -303,7 +303,7 @@ def carry_out(
             arguments.session = replace(choose(arguments), app=f"slotmq-{name}")
             progress.say(str(arguments.session))
         summary = work(progress)
-    except (BadUsage, BadFile, Unanswered):
+    except (BadUsage, SettingsError, Unanswered):
         raise
     except Exception as error:  # noqa: BLE001 - a stack trace through two languages helps no user
         from broker.pipeline.spark.log import told

@@ -1,4 +1,4 @@
-"""The writer of one slot file, and its draft, which has no readers yet."""
+"""The writer of one slot file, which has no readers yet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from broker.slot_files.slot_file import (
     TAIL_BYTES,
     SlotMeta,
 )
-from broker.store.files import File, Files
+from broker.store.files import Files
 
 FILE_MAX_BYTES: Final = (1 << 31) - 1  # an offset has to fit 31 bits: readers use signed numbers
 BLOCK_BYTES: Final = 1 << 20
@@ -28,18 +28,26 @@ _INDEX_PACK: Final = INDEX_ROW.pack
 
 
 class SlotFileWriter:
-    """The writer of one slot file, in rising order of message ids; it syncs nothing.
+    """The writer of one slot file, in rising order of message ids. All methods are *blocking*.
 
+    Raises: each method StoreFailed.
     Invariant: it holds the index of all rows in memory, and the rows since the last write, a block of them at most.
     """
 
-    def __init__(self, file: File, meta: SlotMeta) -> None:
-        """Shapes: `meta` has the fields up to ``first``, and the incarnation."""
+    def __init__(self, files: Files, path: Path, meta: SlotMeta) -> None:
+        """Begin a file without rows; remove a file that has the path, as an abandoned one that could not be removed.
+
+        Shapes: `meta` has the fields up to ``first``, and the incarnation.
+        """
+        files.remove(path)
+        self.path = path
         self.meta = meta
+        self._files = files
+        self._file = files.open(path, create=True)
+        self._done: tuple[SlotMeta, int, int] | None = None
         header = HEADER.pack(
             MAGIC, FORMAT, HEADER_BYTES, 0, bytes.fromhex(meta.store), meta.seal, meta.number, meta.first
         )
-        self._file = file
         self._pending = [header]
         self._index = bytearray()
         self._at = HEADER_BYTES  # where the next row begins
@@ -91,8 +99,13 @@ class SlotFileWriter:
         if end >= self._block_end:
             self._flush()
 
-    def finish(self, end: int) -> tuple[SlotMeta, int, int]:
-        """Write index, meta and tail; return the meta, the file's length in bytes and its checksum."""
+    def complete(self, end: int) -> None:
+        """Write index, meta and tail after the rows, unless it was done; otherwise `finish` does it.
+
+        After StoreFailed, as on a full disk, the file may be abandoned and its messages may be written again.
+        """
+        if self._done is not None:
+            return
         self._flush()
         rows = self.rows
         meta = replace(self.meta, end=end, count=rows)
@@ -102,46 +115,9 @@ class SlotFileWriter:
         meta_at = self._at + len(index)
         tail = TAIL.pack(self._at, meta_at, rows, len(text), self._crc, crc32c(index), crc32c(text), END_MAGIC)
         self._file.write_at(self._at, index + text + tail)
-        return meta, meta_at + len(text) + TAIL_BYTES, crc32c(tail)
+        self._done = meta, meta_at + len(text) + TAIL_BYTES, crc32c(tail)
 
-    def _flush(self) -> None:
-        block = b"".join(self._pending)
-        self._pending.clear()
-        self._file.write_at(self._block_at, block)
-        self._crc = crc32c(block, self._crc)
-        self._block_at = self._at
-        self._block_end = self._at + BLOCK_BYTES
-
-
-class SlotDraft:
-    """A slot file that is being written. All methods are *blocking*.
-
-    Shapes: rows go to ``writer``, which knows seal, queue and first id. Raises: each method StoreFailed.
-    """
-
-    def __init__(self, files: Files, path: Path, file: File, writer: SlotFileWriter) -> None:
-        self.path = path
-        self.writer = writer
-        self._files = files
-        self._file = file
-        self._done: tuple[SlotMeta, int, int] | None = None
-
-    @classmethod
-    def begin(cls, files: Files, path: Path, meta: SlotMeta) -> SlotDraft:
-        """Return a draft without rows; remove a file that has the path."""
-        files.remove(path)  # a draft that could not be removed when it was abandoned
-        file = files.open(path, create=True)
-        return cls(files, path, file, SlotFileWriter(file, meta))
-
-    def complete(self, end: int) -> None:
-        """Write index, meta and tail after the rows, unless it was done; otherwise `finish` does it.
-
-        After StoreFailed, as on a full disk, the draft may be abandoned and its messages may be written again.
-        """
-        if self._done is None:
-            self._done = self.writer.finish(end)
-
-    def finish(self, end: int, *, sync: bool) -> tuple[SlotMeta, int, int]:
+    def finish(self, end: int, *, sync: bool = False) -> tuple[SlotMeta, int, int]:
         """Complete the file and return its meta, length in bytes and checksum; its name is not synced.
 
         After StoreFailed, which a sync may raise, nothing more may be written.
@@ -157,3 +133,11 @@ class SlotDraft:
         """Remove the file."""
         self._file.close()
         self._files.remove(self.path)
+
+    def _flush(self) -> None:
+        block = b"".join(self._pending)
+        self._pending.clear()
+        self._file.write_at(self._block_at, block)
+        self._crc = crc32c(block, self._crc)
+        self._block_at = self._at
+        self._block_end = self._at + BLOCK_BYTES

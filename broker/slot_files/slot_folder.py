@@ -22,11 +22,10 @@ from broker.slot_files.seal_log import Gap, QueueKey, Released, Seal
 from broker.slot_files.seal_log_file import SealLog
 from broker.slot_files.seal_view import SealView
 from broker.slot_files.slot_file import BadSlotFile, SlotMeta
-from broker.slot_files.slot_file_writer import SlotDraft
+from broker.slot_files.slot_file_writer import SlotFileWriter
 from broker.slot_files.slot_view import open_slot
 from broker.store.files import Files
 
-_ID: Final = re.compile(r"[0-9a-f]{16}")
 MISSING: Final = "missing"
 DAMAGED: Final = "damaged"
 
@@ -73,23 +72,21 @@ class SnapshotFolder:
         return self._files.disk_bytes(self.folder)
 
     def path(self, snapshot: str, n: int) -> Path:
-        """Return the path of a slot file, which may not exist. Raises: ValueError for a name that is not an id."""
-        if not _ID.fullmatch(snapshot):
-            raise ValueError(f"{snapshot!r} is not an id of a snapshot")
+        """Return the path of a slot file, which may not exist. Shapes: the id is one that `new` returned."""
         return self.folder / snapshot / f"{n}.slot"
 
-    def draft(self, snapshot: str, n: int, vhost: str, queue: str, number: int, first: int) -> SlotDraft:
+    def begin(self, snapshot: str, n: int, vhost: str, queue: str, number: int, first: int) -> SlotFileWriter:
         """Begin one slot file. Raises: StoreFailed."""
         meta = SlotMeta(self._store, 0, vhost, queue, number, first, incarnation=self._incarnation)
-        return SlotDraft.begin(self._files, self.path(snapshot, n), meta)
+        return SlotFileWriter(self._files, self.path(snapshot, n), meta)
 
-    def finish(self, draft: SlotDraft, end: int) -> SnapshotSlot:
+    def finish(self, file: SlotFileWriter, end: int) -> SnapshotSlot:
         """Finish one slot file. Raises: StoreFailed."""
-        meta, size_bytes, crc = draft.finish(end, sync=False)
-        return SnapshotSlot(int(draft.path.stem), meta.first, meta.end, meta.count, size_bytes, crc)
+        meta, size_bytes, crc = file.finish(end)
+        return SnapshotSlot(int(file.path.stem), meta.first, meta.end, meta.count, size_bytes, crc)
 
     def drop(self, snapshot: str) -> None:
-        """Remove a snapshot, if it exists. Raises: ValueError as `path`; StoreFailed."""
+        """Remove a snapshot, if it exists. Raises: StoreFailed."""
         self._files.remove_tree(self.path(snapshot, 0).parent)
 
 
@@ -151,21 +148,21 @@ class SlotFolder:
         """Return the path of the slot file of a seal, which may not exist."""
         return self.folder / f"{seal:020}.slot"
 
-    def draft(self, vhost: str, queue: str, number: int, first: int) -> SlotDraft:
+    def begin(self, vhost: str, queue: str, number: int, first: int) -> SlotFileWriter:
         """Begin the slot file of the next seal; there is one at a time. Raises: StoreFailed."""
         seal = self.log.next_seal
         meta = SlotMeta(self.view.store, seal, vhost, queue, number, first, incarnation=self._incarnation)
-        return SlotDraft.begin(self._files, self.path(seal), meta)
+        return SlotFileWriter(self._files, self.path(seal), meta)
 
-    def seal(self, draft: SlotDraft, end: int, ahead_ms: int = 0) -> Seal:
+    def seal(self, file: SlotFileWriter, end: int, ahead_ms: int = 0) -> Seal:
         """Finish the slot file; when this returns, it and its line are on disk. Raises: StoreFailed.
 
         Units: `ahead_ms` as of `Seal`.
         """
-        meta, size_bytes, crc = draft.finish(end, sync=self._sync)
+        meta, size_bytes, crc = file.finish(end, sync=self._sync)
         if self._sync:
             self._files.sync_folder(self.folder)
-        seal = _seal_of(meta, size_bytes, crc, ahead_ms)
+        seal = seal_of(meta, size_bytes, crc, ahead_ms)
         self.log.append(seal)
         return seal
 
@@ -176,7 +173,7 @@ class SlotFolder:
         """
         gone = list(passed)
         for seal, reason in forced:
-            self.log.append(_gap_of(seal, reason))
+            self.log.append(gap_of(seal, reason))
             gone.append(seal)
         last: dict[QueueKey, Seal] = {}
         for seal in gone:
@@ -226,20 +223,22 @@ class SlotFolder:
             return False
         # A failed sync may have left its bytes only in the page cache: the copy is synced by itself.
         self._files.replace(path, [block], sync=self._sync).close()
-        self.log.append(_seal_of(meta, len(block), view.crc, self._ahead_ms))
+        self.log.append(seal_of(meta, len(block), view.crc, self._ahead_ms))
         _log.info("slot_file.taken_in", path=str(path), seal=seal, messages=meta.count)
         return True
 
     def _give_up(self, seal: Seal, reason: str) -> None:
         _log.error("slot_file.lost", path=str(self.path(seal.seal)), seal=seal.seal, reason=reason)
-        self.log.append(_gap_of(seal, reason))
+        self.log.append(gap_of(seal, reason))
 
 
-def _seal_of(meta: SlotMeta, size_bytes: int, crc: int, ahead_ms: int) -> Seal:
+def seal_of(meta: SlotMeta, size_bytes: int, crc: int, ahead_ms: int = 0) -> Seal:
+    """Return the seal of a slot file."""
     fields = asdict(meta)
     del fields["store"]
     return Seal(**fields, bytes=size_bytes, crc=crc, ahead_ms=ahead_ms)
 
 
-def _gap_of(seal: Seal, reason: str) -> Gap:
+def gap_of(seal: Seal, reason: str) -> Gap:
+    """Return the gap that a slot file leaves."""
     return Gap(seal.seal, seal.vhost, seal.queue, seal.number, seal.first, seal.end, seal.count, seal.bytes, reason)

@@ -25,8 +25,8 @@ from typing import Final, NamedTuple
 
 from broker.store.message_log import MessageLog
 from broker.store.queue_entry import Entries
-from broker.store.reading import names, read_records
-from broker.store.record import HEAD_BYTES, TARGET, TARGET_BYTES, due_of, due_target, encode_moved
+from broker.store.reading import names, read_places
+from broker.store.record import HEAD_BYTES, TARGET, TARGET_BYTES, due_of, due_target, encode_moved, is_whole
 from broker.store.segment import OFFSET_BITS
 
 RECORD_MIN_BYTES: Final = HEAD_BYTES + 2 * TARGET_BYTES  # two names and a content header take as much as a target
@@ -165,10 +165,10 @@ def plan_relocation(
                     holders[position] = (size, [])
                 holders[position][1].append((place, index))
     copies = []
-    wanted = ((position, size, needed) for position, (size, needed) in holders.items())
-    for position, record, needed in read_records(read_span, wanted):
+    wanted = ((position, held[0], held) for position, held in holders.items())
+    for position, record, (size, needed) in read_places(read_span, wanted):
         ids = [(place, slots[place].queue_number, slots[place].first + index) for place, index in needed]
-        if record is None or not all(names(record, *target) for _, *target in ids):
+        if len(record) != size or not is_whole(record) or not all(names(record, *target) for _, *target in ids):
             for place, index in needed:
                 doubtful.setdefault(place, []).append(index)
         else:

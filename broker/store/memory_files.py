@@ -80,11 +80,12 @@ class MemoryFile(File):
     def drop_cache(self) -> None:
         """Do nothing: there is no cache."""
 
-    def lock(self) -> bool:
-        """Take the lock of the file and return whether it was free."""
-        free = self._content.lock()
-        self._locked = self._locked or free
-        return free
+    def try_lock(self, folder: Path) -> OSError | None:
+        """Lock the file, which memory always can."""
+        if not self._content.lock():
+            raise FolderBusy(folder)
+        self._locked = True
+        return None
 
     def close(self) -> None:
         if self._locked:
@@ -160,17 +161,9 @@ class MemoryFiles(Files):
         if folder not in self.folders:
             raise StoreFailed(folder, NOT_THERE)
 
-    def lock(self, path: Path) -> File:
-        file = self.open(path, create=True)
-        assert isinstance(file, MemoryFile)
-        if not file.lock():
-            raise FolderBusy(path.parent)
-        return file
-
     def lock_folder(self, folder: Path) -> File:
         file = MemoryFile(folder, self._folder_locks.setdefault(folder, FileContent()))
-        if not file.lock():
-            raise FolderBusy(folder)
+        file.try_lock(folder)
         return file
 
     def free_bytes(self, folder: Path) -> int:

@@ -21,7 +21,6 @@ from broker.store.record import (
     PREFIX_BYTES,
     TARGET,
     TARGET_BYTES,
-    is_whole,
 )
 from broker.store.segment import SPILLED
 
@@ -192,26 +191,13 @@ def _spans(positions: list[int], sizes: list[int], wanted: Sequence[int]) -> lis
     return spans
 
 
-def read_records(
-    read_span: Callable[[int, int], bytes], wanted: Iterable[tuple[int, int, T]]
-) -> Iterator[tuple[int, bytes | None, T]]:
-    """Yield (position, record, tag) for each wanted record, in the order of the log.
-
-    Shapes: `wanted` yields (position, size, tag), with any tag; read_span(position, size) returns fewer bytes at the
-        end of a segment. The record is None if the bytes are not an intact record.
-    Cost: one read per run of neighbours, a checksum per record.
-    """
-    sized = ((position, size, (size, extra)) for position, size, extra in wanted)
-    for position, record, (size, extra) in read_places(read_span, sized):
-        yield position, (record if len(record) == size and is_whole(record) else None), extra
-
-
 def read_places(
     read_span: Callable[[int, int], bytes], wanted: Iterable[tuple[int, int, T]]
 ) -> Iterator[tuple[int, bytes, T]]:
     """Yield (position, bytes, tag) for each wanted place, unchecked, in the order of the log.
 
-    Shapes: as for `read_records`; there are fewer bytes at the end of a segment.
+    Shapes: `wanted` yields (position, size, tag), with any tag; read_span(position, size) returns fewer bytes at the
+        end of a segment, and so does this.
     Cost: one read per run of neighbours, including short gaps.
     """
     places = sorted(wanted, key=_position)

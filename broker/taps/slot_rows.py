@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +15,7 @@ from broker.slots.slot import Slot
 from broker.store.store import VhostStore
 
 if TYPE_CHECKING:
-    from broker.slot_files.slot_file_writer import SlotDraft, SlotFileWriter
+    from broker.slot_files.slot_file_writer import SlotFileWriter
 
 ROWS_AT_ONCE: Final = 200  # half a millisecond; then other threads may run
 
@@ -83,24 +83,31 @@ def let_go(store: VhostStore, pieces: Sequence[Piece]) -> None:
 
 
 def copy_pieces(
-    store: VhostStore, number: int, pieces: Sequence[Piece], draft: SlotDraft, most_bytes: int, ahead_ms: int
-) -> int:
-    """Add the messages of the pieces to a slot file until it has `most_bytes`, and return the id after the last one.
+    store: VhostStore,
+    number: int,
+    pieces: Sequence[Piece],
+    begin: Callable[[int], SlotFileWriter],
+    most_bytes: int,
+    ahead_ms: int,
+) -> tuple[SlotFileWriter | None, int]:
+    """Begin a slot file at a message id, and add the messages of the pieces until it has `most_bytes`.
 
     *Blocking.* Messages on disk are read slot by slot. Rows have the time of day: the broker's clock minus `ahead_ms`.
-    The file is then complete; if messages could not be read, which is logged, it is abandoned.
+    Return the complete file, None if no message could be read, which is logged, and the id after the last message.
     Raises: CorruptRecord, StoreFailed; the file is abandoned.
     """
+    file = begin(pieces[0].slot.first + pieces[0].indexes[0])
     try:
-        end = _copy(store, number, pieces, draft.writer, most_bytes, ahead_ms)
-        if draft.writer.rows:
-            draft.complete(end)  # here, where a full disk is no reason to stop the broker
+        end = _copy(store, number, pieces, file, most_bytes, ahead_ms)
+        if file.rows:
+            file.complete(end)  # here, where a full disk is no reason to stop the broker
     except BaseException:
-        draft.abandon()
+        file.abandon()
         raise
-    if not draft.writer.rows:
-        draft.abandon()
-    return end
+    if file.rows:
+        return file, end
+    file.abandon()
+    return None, end
 
 
 def _copy(

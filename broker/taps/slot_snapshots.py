@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -106,11 +107,8 @@ class Snapshots(Mapping[str, Snapshot]):
         return len(self._taking)
 
     def path(self, snapshot: str, n: int) -> Path:
-        """Return the path of a slot file. Raises: TapRefused for a name that is not an id."""
-        try:
-            return self._folder.snapshots.path(snapshot, n)
-        except ValueError as error:
-            raise TapRefused(str(error)) from error
+        """Return the path of a slot file."""
+        return self._folder.snapshots.path(snapshot, n)
 
     async def take(self, vhost: str, name: str, owner: str = "") -> dict[str, Any]:
         """Return a snapshot of the ready and unacked messages of a queue, as the list of its slot files.
@@ -260,9 +258,9 @@ class Snapshots(Mapping[str, Snapshot]):
                     f"no room for a snapshot: the disk has {free_bytes} bytes free; {most_bytes} are needed above "
                     f"store.disk_free_min_bytes ({keep_free_bytes})"
                 )
-            draft = folder.draft(snapshot, n, name, queue, number, pieces[0].slot.first + pieces[0].indexes[0])
-            end = copy_pieces(store, number, pieces, draft, most_bytes, ahead_ms)
-            return (folder.finish(draft, end) if draft.writer.rows else None), end
+            begin = partial(folder.begin, snapshot, n, name, queue, number)
+            file, end = copy_pieces(store, number, pieces, begin, most_bytes, ahead_ms)
+            return (None if file is None else folder.finish(file, end)), end
 
         return write
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import takewhile
 from typing import Final, TypeVar
 
@@ -227,22 +228,20 @@ class SlotWriter:
 
         Raises: NotWritten; StoreFailed when nothing may be written any more; CorruptStore.
         """
-        first = pieces[0].slot.first + pieces[0].indexes[0]
-        number = queue.level.number
+        number, ahead_ms, window_bytes = queue.level.number, self.clock.ahead_ms, self.settings().taps.window_bytes
         try:
             free_bytes = self.folder.free_bytes()
-            if free_bytes < self._keep_free_bytes + self.settings().taps.window_bytes:
+            if free_bytes < self._keep_free_bytes + window_bytes:
                 raise StoreFailed(
                     self.folder.folder, f"the disk has {free_bytes} bytes free, which are left to the logs"
                 )
-            draft = self.folder.draft(vhost, queue.tap, number, first)
-            ahead_ms = self.clock.ahead_ms
-            end = copy_pieces(store, number, pieces, draft, self.settings().taps.window_bytes, ahead_ms)
+            begin = partial(self.folder.begin, vhost, queue.tap, number)
+            file, end = copy_pieces(store, number, pieces, begin, window_bytes, ahead_ms)
         except CorruptStore:
             raise
         except StoreFailed as error:
             raise NotWritten from error
-        return (self.folder.seal(draft, end, ahead_ms) if draft.writer.rows else None), end
+        return (None if file is None else self.folder.seal(file, end, ahead_ms)), end
 
     async def _settle(self, engine: Engine, level: Level, end: int) -> None:
         """Settle the messages below an id, a few slots per turn of the loop."""

@@ -14,7 +14,6 @@ from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.deadlines import Clock
 from broker.core.names import is_short_text
 from broker.core.queue.kinds import TapQueue, tap_arguments
-from broker.core.vhost import Vhost
 from broker.delivery.engine import Engine
 from broker.event_log import get_logger
 from broker.routing.pattern import PatternLimits
@@ -151,8 +150,10 @@ class Taps:
             settings = self._settings.taps
             most_bytes = settings.max_bytes if max_bytes is None else max_bytes
             most_age_ms = settings.max_age_ms if max_age_ms is None else max_age_ms
-            first_id = end_of(self.view, vhost, name)
-            self._make(held, queue_name, tap_arguments(exchange, pattern, most_bytes, most_age_ms, first_id))
+            arguments = tap_arguments(exchange, pattern, most_bytes, most_age_ms, end_of(self.view, vhost, name))
+            # A stream number that no slot file uses, not even one of a deleted vhost of the same name.
+            number = max(held.queues.next_number, *(known + 1 for known in self.view.ends(vhost)), 1)
+            held.queues.add_tap(queue_name, number, arguments)
             _log.info("tap.added", vhost=vhost, tap=name, exchange=exchange, pattern=pattern)
         elif not found.is_same(exchange, pattern, max_bytes, max_age_ms):
             raise TapRefused(f"tap '{name}' in vhost '{vhost}' is another: remove it, or name this one")
@@ -233,11 +234,6 @@ class Taps:
         return self._folder.path(seal)
 
     # -- inside -------------------------------------------------------------------------------------------------------
-
-    def _make(self, vhost: Vhost, name: str, arguments: dict[str, Any]) -> None:
-        # A stream number that no slot file uses, not even one of a deleted vhost of the same name.
-        number = max(vhost.queues.next_number, *(known + 1 for known in self.view.ends(vhost.name)), 1)
-        vhost.queues.add_tap(name, number, arguments)
 
     def _chosen(self, vhost: str | None, tap: str | None) -> Iterator[tuple[Engine, TapQueue]]:
         for name in sorted(self._vhosts) if vhost is None else [vhost_named(self._vhosts, vhost).name]:

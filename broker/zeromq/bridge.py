@@ -20,6 +20,7 @@ from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.routing.exchange import Exchange
 from broker.routing.pattern import HASH, STAR, split_words
+from broker.settings import Settings
 from broker.settings.zmq import ZmqEndpoint
 from broker.tasks import Tasks
 from broker.zeromq.interest import DerivedInterest
@@ -64,10 +65,7 @@ class BridgeContext:
     dial: Callable[[ClientLink, str, str], Awaitable[None]]
     vhosts: Mapping[str, Vhost]
     follow_overlay: Callable[[str, str, Callable[[str, bool], None]], None]
-    default_vhost: str
-    default_user: str
-    words_max: int
-    message_max_bytes: int
+    settings: Settings
 
 
 class Bridge(ClientEvents):
@@ -82,9 +80,9 @@ class Bridge(ClientEvents):
     def __init__(self, settings: ZmqEndpoint, context: BridgeContext, socket_type: int) -> None:
         self.settings = settings
         self.context = context
-        self.vhost = settings.vhost or context.default_vhost
-        self.user = settings.user or context.default_user
-        self.form = TopicForm(trailing_dot=settings.trailing_dot, words_max=context.words_max)
+        self.vhost = settings.vhost or context.settings.auth.default_vhost
+        self.user = settings.user or context.settings.auth.default_user
+        self.form = TopicForm(trailing_dot=settings.trailing_dot, words_max=context.settings.routing.words_max)
         self.endpoint = settings.endpoint
         self.connection: ClientLink | None = None  # once it is set up
         self.problem = ""

@@ -44,16 +44,7 @@ class Bridges:
             raise BrokerError(f"libzmq {zmq.zmq_version()} is too old: the bridge needs {wanted} or newer")
         self._attach = attach
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        context = BridgeContext(
-            self._context,
-            self._dial,
-            vhosts,
-            follow_overlay,
-            settings.auth.default_vhost,
-            settings.auth.default_user,
-            settings.routing.words_max,
-            settings.amqp.max_message_size_bytes,
-        )
+        context = BridgeContext(self._context, self._dial, vhosts, follow_overlay, settings)
         self._bridges: list[Bridge] = []
         try:
             for publish in settings.zmq.publish:

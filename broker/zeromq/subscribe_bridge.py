@@ -46,12 +46,13 @@ class SubscribeBridge(Bridge):
         self._sent = self._settled = 0
         self.published = self.rejected = self.unreadable = 0
         self._told = 0
+        self._message_max_bytes = context.settings.amqp.max_message_size_bytes
         # No subscription is dropped because a publisher does not read; a publisher's messages wait there.
         self.open(
             {
                 zmq.SNDHWM: UNLIMITED,
                 zmq.RCVHWM: settings.high_water_messages,
-                zmq.MAXMSGSIZE: context.message_max_bytes,
+                zmq.MAXMSGSIZE: self._message_max_bytes,
             }
         )
 
@@ -133,7 +134,7 @@ class SubscribeBridge(Bridge):
             if not isinstance(given, dict) or "user_id" in given:
                 raise ValueError("the properties should be a JSON object, without user_id")
             properties = {**properties, **given}
-        if len(body) > self.context.message_max_bytes:
+        if len(body) > self._message_max_bytes:
             raise ValueError(f"a body of {len(body)} bytes")
         header = encode_header(properties, len(body))
         fault = facts_of(header).fault

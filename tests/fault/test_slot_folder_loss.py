@@ -53,11 +53,11 @@ class Life:
 
     def seal(self, rows: int, queue: int = 1) -> None:
         """Seal one slot file."""
-        draft = self.folder.draft("/", f"tap{queue}", queue, self.first)
+        file = self.folder.begin("/", f"tap{queue}", queue, self.first)
         for _ in range(rows):
-            draft.writer.add(self.first, 0, 0, ROUTE, b"header", b"%d/" % self.first + BODY)
+            file.add(self.first, 0, 0, ROUTE, b"header", b"%d/" % self.first + BODY)
             self.first += 1
-        self.sealed.append(self.folder.seal(draft, self.first))
+        self.sealed.append(self.folder.seal(file, self.first))
 
     def set_cursor(self, at: int) -> None:
         """Move the cursor."""

@@ -7,15 +7,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 MOST = {
-    "broker": (627, 105_250),
+    "broker": (626, 104_950),
     "broker/administration": (9, 1_900),
     "broker/amqp": (19, 3_800),
-    "broker/cli": (39, 4_500),
+    "broker/cli": (39, 4_300),
     "broker/client": (4, 600),
     "broker/cluster": (40, 9_000),
     "broker/core": (118, 18_900),
     "broker/delivery": (16, 3_450),
-    "broker/doctor": (6, 550),
+    "broker/doctor": (5, 550),
     "broker/figures": (5, 600),
     "broker/manage": (57, 8_100),
     "broker/migrate": (5, 800),
@@ -37,7 +37,7 @@ MOST = {
     "broker/vhosts": (4, 550),
     "broker/zeromq": (7, 1_150),
     "bench": (56, 8_000),
-    "demo": (15, 1_950),
+    "demo": (15, 1_800),
     "tools": (23, 2_650),
 }
 """By folder: the most Python files and lines that it may have. Lower a row when the folder has shrunk."""

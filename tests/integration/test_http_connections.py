@@ -6,7 +6,6 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,6 @@ from tests.http_talk import Web, ask, raw, request, statuses, talks_end, until_c
 from tests.in_process import running_broker
 
 HTTP: dict[str, Any] = {"enabled": True, "port": 0}
-
-
-def status_of(client: socket.socket) -> int:
-    """Return the status of the next answer, which is read to its end."""
-    answer = HTTPResponse(client)
-    answer.begin()
-    answer.read()
-    return answer.status
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------

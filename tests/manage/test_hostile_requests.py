@@ -31,7 +31,6 @@ VALUES: Final[tuple[Any, ...]] = (
     [{"name": "q"}], [{"name": "q", "vhost": "/", "arguments": {"x": [1, {}]}}],
 )  # fmt: skip
 BODIES: Final = (b"", b"{", b"[]", b"5", b'"x"', b"null", b"\xff", b"[" * 5000, b'{"a":' * 2000, b'{"a":1e999}')
-QUERIES: Final = ("", "", "", "?limit=x", "?count=-1", "?truncate=9e9", "?if-empty=true", "?columns=a..b", "?page=0")
 WORST: Final = ("é" * 200, "a\nb\x00", "<img onerror=x>/..")
 GOOD: Final = {
     "routing_key": "k", "payload": "x", "payload_encoding": "string", "properties": {}, "type": "topic", "value": 1,

@@ -194,11 +194,6 @@ async def test_no_counter_falls_when_its_object_ends(tmp_path: Path) -> None:
         assert before["rabbitmq_connection_incoming_bytes_total"] > 3 * 300
 
 
-def described_as_counter(name: str) -> bool:
-    """Return whether a name is that of a counter."""
-    return name.endswith("_total")
-
-
 def _message() -> Any:
     import aio_pika
 

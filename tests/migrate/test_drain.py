@@ -111,9 +111,10 @@ async def test_all_messages_arrive_as_they_were() -> None:
     async with Broker() as source, Broker() as target:
         await fill(source, target, messages, **{"x-max-priority": 3})
         before = source.queue("work").messages
-        tally = await drain_of(source, target).run()
+        drain = drain_of(source, target)
+        await drain.run()
         after = target.queue("work").messages
-        assert (tally.moved, tally.doubtful, tally.in_flight) == (MESSAGES, 0, 0)
+        assert (drain.moved, drain.doubtful, drain.in_flight) == (MESSAGES, 0, 0)
         for old, new in zip(before, after, strict=True):
             assert (old.body, old.routing_key, old.headers, old.properties) == (
                 new.body, new.routing_key, new.headers, new.properties,
@@ -141,8 +142,9 @@ async def test_a_drain_that_stops_at_any_step_loses_and_repeats_nothing(equal: b
                 there, here = bodies(source), bodies(target)
                 assert len(there) + len(here) >= MESSAGES, killer.step
                 assert len(there) + len(here) - MESSAGES <= marked(source), killer.step
-                tally = await drain_of(source, target).run()
-                assert not tally.in_flight
+                drain = drain_of(source, target)
+                await drain.run()
+                assert not drain.in_flight
             else:
                 break
             assert not bodies(source)
@@ -216,11 +218,13 @@ async def test_messages_that_have_not_returned_stay_marked() -> None:
         async with channel_of(source) as channel:
             await (await channel.get_queue("work")).consume(keep)
             await source.idle()
-            tally = await drain_of(source, target, patience_s=0.1, beside_consumers=True).run()
-            assert (tally.moved, tally.in_flight, marked(source)) == (0, BATCH, BATCH)
+            drain = drain_of(source, target, patience_s=0.1, beside_consumers=True)
+            await drain.run()
+            assert (drain.moved, drain.in_flight, marked(source)) == (0, BATCH, BATCH)
         await source.idle()
-        tally = await drain_of(source, target).run()
-        assert (tally.moved, tally.returned, tally.in_flight) == (MESSAGES, BATCH, 0)
+        drain = drain_of(source, target)
+        await drain.run()
+        assert (drain.moved, drain.returned, drain.in_flight) == (MESSAGES, BATCH, 0)
         assert bodies(target) == [message.body for message in numbered()]
 
 

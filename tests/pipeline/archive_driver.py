@@ -26,8 +26,6 @@ from broker.pipeline.source.seal_stream import StreamOffset
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-POINTS = ("task", "files", "entry")
-
 
 def kill_all(pids: tuple[int, ...]) -> None:
     """Kill the driver's JVM and then this process."""

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from broker.cli.settings_layers import SettingsError, load
+from broker.cli.broker_folder import SettingsError
+from broker.cli.settings_layers import load
 from broker.settings import Settings
 
 FILE = """

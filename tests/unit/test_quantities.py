@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.settings_layers import SettingsError, load
+from broker.cli.broker_folder import SettingsError
+from broker.cli.settings_layers import load
 from broker.quantities import duration_ms, size_bytes
 from broker.settings import Settings, limits, sections
 

@@ -164,7 +164,7 @@ def reach_section(values: Values) -> str:
         f"By {values['bindings_of']}, a message reaches {found['mean']:.2f} queues on average; all of them together "
         f"would be {found['copies']:,} copies."
     )
-    made += column_chart("Messages by number of queues", x, y, drawn, width=WIDE)
+    made += column_chart("Messages by number of queues", x, y, drawn, width=WIDE).figure()
     made += "<h3>Keys that no queue gets</h3>"
     if not found["unmatched_keys"]:
         return made + _said("Each message reaches a queue.")

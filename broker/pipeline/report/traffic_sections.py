@@ -29,7 +29,7 @@ def rate_section(traffic: Values) -> str:
         ]
         x = moment_axis(begins_ms, begins_ms + size_ms * max(1, len(values) - 1))
         y = even_axis("", values, text, base=base)
-        made += line_chart(f"{what.capitalize()} per {name}", x, y, [Line(what, points, 0)], width=WIDE)
+        made += line_chart(f"{what.capitalize()} per {name}", x, y, [Line(what, points, 0)], width=WIDE).figure()
     return made
 
 
@@ -62,7 +62,7 @@ def heat_section(traffic: Values) -> str:
             share = sum(row["messages"] for row in level["rows"]) / level["messages"]
             what += f"; the busiest {len(rows)} of {level['beginnings']:,}, with {share:.0%} of the messages"
         slices = max((len(row.values) for row in rows), default=1)
-        made += heat_chart(what, moment_axis(begins_ms, begins_ms + size_ms * slices), rows, title)
+        made += heat_chart(what, moment_axis(begins_ms, begins_ms + size_ms * slices), rows, title).figure()
     return made
 
 
@@ -109,7 +109,8 @@ def sizes_section(traffic: Values) -> str:
     ]
     x = bucket_axis("size of the body up to", min(classes), max(classes), lambda bucket: size_text(_upto(bucket)))
     y = even_axis("", classes.values(), short_text)
-    return f'<p class="soft">{facts}</p>\n' + column_chart("Messages by size of the body", x, y, drawn, width=WIDE)
+    chart = column_chart("Messages by size of the body", x, y, drawn, width=WIDE)
+    return f'<p class="soft">{facts}</p>\n{chart.figure()}'
 
 
 def _upto(bucket: int) -> int:
@@ -147,7 +148,7 @@ def forecast_section(values: Values) -> str:
     x = span_axis("days from now", 0.0, float(ahead[-1][0]), lambda days: f"{days:g}")
     y = even_axis("", [size for line in drawn for _, size, _ in line.points], size_text, base=KIB)
     shown = "".join(f"<li>{escaped(fact)}</li>" for fact in facts)
-    return f"<ul>{shown}</ul>" + line_chart("Size of the lake in the days ahead", x, y, drawn, width=WIDE)
+    return f"<ul>{shown}</ul>" + line_chart("Size of the lake in the days ahead", x, y, drawn, width=WIDE).figure()
 
 
 def _moment(at_ms: int) -> str:

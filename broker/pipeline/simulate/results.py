@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from broker.cli.table import aligned
 from broker.figures.axis import Axis, bucket_axis, decade_axis, even_axis
-from broker.figures.chart import Drawing, Line, line_drawing, sheet
+from broker.figures.chart import Drawing, Line, line_chart, sheet
 from broker.figures.numerals import KIB, digits, duration_text, short_text, size_text
 from broker.pipeline.simulate.interest_network import LEAF_PATTERNS
 from broker.pipeline.simulate.plan import AGGREGATIONS, MESSAGES, TABLES
@@ -165,7 +165,7 @@ def _drawing(panel: FigurePanel, rows: Sequence[Row]) -> Drawing | None:
     if not lines:
         return None
     axis = decade_axis if panel.logarithmic and min(heights) > 0 else even_axis
-    return line_drawing(panel.title, _across(panel.varied, places), axis(panel.y, heights, panel.text), lines)
+    return line_chart(panel.title, _across(panel.varied, places), axis(panel.y, heights, panel.text), lines)
 
 
 def _across(varied: str, places: Sequence[float]) -> Axis:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.broker_folder import DEFAULT_FOLDER, VARIABLE, BadFile, broker_folder
+from broker.cli.broker_folder import DEFAULT_FOLDER, VARIABLE, broker_folder
 from broker.cli.settings_layers import load
 
 pytestmark = pytest.mark.usefixtures("without_settings")
@@ -31,12 +31,3 @@ def test_file_without_the_setting_leaves_the_default(tmp_path: Path, content: st
     file = tmp_path / "s.toml"
     file.write_text(content)
     assert broker_folder(None, file) == DEFAULT_FOLDER
-
-
-def test_unreadable_file_is_one_line(tmp_path: Path) -> None:
-    """The error names the file and the reason."""
-    with pytest.raises(BadFile, match=r"none\.toml: cannot be read: No such file"):
-        broker_folder(None, tmp_path / "none.toml")
-    (tmp_path / "s.toml").write_text("[")
-    with pytest.raises(BadFile, match=r"s\.toml: not valid TOML: "):
-        broker_folder(None, tmp_path / "s.toml")

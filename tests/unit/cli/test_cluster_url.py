@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from broker.cli import settings_layers
+from broker.cli.broker_folder import SettingsError
 from broker.cli.main import build_parser
 from broker.cli.serve import flags
-from broker.cli.settings_layers import SettingsError, load, with_cluster_url
+from broker.cli.settings_layers import load, with_cluster_url
 from broker.settings import Settings
 from broker.settings.change import changes
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from broker.cli.broker_folder import SettingsError
 from broker.cli.rabbitmq_variables import ignored_variables
-from broker.cli.settings_layers import SettingsError, load
+from broker.cli.settings_layers import load
 
 pytestmark = pytest.mark.usefixtures("without_settings")
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from broker.cli.settings_layers import FILE_BYTES_MAX, SettingsError, load
+from broker.cli.broker_folder import FILE_BYTES_MAX, SettingsError
+from broker.cli.settings_layers import load
 
 pytestmark = pytest.mark.usefixtures("without_settings")
 

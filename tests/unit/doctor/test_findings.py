@@ -14,8 +14,13 @@ import pytest
 import trustme
 
 from broker.doctor import folder_checks, machine_checks
-from broker.doctor.access_checks import anonymous_findings, certificate_findings, guest_finding, port_findings
-from broker.doctor.broker_checks import broker_findings
+from broker.doctor.broker_checks import (
+    anonymous_findings,
+    broker_findings,
+    certificate_findings,
+    guest_finding,
+    port_findings,
+)
 from broker.doctor.finding import Diagnosis, Verdict
 from broker.doctor.folder_checks import folder_findings, sync_finding
 from broker.doctor.machine_checks import machine_findings

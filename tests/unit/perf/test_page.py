@@ -19,7 +19,6 @@ ALLOWED = set(
     "line text polyline circle table thead tbody tr th td".split()
 )
 VOID = {"meta"}
-SELF_CLOSED = re.compile(r"<(line|polyline)[^>]*/>")
 
 
 class Reader(HTMLParser):

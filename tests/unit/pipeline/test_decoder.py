@@ -57,14 +57,14 @@ ROWS = st.lists(st.tuples(SHORT, SHORT, headers(), st.binary(max_size=40), st.in
 def slot_of(rows: Sequence[tuple[bytes, bytes, bytes, bytes, int]], first: int = 7) -> bytes:
     """Return a slot file with these rows: exchange, key, header, body, flags."""
     files = MemoryFiles()
-    files.make_folder(Path("/slots"))
-    file = files.open(Path("/slots/3.slot"), create=True)
-    writer = SlotFileWriter(file, SlotMeta(STORE, 3, "/v", "tap ü", 1, first, incarnation=INCARNATION))
+    path = Path("/slots/3.slot")
+    files.make_folder(path.parent)
+    writer = SlotFileWriter(files, path, SlotMeta(STORE, 3, "/v", "tap ü", 1, first, incarnation=INCARNATION))
     for number, (exchange, key, header, body, flags) in enumerate(rows):
         route = bytes([len(exchange)]) + exchange + bytes([len(key)]) + key
         writer.add(first + 2 * number, 1_700_000_000_000 + number, flags, route, header, body)
     writer.finish(first + 2 * len(rows))
-    return file.read_at(0, file.size())
+    return files.read(path)
 
 
 def expected(row: SlotRow) -> dict[str, Any]:

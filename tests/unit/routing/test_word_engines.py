@@ -65,7 +65,7 @@ def test_cached_topic_words_follow_the_patterns() -> None:
     assert sorted(engine.match("a.c")) == ["*.*", "*.c", "a.*"]
     assert engine.match("b.b") == ["*.*"]
     engine.remove(AMQP.parse("*.*"))
-    assert engine.match("a.b") == ["a.*", "a.b"]
+    assert sorted(engine.match("a.b")) == ["a.*", "a.b"]
     assert engine.match("b.b") == []
     assert engine.counts()["words"] == 4
     assert engine.visited - scanned < 20  # none of them is scanned again

@@ -35,7 +35,7 @@ def view(*facts: Any) -> SealView:
 
 def fold(found: SealView, fact: Any) -> None:
     """Apply a fact in the form of its line."""
-    found.fold(decode_line(encode_line(type(fact).__name__.lower(), fact.to_json())))
+    found.fold(decode_line(encode_line(fact.kind, fact.to_json())))
 
 
 def numbers(seals: list[Seal]) -> list[int]:

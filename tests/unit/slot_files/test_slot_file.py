@@ -29,8 +29,7 @@ def written(rows: Rows, *, seal: int = 3, end: int | None = None) -> bytes:
     """Return a slot file with the rows."""
     files = MemoryFiles()
     files.folders.add(PATH.parent)
-    file = files.open(PATH, create=True)
-    writer = SlotFileWriter(file, SlotMeta(STORE, seal, "/é", "audit", 7, FIRST))
+    writer = SlotFileWriter(files, PATH, SlotMeta(STORE, seal, "/é", "audit", 7, FIRST))
     for row in rows:
         route = encode_route(row.exchange.decode(), row.key.decode())
         writer.add(row.message_id, row.timestamp_ms, row.flags, route, row.header, row.body)
@@ -110,13 +109,11 @@ def test_the_documented_layout() -> None:
 def test_more_than_a_block(tmp_path: Path) -> None:
     """A file of several blocks, with a body longer than a block, is read from a memory map."""
     path = tmp_path / "1.slot"
-    file = Files().open(path, create=True)
-    writer = SlotFileWriter(file, SlotMeta(STORE, 1, "/", "audit", 1, 0))
+    writer = SlotFileWriter(Files(), path, SlotMeta(STORE, 1, "/", "audit", 1, 0))
     bodies = [bytes([number % 251]) * (3 << 20 if number == 40 else 50_000) for number in range(80)]
     for number, body in enumerate(bodies):
         writer.add(number, number, 0, encode_route("", "q"), b"", body)
     _, size_bytes, crc = writer.finish(80)
-    file.close()
     with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as mapped:
         assert len(mapped) == size_bytes
         view = open_slot(mapped, crc)
@@ -130,7 +127,7 @@ def test_a_file_never_reaches_two_gibibytes() -> None:
     """A row that would need the 32nd bit of an offset is refused, and the file continues without it."""
     files = MemoryFiles()
     files.folders.add(PATH.parent)
-    writer = SlotFileWriter(files.open(PATH, create=True), SlotMeta(STORE, 1, "/", "audit", 1, 0))
+    writer = SlotFileWriter(files, PATH, SlotMeta(STORE, 1, "/", "audit", 1, 0))
     writer._at = (1 << 31) - 1 - len(b"\x00\x00header" + b"x" * 9)
     with pytest.raises(OverflowError):
         writer.add(1, 0, 0, encode_route("", ""), b"header", b"x" * 9)

@@ -28,10 +28,10 @@ def opened(files: MemoryFiles) -> SlotFolder:
 
 def sealed(folder: SlotFolder, *bodies: bytes, queue: int = 1, first: int = 1) -> Seal:
     """Seal one slot file with the bodies."""
-    draft = folder.draft("/", f"tap{queue}", queue, first)
+    file = folder.begin("/", f"tap{queue}", queue, first)
     for number, body in enumerate(bodies):
-        draft.writer.add(first + number, 1000 + number, 0, ROUTE, b"header", body)
-    return folder.seal(draft, first + len(bodies))
+        file.add(first + number, 1000 + number, 0, ROUTE, b"header", body)
+    return folder.seal(file, first + len(bodies))
 
 
 def bodies(files: MemoryFiles, folder: SlotFolder) -> dict[int, list[bytes]]:
@@ -85,9 +85,9 @@ def test_an_abandoned_draft_leaves_nothing() -> None:
     """The seal of an abandoned draft goes to the next slot file, which contains only its own bytes."""
     files = MemoryFiles()
     folder = opened(files)
-    draft = folder.draft("/", "tap1", 1, 1)
-    draft.writer.add(1, 0, 0, ROUTE, b"", b"long" * 1_000_000)
-    draft.abandon()
+    file = folder.begin("/", "tap1", 1, 1)
+    file.add(1, 0, 0, ROUTE, b"", b"long" * 1_000_000)
+    file.abandon()
     assert slot_names(files) == []
     assert sealed(folder, b"short").seal == 1
     assert bodies(files, folder) == {1: [b"short"]}
@@ -141,10 +141,10 @@ def test_a_file_with_a_damaged_row_is_not_taken_in() -> None:
     """Every row of an unlisted file must be whole, because its rows may have been lost with the power."""
     files = MemoryFiles()
     folder = opened(files)
-    draft = folder.draft("/", "tap1", 1, 1)
-    draft.writer.add(1, 0, 0, ROUTE, b"header", b"row")
-    draft.complete(2)
-    files.open(draft.path).write_at(64, b"?")
+    file = folder.begin("/", "tap1", 1, 1)
+    file.add(1, 0, 0, ROUTE, b"header", b"row")
+    file.complete(2)
+    files.open(file.path).write_at(64, b"?")
     again = opened(files)
     assert (again.view.seals, slot_names(files)) == ([], [])
 
@@ -211,9 +211,9 @@ def test_snapshots_live_until_the_next_start() -> None:
     snapshots = [folder.snapshots.new() for _ in range(3)]
     for snapshot in snapshots:
         for n in range(2):
-            draft = folder.snapshots.draft(snapshot, n, "/", "orders", 4, 1)
-            draft.writer.add(1, 5, 0, ROUTE, b"", snapshot.encode())
-            slot = folder.snapshots.finish(draft, 2)
+            file = folder.snapshots.begin(snapshot, n, "/", "orders", 4, 1)
+            file.add(1, 5, 0, ROUTE, b"", snapshot.encode())
+            slot = folder.snapshots.finish(file, 2)
             block = files.read(folder.snapshots.path(snapshot, n))
             view = open_slot(block, slot.crc)
             assert (slot.n, slot.count, slot.bytes, view.meta.seal) == (n, 1, len(block), 0)
@@ -223,9 +223,6 @@ def test_snapshots_live_until_the_next_start() -> None:
     assert files.list(folder.snapshots.folder) == sorted(snapshots[1:])
     assert opened(files).view.seals == []
     assert files.list(folder.snapshots.folder) == []
-    for name in ("../../vhosts", "", "ABCDEFABCDEFABCD", snapshots[1] + "0"):
-        with pytest.raises(ValueError, match="not an id"):
-            folder.snapshots.path(name, 0)
 
 
 def put(files: MemoryFiles, path: Path, block: bytes | None) -> None:

@@ -89,26 +89,6 @@ def test_one_message_goes_as_several_do() -> None:
     assert [slot.first for slot in made.slots.values()] == [slot.first for slot in other.slots.values()]
 
 
-def test_a_slot_has_one_owner() -> None:
-    """Two owners get different slots of one queue, and each message once."""
-    made = manager(12)
-    first, second = made.get(ONE), made.get(OTHER)
-    assert first is not None
-    assert second is not None
-    assert first is not second
-    ids = take_all(made, OTHER) + take_all(made, ONE)
-    assert sorted(ids) == list(range(1, 13))
-
-
-def test_a_lease_given_back_leaves_the_unacked_with_their_channel() -> None:
-    """When the last consumer leaves, its unsent messages are free, and its unacked ones stay with the channel."""
-    made = manager(4)
-    assert take_all(made, ONE, 2) == [1, 2]
-    assert made.give_back_all(ONE) == 1
-    assert (made.ready, made.unacked) == (2, 2)
-    assert take_all(made, OTHER) == [3, 4]
-
-
 def test_an_owner_goes_back_to_a_lower_slot() -> None:
     """A lower slot comes first when another owner gives it back, and when a message of it is requeued."""
     made = manager(12)
@@ -138,29 +118,6 @@ def test_a_slot_goes_when_sealed_and_settled() -> None:
     made.seal()
     assert gone == [1, 5]
     assert list(made.slots) == [7]
-
-
-def test_a_redelivery_does_not_block_what_stands_behind_it() -> None:
-    """A returned message of a slot on disk comes first.
-
-    Fresh messages of a resident slot are still found after it.
-    """
-    made = manager(8)
-    assert take_all(made, ONE) == [1, 2, 3, 4, 5, 6, 7, 8]
-    made.requeue(made.slots[1], [2], failed=True)
-    made.append_at_border(["fresh"], [1])
-    assert take_all(made, ONE) == [3, 9]
-
-
-def test_what_is_lost_leaves_the_unacked() -> None:
-    """When all ready messages of a manager are lost its empty slots are deleted; unacked messages stay."""
-    gone: list[int] = []
-    made = manager(12, on_delete=lambda slot: gone.append(slot.first))
-    assert take_all(made, ONE, 2) == [1, 2]
-    lose_all(made)
-    assert (made.ready, made.unacked) == (0, 2)
-    assert gone == [5, 9]
-    assert take_all(made, ONE) == []
 
 
 def test_the_bytes_of_ready_messages_follow_every_move() -> None:

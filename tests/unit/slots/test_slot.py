@@ -72,42 +72,6 @@ def test_takes_fresh_messages_in_order() -> None:
     assert slot.unacked() == [0, 1, 2, 3, 4]
 
 
-def test_returned_messages_come_before_fresh_ones_lowest_first() -> None:
-    """The next message is the lower of the first returned id and the cursor."""
-    slot = filled(6)
-    slot.take(4)
-    slot.requeue([1, 3], failed=True)
-    assert list(slot.take(10)) == [1, 3]
-    assert list(slot.take(10)) == [4, 5]
-    assert slot.redelivered(1)
-    assert slot.redelivered(3)
-    assert not slot.redelivered(4)
-
-
-def test_unsent_messages_are_as_fresh_as_before() -> None:
-    """A message that was taken and not sent keeps its place and is not redelivered."""
-    slot = filled(6)
-    taken = slot.take(5)
-    slot.put_back(taken[2:])
-    assert slot.cursor == 2
-    slot.put_back([0])
-    assert list(slot.take(1)) == [0]
-    assert list(slot.take(9)) == [2, 3, 4, 5]
-    assert not any(slot.redelivered(index) for index in range(6))
-
-
-def test_purge_spares_the_unacked() -> None:
-    """A purge settles all ready messages, fresh or returned, and no others."""
-    slot = filled(6)
-    slot.take(4)
-    slot.requeue([1], failed=True)
-    assert slot.ready_indexes() == [1, 4, 5]
-    slot.lose(slot.ready_indexes())
-    assert slot.ready == 0
-    assert slot.unacked() == [0, 2, 3]
-    assert slot.contents == ["m0", None, "m2", "m3", None, None]
-
-
 @pytest.mark.parametrize("settled", [range(2), range(2, 4), range(4, 6), range(6), [1, 3, 4], [5]], ids=str)
 def test_a_part_of_a_slot_is_settled_and_released(settled: range | list[int]) -> None:
     """Settling any part of a slot releases exactly its messages."""
@@ -183,23 +147,6 @@ def test_front_lists_what_take_would_hand_out() -> None:
     slot.lose([4])
     assert slot.front(5) == [3, 5]
     assert list(slot.take(5)) == [3, 5]
-
-
-@pytest.mark.parametrize("picked", [0, 2, 4])
-def test_a_certain_message_can_be_picked(picked: int) -> None:
-    """Any ready message can be picked and settled; the others stay ready in order."""
-    slot = Slot(1)
-    slot.length = 5
-    slot.contents = list("abcde")
-    slot.take(1)
-    slot.requeue([0], failed=True)
-    slot.pick([picked])
-    assert slot.ready == 4
-    slot.settle([picked])
-    rest: list[int] = []
-    while slot.ready:
-        rest += slot.take(5)
-    assert rest == [index for index in range(5) if index != picked]
 
 
 def test_what_is_not_ready_cannot_be_picked() -> None:

@@ -67,6 +67,11 @@ class Room:
         position = self.store.log.position
         self.store.write_checkpoint(Checkpoint(position, clean, self.recovered.topology, states, number))
 
+    def lose_queue_logs(self) -> None:
+        """Remove all queue logs, as a damaged disk does."""
+        for path in [path for path in self.files.contents if path.suffix == ".queue"]:
+            self.files.remove(path)
+
     def waiting(self, queue: int) -> dict[int, bytes]:
         """Return the unsettled messages of a queue as recovered, by id."""
         found: dict[int, bytes] = {}

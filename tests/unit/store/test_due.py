@@ -17,7 +17,7 @@ from broker.store.record import (
     encode_queue_deleted,
 )
 from tests.stored_record import read_slot
-from tests.unit.store.room import FOLDER, ROUTE, Room
+from tests.unit.store.room import ROUTE, Room
 
 HEADER = (60).to_bytes(2, "big") + bytes(2) + (4).to_bytes(8, "big") + bytes(2)
 
@@ -100,9 +100,7 @@ def test_rebuilt_queue_logs_have_the_moments() -> None:
     room.append(*[held(number, 100 + number) for number in range(1, 9)])
     room.reopen()
     room.checkpoint()
-    for path in list(room.files.contents):
-        if path.parent == FOLDER / "queues":
-            room.files.remove(path)
+    room.lose_queue_logs()
     recovered = room.reopen()
     assert [finding.event for finding in recovered.findings] == ["store.queue_logs_rebuilt"]
     assert moments(room) == list(range(101, 109))
@@ -125,9 +123,7 @@ def test_a_rebuild_finds_messages_with_gaps_between_them() -> None:
     room.append(*[held(one, 100 + one if one % 2 else 0) for one in ids])
     room.reopen()
     room.checkpoint()
-    for path in list(room.files.contents):
-        if path.parent == FOLDER / "queues":
-            room.files.remove(path)
+    room.lose_queue_logs()
     room.reopen()
     found = room.waiting(7)
     assert sorted(found) == ids

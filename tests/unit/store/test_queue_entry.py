@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from struct import Struct
-
 import pytest
 
 from broker.store.queue_entry import (
@@ -21,7 +19,6 @@ SEGMENT = 3 << 32
 GROUPED: list[Entry] = [(SEGMENT | 64 + 7 * place, 100 + place) for place in range(CELL_IDS + 44)]
 SCATTERED: list[Entry] = [(place << 32 | 64 + place, 100 + place) for place in range(1, 251)]  # a segment each
 SPILLED: list[Entry] = [(1 << 63 | 5 << 32 | place, 9) for place in range(20)]
-OLD = Struct(">QI12x")
 FIRST = 2 * CELL_IDS
 
 
@@ -81,25 +78,18 @@ def test_moments_come_back(entries: list[Entry], due: list[int] | range) -> None
         assert not any(unpack_due(8, FIRST, block, 0, len(block) // ENTRY_BYTES))
 
 
-@pytest.mark.parametrize("due_ms", [0, 1 << 41])
-def test_a_flipped_bit_makes_no_entry(due_ms: int) -> None:
-    """An entry with any flipped bit is invalid, and has no other due time."""
-    block = bytearray(packed(SCATTERED[:1], [due_ms]))
-    for bit in range(ENTRY_BYTES * 8):
+@pytest.mark.parametrize(
+    ("entries", "due_ms"),
+    [(SCATTERED[:1], [0]), (SCATTERED[:1], [1 << 41]), (GROUPED[:6], []), (GROUPED[:6], [1 << 41, 0, 5, 6, 7, 8])],
+)
+def test_a_flipped_bit_makes_no_entry(entries: list[Entry], due_ms: list[int]) -> None:
+    """An entry, or a group, with any flipped bit is invalid, also in what fills it up, and has no other due time."""
+    count = len(entries)
+    block = bytearray(packed(entries, due_ms))
+    for bit in range(count * ENTRY_BYTES * 8):
         block[bit // 8] ^= 1 << bit % 8
-        assert unpacked(bytes(block), 0, 1) == [(0, 0)], f"bit {bit}"
-        assert unpack_due(7, FIRST, bytes(block), 0, 1) == [0]
-        block[bit // 8] ^= 1 << bit % 8
-
-
-@pytest.mark.parametrize("due_ms", [[], [1 << 41, 0, 5, 6, 7, 8]])
-def test_a_flipped_bit_makes_no_entry_of_a_group(due_ms: list[int]) -> None:
-    """A group with any flipped bit, also in what fills it up, has no entries."""
-    block = bytearray(packed(GROUPED[:6], due_ms))
-    for bit in range(6 * ENTRY_BYTES * 8):
-        block[bit // 8] ^= 1 << bit % 8
-        assert unpacked(bytes(block), 0, 6) == [(0, 0)] * 6, f"bit {bit}"
-        assert unpack_due(7, FIRST, bytes(block), 0, 6) == [0] * 6
+        assert unpacked(bytes(block), 0, count) == [(0, 0)] * count, f"bit {bit}"
+        assert unpack_due(7, FIRST, bytes(block), 0, count) == [0] * count
         block[bit // 8] ^= 1 << bit % 8
 
 

@@ -19,72 +19,68 @@ FOLDER = Path("/queues")
 ENTRIES = ([1 << 63 | 64] * 1000, [10] * 1000)  # enough for a file
 
 
-class Meddling(MemoryFiles):
-    """Files that call something before an operation."""
+def ignore(_call: str) -> None:
+    """Do nothing."""
 
-    before_sync: Callable[[], object] | None = None
-    before_remove: Callable[[], object] | None = None
+
+class Watched(MemoryFiles):
+    """Files that call ``look`` with the name of a call before it; ``durable`` has what was synced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.make_folder(FOLDER)
+        self.look: Callable[[str], object] = ignore
+        self.durable: dict[Path, bytes] = {}
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Open a file, after the call if it is to be synced."""
-        if write and self.before_sync:
-            self.before_sync()
-        return super().open(path, write=write, create=create)
+        self.look("create" if create else "open" if write else "read")
+        file = super().open(path, write=write, create=create)
+        return WatchedFile(path, self.contents[path], self) if write or create else file
 
     def remove(self, path: Path) -> None:
-        """Remove a file after the call."""
-        if self.before_remove:
-            self.before_remove()
+        self.look("remove")
         super().remove(path)
+
+
+class WatchedFile(MemoryFile):
+    """A file that is written or synced."""
+
+    def __init__(self, path: Path, content: FileContent, files: Watched) -> None:
+        super().__init__(path, content)
+        self._files = files
+
+    def write_at(self, offset: int, block: bytes) -> None:
+        self._files.look("write")
+        super().write_at(offset, block)
+
+    def sync(self) -> None:
+        """Make durable what the file has at the beginning of the sync: a later write may miss it."""
+        block = bytes(self._content.block)
+        self._files.look("sync")
+        self._files.durable[self.path] = block
+
+    def close(self) -> None:
+        self._files.look("close")
+        super().close()
 
 
 def test_a_chunk_that_goes_while_the_checkpoint_syncs_is_no_failure() -> None:
     """The loop may remove a chunk of a transient queue at any time during a sync."""
-    files = Meddling()
-    files.make_folder(FOLDER)
+    files = Watched()
     logs = QueueLogs(files, FOLDER, sync=True)
     logs.write(1, 1, ENTRIES)
     logs.forget(1, 0)
     loop = Thread(target=logs.reclaim, args=(1,))
 
-    def remove() -> None:
-        loop.start()
-        loop.join(0.2)  # the removal may have to wait for this sync
+    def remove(call: str) -> None:
+        if call == "open":
+            loop.start()
+            loop.join(0.2)  # the removal may have to wait for this sync
 
-    files.before_sync = remove
+    files.look = remove
     logs.sync()
     loop.join()
     assert not files.contents
-
-
-class Disk(MemoryFiles):
-    """Files whose synced bytes are known; something is called while a file is synced."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.durable: dict[Path, bytes] = {}
-        self.while_syncing: Callable[[], object] | None = None
-
-    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Open a file of this disk."""
-        super().open(path, write=write, create=create)
-        return DiskFile(path, self.contents[path], self)
-
-
-class DiskFile(MemoryFile):
-    """A file of a `Disk`."""
-
-    def __init__(self, path: Path, content: FileContent, disk: Disk) -> None:
-        super().__init__(path, content)
-        self._disk = disk
-
-    def sync(self) -> None:
-        """Make durable what the file has at the beginning of the sync: a later write may miss it."""
-        block = bytes(self._content.block)
-        call, self._disk.while_syncing = self._disk.while_syncing, None
-        if call is not None:
-            call()
-        self._disk.durable[self.path] = block
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -92,20 +88,22 @@ def test_what_is_written_during_a_sync_is_on_disk_after_the_next(first: int) -> 
     """The loop writes entries while the thread of the checkpoint syncs their file, or another one: the next checkpoint
     relies on them, so the next sync brings them to the disk.
     """
-    disk = Disk()
-    disk.make_folder(FOLDER)
+    disk = Watched()
     logs = QueueLogs(disk, FOLDER, sync=True)
     for queue in (1, 2):
         logs.write(queue, 1, ENTRIES)
     late = ([1 << 63 | 99] * 10, [7] * 10)
 
-    def write() -> None:
+    def write(call: str) -> None:
+        if call != "sync":
+            return
+        disk.look = ignore
         loop = Thread(target=logs.write, args=(first + 1, 1001, late))
         loop.start()
         loop.join(DEADLINE_S)
         assert not loop.is_alive(), "the loop waits for a sync"
 
-    disk.while_syncing = write  # while the first queue's file is synced
+    disk.look = write  # while the first queue's file is synced
     logs.sync()
     logs.sync()
     remains = MemoryFiles()
@@ -119,33 +117,32 @@ def test_what_is_written_during_a_sync_is_on_disk_after_the_next(first: int) -> 
 
 def test_a_removed_chunk_is_not_read_from_any_more() -> None:
     """A reader that opens a chunk while it is removed does not hide the chunk that replaces it."""
-    files = Meddling()
-    files.make_folder(FOLDER)
+    files = Watched()
     logs = QueueLogs(files, FOLDER, sync=True)
     logs.write(1, 1, ENTRIES)
     logs.drop(1, 1, 1001, 0)
-    files.before_remove = lambda: logs.read(1, 1, 1001)
+    files.look = lambda call: call == "remove" and logs.read(1, 1, 1001)
     logs.reclaim(1)
-    files.before_remove = None
+    files.look = ignore
     logs.write(1, 1001, ENTRIES)
     assert logs.read(1, 1001, 2001) == ENTRIES
 
 
 def test_a_chunk_that_goes_before_the_sync_reaches_it_keeps_its_entries() -> None:
     """A queue that is deleted during the sync of a checkpoint has its entries on disk: the checkpoint refers to it."""
-    files = Meddling()
-    files.make_folder(FOLDER)
+    files = Watched()
     logs = QueueLogs(files, FOLDER, sync=True)
     logs.write(1, 1, ([64], [10]))
     logs.write(2, 1, ([64], [10]))
     loop = Thread(target=logs.forget, args=(2, 100))
 
-    def forget() -> None:
-        files.before_sync = None
-        loop.start()
-        loop.join(0.2)
+    def forget(call: str) -> None:
+        if call == "open":
+            files.look = ignore
+            loop.start()
+            loop.join(0.2)
 
-    files.before_sync = forget  # of the first queue
+    files.look = forget  # of the first queue
     logs.sync()
     loop.join()
     assert logs.reclaim(100) == 0
@@ -153,49 +150,20 @@ def test_a_chunk_that_goes_before_the_sync_reaches_it_keeps_its_entries() -> Non
     assert logs.reclaim(101) == 1
 
 
-class Watched(MemoryFiles):
-    """Files that call something before each call of a file that is written."""
-
-    look: Callable[[], object] = staticmethod(lambda: None)
-
-    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Open a file of these files."""
-        if create:
-            self.look()
-        file = super().open(path, write=write, create=create)
-        return WatchedFile(path, self.contents[path], self) if create else file
-
-
-class WatchedFile(MemoryFile):
-    """A file that is written."""
-
-    def __init__(self, path: Path, content: FileContent, files: Watched) -> None:
-        super().__init__(path, content)
-        self._files = files
-
-    def write_at(self, offset: int, block: bytes) -> None:
-        """Write after the call."""
-        self._files.look()
-        super().write_at(offset, block)
-
-    def close(self) -> None:
-        """Close after the call."""
-        self._files.look()
-        super().close()
-
-
 @pytest.mark.parametrize("by_sync", [False, True])
 def test_entries_can_be_read_while_they_move_to_a_file(by_sync: bool) -> None:
     """A thread that reads a chunk while it gets its file finds each entry, at every moment, in the buffer or there."""
     files = Watched()
-    files.make_folder(FOLDER)
     logs = QueueLogs(files, FOLDER, sync=True)
     few = ([64 + number for number in range(100)], [10] * 100)
     for first in (1, 101):
         logs.write(1, first, (few[0][first // 2 : first // 2 + 50], [10] * 50))
     found: list[Entries | None] = []
 
-    def look() -> None:
+    def look(call: str) -> None:
+        if call not in ("create", "write", "close"):
+            return
+
         def read() -> None:
             found.extend((logs.read(1, 1, 51), logs.read_cached(1, 101, 151)))
 
@@ -209,7 +177,7 @@ def test_entries_can_be_read_while_they_move_to_a_file(by_sync: bool) -> None:
         logs.sync()
     else:
         logs.write(1, 201, ENTRIES)
-    look()
+    look("close")
     assert len(found) >= 2 * 5
     assert found[::2] == [(few[0][:50], few[1][:50])] * (len(found) // 2)
     assert found[1::2] == [(few[0][50:], few[1][50:])] * (len(found) // 2)

@@ -126,9 +126,3 @@ def test_a_change_comes_back() -> None:
 def test_zeros_are_no_record(damage: bytes) -> None:
     """Zeros are not record, although the checksum of nothing matches."""
     assert not is_whole(damage)
-
-
-def test_only_a_message_is_a_message() -> None:
-    """Decoding another kind as a message is refused."""
-    with pytest.raises(ValueError, match="kind 3"):
-        decode_message(0, encode_settled(1, 2, 7, [1]))

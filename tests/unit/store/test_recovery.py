@@ -68,17 +68,6 @@ def test_settled_messages_stay_away() -> None:
     assert recovered.queues[1].next_id == 41
 
 
-def test_a_purge_spares_the_unacked() -> None:
-    """A purge settles runs of ids; earlier settlements stay."""
-    room = Room(window_messages=10)
-    room.publish(30, 1)
-    room.append(
-        encode_settled(0, 1, 1, [4]), encode_settled(0, 1, 1, range(1, 12)), encode_settled(0, 1, 1, range(13, 26))
-    )
-    room.reopen()
-    assert sorted(room.waiting(1)) == [12, 26, 27, 28, 29, 30]
-
-
 def test_a_purge_settles_nothing_that_came_after_it() -> None:
     """A checkpoint captures a queue later than it notes its position: what was published between a purge and that
     moment is known when the purge is replayed, and stays.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -298,18 +299,6 @@ def test_a_segment_goes_when_nobody_needs_it() -> None:
     assert segments_on_disk(room) == [log.active]
 
 
-def test_a_segment_behind_the_older_checkpoint_stays() -> None:
-    """The log is kept from the older checkpoint on: recovery starts there when the newest is damaged."""
-    room = Room(segment_bytes=500)
-    checkpoint(room)
-    older = room.store.log.active
-    room.publish(20, 1)
-    checkpoint(room)
-    assert segments_on_disk(room)[0] == older
-    checkpoint(room)
-    assert segments_on_disk(room) == [room.store.log.active]
-
-
 def test_what_only_the_older_checkpoint_needs_is_told() -> None:
     """A store says whether another checkpoint would free space, of segments or of queue logs."""
     room = Room(segment_bytes=500)
@@ -458,10 +447,17 @@ def test_a_recovered_queue_nobody_declares_is_discarded() -> None:
     assert len(room.store.log.segments) == 1
 
 
-def test_relocation_frees_a_pinned_segment() -> None:
-    """The few live messages of a segment are copied to the tail; it goes when no checkpoint needs it."""
+@pytest.mark.parametrize("grouped", [False, True])
+def test_relocation_frees_a_pinned_segment(grouped: bool) -> None:
+    """The few live messages of a segment, alone or in transactions, are copied to the tail as separate records; it goes
+    when no checkpoint needs it.
+    """
     room = Room(segment_bytes=2000)
-    room.publish(60, 1)
+    for _ in range(12):
+        with room.store.log.group() if grouped else nullcontext():
+            for _ in range(5):
+                room.store.log.append(room.message(1, body=b"%d" % room.next_ids.get(1, 1)))
+    room.commit()
     room.append(encode_settled(0, 1, 1, [number for number in range(1, 61) if number not in (3, 5)]))
     recovered = room.reopen()
     slot = recovered.queues[1].slots[0]

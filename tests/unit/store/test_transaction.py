@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from broker.slots.redeliveries import ReturnRun
-from broker.store.checkpoint import Checkpoint
-from broker.store.compaction import SlotReference
 from broker.store.damage import NewerFormat
 from broker.store.message_log import encode_mark
 from broker.store.record import (
@@ -28,9 +26,9 @@ from broker.store.record import (
     inner_records,
     is_whole,
 )
-from broker.store.segment import HEADER_BYTES, segment_path
+from broker.store.segment import HEADER_BYTES
 from tests.stored_record import decode_message, read_slot
-from tests.unit.store.room import FOLDER, ROUTE, Room
+from tests.unit.store.room import ROUTE, Room
 
 SETTLED = encode_settled(5, 6, 7, [8])
 
@@ -286,39 +284,7 @@ def test_lost_entries_are_written_again() -> None:
     room.commit()
     room.reopen()
     room.checkpoint()
-    for path in [path for path in room.files.contents if path.suffix == ".queue"]:
-        room.files.remove(path)
+    room.lose_queue_logs()
     recovered = room.reopen()
     assert [finding.event for finding in recovered.findings] == ["store.queue_logs_rebuilt"]
     assert [one and one.position for one in read_slot(room.store, 1, 1, 3)] == positions
-
-
-def test_relocation_takes_messages_out_of_a_transaction() -> None:
-    """A segment of transactions is freed like any other, and the copies are separate records."""
-    room = Room(segment_bytes=2000)
-    log = room.store.log
-    for start in range(1, 61, 5):
-        with log.group():
-            for number in range(start, start + 5):
-                log.append(message(1, number, b"%d" % number))
-    room.append(encode_settled(0, 1, 1, [number for number in range(1, 61) if number not in (3, 5)]))
-    recovered = room.reopen()
-    slot = recovered.queues[1].slots[0]
-    states = list(recovered.queues.values())
-    room.store.write_checkpoint(Checkpoint(room.store.log.position, False, [], states, 2))
-    pinned = room.store.compactable()[0]
-    reference = SlotReference(1, slot.first, slot.end, [2, 4], frozenset(slot.segments))
-    relocation = room.store.plan_relocation(pinned, [reference], 0.5)
-    assert relocation is not None
-    room.store.append_relocation(relocation)
-    room.commit()
-    moves = room.store.finish_relocation(relocation)
-    assert [one and one.body for one in read_slot(room.store, 1, 1, 6, [2, 4])] == [None, None, b"3", None, b"5"]
-    room.store.drop_live(pinned, 1)
-    room.store.add_live(moves[0].position >> 32, 1)
-    slot.segments = {moves[0].position >> 32: 2}
-    for _ in range(2):  # the older of the two that are kept may name it
-        room.store.write_checkpoint(Checkpoint(room.store.log.position, False, [], states, 2))
-    assert not room.files.exists(segment_path(FOLDER / "log", pinned))
-    room.reopen()
-    assert room.waiting(1) == {3: b"3", 5: b"5"}

@@ -14,10 +14,7 @@ WIDE = Cap(1 << 40, 365 * DAY_MS)
 
 def view(*facts: Seal | Cursor) -> SealView:
     """Return the view of a log with these lines."""
-    found = SealView()
-    for fact in facts:
-        found.fold({"k": type(fact).__name__.lower(), **fact.to_json()})
-    return found
+    return SealView([{"k": fact.kind, **fact.to_json()} for fact in facts])
 
 
 def seal(number: int, tap: str = "audit", *, queue: int = 1, size_bytes: int = 100, at_ms: int = 0) -> Seal:
