@@ -63,19 +63,18 @@ class QueueInquiries:
     def answer_lost(self) -> None:
         """Answer that the node is lost; clients are gone, operators are not."""
         for answered in list(self._unanswered):
-            answered(Fenced(NODE_LOST))
+            self._answer(answered, Fenced(NODE_LOST))
 
     def _once(self, answered: Callable[..., None]) -> Callable[..., None]:
         """Return a function that passes on its first call: an answer, or that the node is lost."""
-
-        def once(*answer: object) -> None:
-            if self._unanswered.pop(once, False):
-                answered(*answer)
-
-        self._unanswered[once] = True
+        self._unanswered[answered] = True
         if not self._database.epoch:  # only operators ask while the node joins again
-            asyncio.get_running_loop().call_soon(once, Fenced(NODE_LOST))
-        return once
+            asyncio.get_running_loop().call_soon(self._answer, answered, Fenced(NODE_LOST))
+        return partial(self._answer, answered)
+
+    def _answer(self, answered: Callable[..., None], *answer: object) -> None:
+        if self._unanswered.pop(answered, False):
+            answered(*answer)
 
     async def _count(self) -> None:
         await asyncio.sleep(0)  # others of this step of the loop are sent with it
