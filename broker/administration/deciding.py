@@ -29,7 +29,7 @@ async def decided(act: Callable[[], T]) -> T:
 
 
 async def count_all(queues: Collection[Queue]) -> None:
-    """Make `counts` of each queue include all nodes, or only this node if the database does not answer."""
+    """Make `counts` of each queue include all nodes, or only this node if it is lost, or PostgreSQL does not answer."""
     asked: dict[Queue, Postponed] = {}
     async for queue in in_slices(queues, COUNTED_AT_ONCE):
         try:
@@ -39,7 +39,7 @@ async def count_all(queues: Collection[Queue]) -> None:
     try:
         async with asyncio.timeout(COUNT_TIMEOUT_S):
             await answers(asked.values())
-    except TimeoutError:
+    except (TimeoutError, NodeLost):
         return
     for queue in asked:
         with suppress(Postponed):  # a client's method has used the answer meanwhile

@@ -44,7 +44,7 @@ from broker.core.definitions.document import (
     row_of,
     writing_document,
 )
-from broker.core.definitions.reading import BadDefinitions, NotStored
+from broker.core.definitions.reading import BadDefinitions, NotStored, OutcomeUnknown
 from broker.core.names import Resource
 from broker.core.policy.policy_definition import keys_without_effect
 from broker.core.postponed import Postponed
@@ -131,10 +131,12 @@ class DefinitionsImport:
         *,
         skip_refused: bool = False,
         made: Iterable[str] = (),
+        at_start: bool = False,
     ) -> None:
         """`skip_refused` skips exchanges, queues and bindings that are refused, instead of refusing the document.
 
-        `made` are the vhosts that this import made before a crash interrupted it.
+        `made` are the vhosts that this import made before a crash interrupted it. With `at_start` an unknown outcome
+        ends the start; the next one finds out.
         """
         self._document = document
         self._administration = administration
@@ -144,6 +146,7 @@ class DefinitionsImport:
         self._undo: list[tuple[Vhost, Entry]] = []
         self._skip_refused = skip_refused
         self._made = list(made)
+        self._at_start = at_start
         self._refused: dict[tuple[str, int], str] = {}
         self._proposed: set[tuple[str, int]] = set()  # entries that every broker of a cluster has to make
         self.skipped: list[str] = []
@@ -202,14 +205,15 @@ class DefinitionsImport:
     async def _apply(self, tally: ImportTally) -> None:
         administration = self._administration
         written = await finished(writing_document(await finished(self._keeping())))
-        version, present = administration.version, tally.present.copy()
+        version, present, is_unknown = administration.version, tally.present.copy(), False
         while True:
             try:
                 await administration.store(partial(self._begin, written))
                 await self._finish_applying(tally)
                 break
-            except (NodeLost, NotStored):  # if it has begun, a start would repeat it, perhaps much later
-                if administration.version == version or administration.closed:
+            except (NodeLost, NotStored) as error:  # if it has begun, a start would repeat it, perhaps much later
+                is_unknown = is_unknown or (isinstance(error, OutcomeUnknown) and not self._at_start)
+                if (administration.version == version and not is_unknown) or administration.closed:
                     raise
                 await asyncio.sleep(REJOIN_S)
                 self._undo.clear()
@@ -227,7 +231,7 @@ class DefinitionsImport:
             )
         except NotStored:
             raise
-        except (BadDefinitions, ValueError):
+        except (BadDefinitions, ProtocolError, ValueError):
             for vhost, entry in reversed(self._undo):
                 await decided(partial(_remove, vhost, entry))
             await administration.vhosts.drain()  # refused changes must not come back after a restart

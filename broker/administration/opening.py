@@ -68,7 +68,7 @@ async def open_all(
         _log.error("definitions.not_loaded", path=settings.server.load_definitions, reason=f"vhosts are down: {down}")
     elif named is not None:
         try:
-            await DefinitionsImport(named, administration, rehearsal, _tell).run()
+            await DefinitionsImport(named, administration, rehearsal, _tell, at_start=True).run()
         except NotStored:
             raise
         except (BadDefinitions, ValueError) as bad:
@@ -101,7 +101,7 @@ async def _finish(administration: Administration, rehearsal: Rehearsal, importin
     try:
         document = read_document({part: rows for part, rows in importing.items() if part != MADE})
         made = importing[MADE]
-        await DefinitionsImport(document, administration, rehearsal, _tell, made=made).run()
+        await DefinitionsImport(document, administration, rehearsal, _tell, made=made, at_start=True).run()
     except NotStored:
         raise
     except (BadDefinitions, ValueError) as bad:  # a client declared one of its names differently before the crash

@@ -178,7 +178,7 @@ class BrokerNode:
         await self.data.close()
 
     async def _end_epoch(self) -> None:
-        """Stop the parts; questions that they were asked are dropped."""
+        """Stop the parts, which answer nothing from now on."""
         parts = self.consumers, self.keeper, self.mailbox, self.unused, self.claims, self.mqtt_clients
         for stop in (self.topology.log.stop, *(part.stop for part in parts)):
             await stop()
@@ -226,6 +226,7 @@ class BrokerNode:
         await self._end_epoch()
         self.clients.drop(f"this node was lost to the cluster: {reason}")
         self.topology.log.answer_lost()
+        self.inquiries.answer_lost()
         self.data.forget_all()
 
     def members_seen(self, members: list[ClusterMember], *, changed: bool) -> None:

@@ -10,8 +10,9 @@ from typing import Final
 from broker.cluster.data_path import DataPath
 from broker.cluster.database import Database
 from broker.cluster.database_rows import ClusterMember
-from broker.cluster.errors import StatementRefused
+from broker.cluster.errors import ClusterError, Fenced, StatementRefused
 from broker.cluster.link import patiently
+from broker.core.postponed import NODE_LOST
 from broker.core.queue.queue import Queue
 from broker.tasks import Tasks
 
@@ -20,30 +21,31 @@ LATE_MS: Final = 200  # a queue is deleted this much later, so that other nodes 
 
 
 class QueueInquiries:
-    """Send the inquiries of a node's vhosts to PostgreSQL. The answer is StatementRefused if it refuses for good.
+    """Send a node's inquiries to PostgreSQL. The answer is StatementRefused if it refuses, Fenced if the epoch ends.
     Shapes: ``elsewhere`` has for each level the messages that other nodes hold ready, as of their last heartbeats.
     """
 
     def __init__(self, data: DataPath, fail: Callable[[BaseException], None]) -> None:
         self._data = data
         self._database = data.database
-        self._counting: list[tuple[Queue, Callable[[tuple[int, int, int] | StatementRefused], None]]] = []
+        self._counting: list[tuple[Queue, Callable[..., None]]] = []
+        self._unanswered: dict[Callable[..., None], bool] = {}
         self._tasks = Tasks(fail)
         self.elsewhere: dict[int, int] = {}
 
-    def count(self, queue: Queue, answered: Callable[[tuple[int, int, int] | StatementRefused], None]) -> None:
+    def count(self, queue: Queue, answered: Callable[[tuple[int, int, int] | ClusterError], None]) -> None:
         """Count ready messages, consumers and unacked messages of a queue, and call `answered` with the numbers."""
-        self._counting.append((queue, answered))
+        self._counting.append((queue, self._once(answered)))
         if len(self._counting) == 1:
             self._tasks.start(self._count())
 
-    def fetch(self, queue: Queue, answered: Callable[[], None]) -> None:
+    def fetch(self, queue: Queue, answered: Callable[..., None]) -> None:
         """Lease one message of a queue, and call `answered` when it has arrived or there is none."""
-        self._tasks.start(self._fetch(queue, answered))
+        self._tasks.start(self._fetch(queue, self._once(answered)))
 
-    def purge(self, queue: Queue, answered: Callable[[int | StatementRefused], None]) -> None:
+    def purge(self, queue: Queue, answered: Callable[[int | ClusterError], None]) -> None:
         """Drop the messages of a queue that no node holds, and call `answered` with their number."""
-        self._tasks.start(self._purge(queue, answered))
+        self._tasks.start(self._purge(queue, self._once(answered)))
 
     def heard(self, members: Iterable[ClusterMember]) -> None:
         """Record the reports of the members."""
@@ -54,9 +56,25 @@ class QueueInquiries:
                     self.elsewhere[int(level)] = self.elsewhere.get(int(level), 0) + ready
 
     def forget(self) -> None:
-        """Drop all open questions, because their clients are gone."""
+        """Stop asking, because the epoch has ended or the node leaves. See `answer_lost`."""
         self._counting.clear()
         self._tasks.cancel()
+
+    def answer_lost(self) -> None:
+        """Answer that the node is lost; clients are gone, operators are not."""
+        for answered in list(self._unanswered):
+            self._answer(answered, Fenced(NODE_LOST))
+
+    def _once(self, answered: Callable[..., None]) -> Callable[..., None]:
+        """Return a function that passes on its first call: an answer, or that the node is lost."""
+        self._unanswered[answered] = True
+        if not self._database.epoch:  # only operators ask while the node joins again
+            asyncio.get_running_loop().call_soon(self._answer, answered, Fenced(NODE_LOST))
+        return partial(self._answer, answered)
+
+    def _answer(self, answered: Callable[..., None], *answer: object) -> None:
+        if self._unanswered.pop(answered, False):
+            answered(*answer)
 
     async def _count(self) -> None:
         await asyncio.sleep(0)  # others of this step of the loop are sent with it
@@ -64,10 +82,9 @@ class QueueInquiries:
         await self._data.drain()
         node = self._database.node  # this node's consumers are known here, including those that have just left
         numbers = list(dict.fromkeys([number for queue, _ in counting for number in queue.numbers]))
+        call = partial(self._database.function, "read", "queue_counts", node, numbers)
         try:
-            rows = await patiently(
-                lambda: self._database.function("read", "queue_counts", node, numbers), gives_up=True
-            )
+            rows = await patiently(call, gives_up=True)
         except StatementRefused as error:
             for _, answered in counting:
                 answered(error)
@@ -96,15 +113,13 @@ class QueueInquiries:
         await patiently(lambda: self._data.find_levels(queue))
         self._data.fetch(queue, answered)
 
-    async def _purge(self, queue: Queue, answered: Callable[[int | StatementRefused], None]) -> None:
+    async def _purge(self, queue: Queue, answered: Callable[[int | ClusterError], None]) -> None:
         await self._data.drain()
-        numbers = queue.numbers
         try:
-            purged = await patiently(lambda: self._database.purge(numbers), gives_up=True)
+            purged = await patiently(partial(self._database.purge, queue.numbers), gives_up=True)
+            answered(sum(purged.values()))
         except StatementRefused as error:
             answered(error)
-            return
-        answered(sum(purged.values()))
 
 
 class UnusedQueues:

@@ -12,11 +12,11 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from broker.cluster.database import Database
-from broker.cluster.errors import ClusterError, Fenced
+from broker.cluster.errors import ClusterError, DatabaseFails, Fenced, StatementRefused
 from broker.cluster.hint import DEFINITIONS, Hint
 from broker.cluster.shared_queue import refuse_policies
 from broker.cluster.topology_changes import VhostForgotten
-from broker.core.definitions.reading import NotStored
+from broker.core.definitions.reading import NotStored, OutcomeUnknown
 from broker.core.policy.policy import OPERATOR_POLICY
 from broker.core.vhost import Vhost
 from broker.tasks import WakeUp
@@ -83,7 +83,7 @@ class SharedDefinitions:
     async def write(self, definitions: Mapping[str, Any], expected: int) -> int | None:
         """Replace the definitions if no other node has done so.
 
-        Raises: NotStored if nothing was changed, or the outcome is unknown; ValueError for a policy.
+        Raises: NotStored if nothing was changed; OutcomeUnknown; ValueError for a policy.
         """
         body = json.dumps(definitions, ensure_ascii=False, allow_nan=False).encode()
         vhosts, rules = _vhosts_of(definitions), _rules_of(definitions)
@@ -97,8 +97,10 @@ class SharedDefinitions:
             )
         except Fenced as error:
             raise NotStored("nothing was changed: this node is joining the cluster again") from error
+        except (DatabaseFails, StatementRefused) as error:
+            raise NotStored(f"nothing was changed: {error}") from error
         except ClusterError as error:
-            raise NotStored(f"it is not known whether the change was stored: {error}") from error
+            raise OutcomeUnknown(f"it is not known whether the change was stored: {error}") from error
         version: int | None = rows[0][0]
         if version is not None:
             self._vhosts, self._rules = vhosts, rules

@@ -305,6 +305,7 @@ class SharedLevel(Level):
         super().delete()
         self._places.clear()
         self._levels.by_number.pop(self.number, None)
+        self._levels.touch(self)  # a fetch may wait for it
 
     def disown(self) -> None:
         """Clear the reference to the queue, because it is deleted."""

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from broker.amqp.errors import ChannelError
 from broker.cluster.consumer_registry import ConsumerRegistry
 from broker.cluster.data_path import DataPath
-from broker.cluster.errors import StatementRefused
+from broker.cluster.errors import ClusterError
 from broker.cluster.queue_inquiries import QueueInquiries, UnusedQueues
 from broker.cluster.shared_level import BRIEF_MS, SharedLevel
 from broker.core.message.delay import due_ms_of
@@ -66,7 +66,7 @@ class Asked(Postponed):
 
     def _answered(self, then: Callable[[], None], answer: Any = None) -> None:
         self.answer = answer
-        if isinstance(answer, StatementRefused):
+        if isinstance(answer, ClusterError):
             self.refusal = str(answer)
             then()
             return

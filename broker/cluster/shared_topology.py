@@ -95,9 +95,11 @@ class SharedTopology:
         unused: int | None = None,
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Propose changes of one open vhost; see TopologyLog."""
+        """Propose changes of one vhost, which are refused if it was deleted; see TopologyLog."""
         if changes[0].vhost in self._vhosts:
             self.log.propose(changes, done, unused=unused, refused=refused)
+        else:
+            asyncio.get_running_loop().call_soon(refused, f"vhost '{changes[0].vhost}' was deleted")
 
     def named(self, vhost: str, change: Change, *, durable: bool, owner: Any) -> TopologyChange:
         """Return a change of a vhost in the form of the log, with its owner and the limit that applies here."""

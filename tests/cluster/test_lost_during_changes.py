@@ -22,8 +22,9 @@ from broker.cli.control_client import Unanswered, ask
 from broker.store.damage import CorruptStore
 from tests.broker_process import BrokerProcess
 from tests.cluster.members import CALM_MS, LEASE_MS, until
-from tests.cluster.proxy import Point, Proxy
+from tests.cluster.proxy import Point, Proxy, Then
 from tests.cluster.test_defects import BREAK, MEND, execute
+from tests.cluster.test_failing_database import CERTAIN, TABLES, raising
 from tests.cluster.two_nodes import Nodes
 from tests.deadline import DEADLINE_S, wait_until
 from tests.in_process import client_of, running_broker
@@ -44,6 +45,14 @@ def own_nodes(tmp_path: Path, shared_postgres: PostgresServer, schema: str) -> I
     with Nodes(tmp_path, shared_postgres.url, schema, "a", "b", lease_ms=CALM_MS) as both:
         both.errors_expected("a", "node.lost")
         yield both
+
+
+@pytest.fixture
+def proxied(tmp_path: Path, shared_postgres: PostgresServer, schema: str) -> Iterator[tuple[Proxy, Nodes]]:
+    """Provide two nodes that reach PostgreSQL through a proxy."""
+    with Proxy(shared_postgres.url) as proxy, Nodes(tmp_path, proxy.url, schema, "a", "b", lease_ms=CALM_MS) as both:
+        both.errors_expected("a", "node.lost")
+        yield proxy, both
 
 
 @contextmanager
@@ -161,6 +170,31 @@ def test_an_import(own_nodes: Nodes, shared_postgres: PostgresServer, waits: str
     check_works(own_nodes)
 
 
+def test_an_import_whose_begin_is_unknown(proxied: tuple[Proxy, Nodes], shared_postgres: PostgresServer) -> None:
+    """The node sends the begin again, and so finds out that it was stored; no later start repeats the import."""
+    proxy, nodes = proxied
+    folders = {name: node.folder for name, node in nodes.by_name.items()}
+    trap = proxy.trap(r"^SELECT \* FROM definitions_write\(", Point.DONE)
+    document = {"vhosts": [{"name": "w"}], "queues": [{"name": "i", "vhost": "w"}]}
+    outcome = ask(folders["a"], "import_definitions", definitions=document)
+    assert trap.sprung.is_set()
+    assert outcome["made"] == {"vhosts": 1, "queues": 1}
+    assert "importing" not in stored(nodes, shared_postgres)
+    assert [row["name"] for row in ask(folders["b"], "list_queues", vhost="w")] == ["i"]
+
+
+def test_an_import_that_postgresql_refuses(own_nodes: Nodes, shared_postgres: PostgresServer) -> None:
+    """The import has ended, so that no later start repeats it."""
+    own_nodes.errors_expected("a", "call.refused")
+    document = {"queues": [{"name": "i", "vhost": "/"}]}
+    with (
+        raising(shared_postgres, own_nodes.schema, CERTAIN[0], *TABLES["append"]),
+        pytest.raises(Unanswered, match="boom"),
+    ):
+        ask(own_nodes.by_name["a"].folder, "import_definitions", definitions=document)
+    assert "importing" not in stored(own_nodes, shared_postgres)
+
+
 @pytest.mark.parametrize("verb", ["declare_queue", "delete_queue"])
 def test_a_command_whose_change_is_lost(own_nodes: Nodes, shared_postgres: PostgresServer, verb: str) -> None:
     """The operator is told, and does not wait for ever."""
@@ -174,6 +208,89 @@ def test_a_command_whose_change_is_lost(own_nodes: Nodes, shared_postgres: Postg
             answer.result(DEADLINE_S)
     own_nodes.channel("b").queue_declare("q", durable=True)
     check_works(own_nodes)
+
+
+@pytest.mark.parametrize(
+    ("verb", "call", "arguments", "fenced"),
+    [
+        ("purge_queue", "purge", {}, False),
+        ("purge_queue", "purge", {}, True),
+        ("purge_queue", "lease", {"limit": 1}, False),
+        ("delete_queue", "queue_counts", {}, False),
+    ],
+)
+def test_a_command_whose_question_is_lost(
+    proxied: tuple[Proxy, Nodes],
+    shared_postgres: PostgresServer,
+    verb: str,
+    call: str,
+    arguments: dict[str, Any],
+    fenced: bool,
+) -> None:
+    """The operator is told, also if the question itself finds that the epoch has ended."""
+    proxy, nodes = proxied
+    nodes.channel("a").queue_declare("q", durable=True)
+
+    def end() -> None:
+        if fenced:
+            for table in ("member", "beat"):
+                shared_postgres.sql(f"DELETE FROM {nodes.schema}.{table} WHERE node = 'a'")
+        else:
+            end_epoch(nodes, shared_postgres)
+
+    trap = proxy.trap(rf"^SELECT \* FROM {call}\(", Point.ASKED, Then.FORWARD, end)
+    with pytest.raises(Unanswered, match="this node was lost to its cluster"):
+        ask(nodes.by_name["a"].folder, verb, queue="q", **arguments)
+    assert trap.sprung.is_set()
+    check_works(nodes)
+
+
+def test_a_list_while_the_node_is_lost(proxied: tuple[Proxy, Nodes], shared_postgres: PostgresServer) -> None:
+    """The operator gets what the node knows."""
+    proxy, nodes = proxied
+    nodes.channel("a").queue_declare("q", durable=True)
+    proxy.trap(r"^SELECT \* FROM queue_counts\(", Point.ASKED, Then.FORWARD, partial(end_epoch, nodes, shared_postgres))
+    assert [row["name"] for row in ask(nodes.by_name["a"].folder, "list_queues")] == ["q"]
+    check_works(nodes)
+
+
+def test_a_change_in_a_vhost_that_is_deleted(proxied: tuple[Proxy, Nodes]) -> None:
+    """The operator is told, and does not wait for ever."""
+    proxy, nodes = proxied
+    folders = {name: node.folder for name, node in nodes.by_name.items()}
+    ask(folders["a"], "add_vhost", name="v")
+    with ThreadPoolExecutor(1) as thread:
+
+        def delete() -> None:
+            thread.submit(ask, folders["b"], "delete_vhost", name="v")
+            wait_until(lambda: happened(nodes, "vhost.deleted"), "the node follows")
+
+        trap = proxy.trap(r"^SELECT \* FROM append\(", Point.DONE, Then.FORWARD, delete)
+        with pytest.raises(Unanswered, match="vhost 'v' was deleted"):
+            ask(folders["a"], "declare_queue", vhost="v", queue="q")
+        assert trap.sprung.is_set()
+    assert [row["name"] for row in ask(folders["b"], "list_vhosts")] == ["/"]
+
+
+def test_a_fetch_from_a_queue_that_is_deleted(proxied: tuple[Proxy, Nodes]) -> None:
+    """The operator is answered although the lease for the queue was never asked for."""
+    proxy, nodes = proxied
+    folder = nodes.by_name["a"].folder
+    channel = nodes.channel("b")
+    for name in ("q", "other"):
+        channel.queue_declare(name, durable=True)
+    fetch = partial(ask, folder, "purge_queue", limit=1)
+    with ThreadPoolExecutor(1) as thread:
+        answers = []
+
+        def delete() -> None:
+            answers.append(thread.submit(fetch, queue="q"))
+            ask(folder, "list_vhosts")
+            channel.queue_delete("q")
+
+        proxy.trap(r"^SELECT \* FROM lease\(", Point.ASKED, Then.FORWARD, delete)
+        assert fetch(queue="other") == {"messages": 0}
+        assert answers[0].result() == {"messages": 0}
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["epoch", "postgresql"])

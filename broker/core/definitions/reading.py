@@ -33,6 +33,10 @@ class NotStored(ValueError):
     """Shared definitions could not be read or stored now, or it is not known whether they were; a retry may succeed."""
 
 
+class OutcomeUnknown(NotStored):
+    """It is not known whether a change was stored; a retry finds out."""
+
+
 class Fields:
     """Read the fields of one JSON object. Raises: BadDefinitions, naming the field, from each reader."""
 
