@@ -241,6 +241,7 @@ class SharedQueue(Queue):
         for level in self.levels:
             if isinstance(level, SharedLevel):
                 level.disown()
+        self._lane = None
         self._noted = None
 
     def abandoned(self) -> None:

@@ -46,7 +46,13 @@ async def converse(call: Call) -> Response:
         conversation = await ControlConversation.of(call.request)
         undo.push_async_callback(conversation.end)
         await _begin(call, conversation)
-        return PieceResponse(conversation.pieces(), media_type=LINES, ended=undo.pop_all().aclose)
+        undo.pop_all()
+
+    async def end() -> None:
+        conversations.leave(call.client)  # at once: the client's next command may come before the end
+        await conversation.end()
+
+    return PieceResponse(conversation.pieces(), media_type=LINES, ended=end)
 
 
 async def _begin(call: Call, conversation: ControlConversation) -> None:

@@ -94,10 +94,10 @@ def refusal_of(error: Exception, *, rabbitmq: bool) -> HttpRefused | None:
         return error
     if isinstance(error, PartMissing):
         return not_found(str(error))
+    if isinstance(error, NodeLost) or isinstance(error.__cause__, NodeLost):  # the same request may succeed later
+        return HttpRefused(503, str(error))
     if isinstance(error, OperationRefused):  # an argument of the body
         return bad_request(str(error))
-    if isinstance(error, NodeLost):  # which joins again: the same request may succeed then
-        return HttpRefused(503, str(error))
     if not isinstance(error, (BrokerError, ValueError)):
         return None
     if not rabbitmq:

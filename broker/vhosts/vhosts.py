@@ -186,6 +186,7 @@ class Vhosts(Mapping[str, "Vhost"]):
     async def _part(self, name: str, error: CorruptStore) -> None:
         """Write the records that an offline vhost has appended, and close its store."""
         engine = self.engines[name]
+        await engine.finish_sliced()  # somebody may wait for its end
         await self._finish(engine)
         await engine.give_up(error)
         del self.engines[name]

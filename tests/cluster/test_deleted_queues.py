@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections import Counter
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from tests.deadline import wait_until
 from tests.in_process import running_broker
-from tests.integration.test_no_cycles import LEFT_MAX, by_amqp, found, queues
+from tests.integration.test_no_cycles import LEFT_MAX, alone, by_amqp, found, queues
 
 
 @pytest.mark.timeout(120)
@@ -29,11 +27,5 @@ def test_deleted_queues_of_a_cluster_leave_no_cycles(tmp_path: Path, postgres_ur
             await asyncio.sleep(1)  # calls that are under way end
             return found()
 
-    gc.collect()
-    gc.disable()
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            left = runner.run(run())
-    finally:
-        gc.enable()
+    left = alone(run())
     assert sum(left.values()) <= LEFT_MAX, left

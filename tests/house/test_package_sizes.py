@@ -34,7 +34,7 @@ MOST = {
     "broker/store": (29, 6_150),
     "broker/taps": (8, 1_350),
     "broker/testing": (6, 700),
-    "broker/vhosts": (4, 550),
+    "broker/vhosts": (4, 600),
     "broker/zeromq": (7, 1_150),
     "bench": (56, 8_000),
     "demo": (15, 1_800),

@@ -9,9 +9,9 @@ import json
 import ssl
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import aio_pika
 import pytest
@@ -28,6 +28,8 @@ from tests.http_talk import GUEST, basic
 from tests.in_process import client_of, running_broker
 from tests.mqtt.raw_mqtt import CONNACK, PUBLISH, SUBACK, RawMqtt, connect, packet, publish, subscribe, text
 from tests.raw_client import RawClient, publish_frames
+
+_T = TypeVar("_T")
 
 MANY: Final = 1000
 SOME: Final = 100
@@ -229,6 +231,18 @@ def found() -> Counter[str]:
     return kinds
 
 
+def alone(work: Coroutine[Any, Any, _T]) -> _T:
+    """Return the result of work on uvloop, during which only `found` and the broker collect."""
+    gc.collect()
+    gc.disable()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(work)
+    finally:
+        gc.set_debug(0)  # what `found` sets would keep the garbage of all later tests
+        gc.enable()
+
+
 def mqtt_clients(broker: BrokerServer) -> None:
     """Subscribe, publish with a will, and end: by DISCONNECT, an error, a take-over and a closed socket."""
     will: dict[str, Any] = {"will": b"\0" + text("t/w") + text("bye"), "will_flags": 0x04}
@@ -280,14 +294,7 @@ def test_what_comes_and_goes_leaves_no_cycles(tmp_path: Path) -> None:
                 left[name] = found()
         return left
 
-    gc.collect()
-    gc.disable()
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            left = runner.run(run())
-    finally:
-        gc.set_debug(0)
-        gc.enable()
+    left = alone(run())
     assert {name: kinds for name, kinds in left.items() if sum(kinds.values()) > LEFT_MAX} == {}
 
 
@@ -302,13 +309,7 @@ def test_a_deleted_vhost_leaves_no_cycles(tmp_path: Path) -> None:
             await asyncio.sleep(0.5)
             return found()
 
-    gc.disable()
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            left = runner.run(run())
-    finally:
-        gc.set_debug(0)
-        gc.enable()
+    left = alone(run())
     assert sum(left.values()) <= LEFT_MAX, left
 
 

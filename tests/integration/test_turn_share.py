@@ -20,6 +20,7 @@ from broker.core.queue.level import RETURN_UNITS
 from broker.core.session import client as client_module
 from broker.core.session.basic import DELIVERIES_AT_ONCE
 from broker.server import BrokerServer
+from broker.store.damage import CorruptStore
 from tests.deadline import wait_until_async
 from tests.in_process import queue_of
 from tests.raw_client import RawClient, method_frame, publish_frames
@@ -365,3 +366,22 @@ async def test_a_publish_that_costs_more_than_a_share_is_made_all_the_same(
             await until(broker, "limited", 3)
             assert [queue_of(broker, name).ready for name in names] == [3] * len(names)
             assert await talk(broker, consume, client, "limited", 3) == [b"0", b"1", b"2"]
+
+
+async def test_a_purge_in_progress_ends_when_its_vhost_goes_offline(tmp_path: Path) -> None:
+    """An operator does not wait for ever for the rest of it."""
+    async with mortal_broker(tmp_path) as broker:
+        await broker.administration.change(lambda draft: draft.add_vhost("another", {}))
+        with await asyncio.to_thread(connect, broker) as client:
+            await talk(broker, filled, client)
+        dropped: list[int] = []
+        broker.engines["/"].deadlines.left = 0
+        queue_of(broker, "q").purge(dropped.append)
+        assert not dropped
+        broker.vhosts.take_offline("/", CorruptStore(tmp_path, 1, 0, "of the test"))
+
+        async def is_ended() -> bool:
+            return "/" not in broker.engines
+
+        await wait_until_async(is_ended, "the engine has ended")
+        assert dropped == [COUNT]

@@ -151,7 +151,9 @@ class RetainedMessages:
         self._trie.add(key)
         self._bytes += place.size_bytes
         if expires_ms:
-            self.vhost.ports.deadlines.set((self, key), expires_ms, partial(self._expire, key))
+            ports = self.vhost.ports
+            at_ms = max(expires_ms, ports.clock.now_ms)  # after a start, not before what else is due
+            ports.deadlines.set((self, key), at_ms, partial(self._expire, key))
 
     def _take_away(self, key: str) -> Retained | None:
         place = self._places.pop(key, None)

@@ -120,8 +120,9 @@ class Lake:
         try:
             if not self.message_table.holds(batch):
                 self.note_taps(copied.seals)
-            if copied.bad_files:
-                self.bad_table.commit(replace(batch, copied=replace(copied, seals={})), copied.bad_files)
+            bad_batch = replace(batch, copied=replace(copied, seals={}))
+            if copied.bad_files and not self.bad_table.commit(bad_batch, copied.bad_files):
+                self.bad_table.discard(copied.bad_files)
             made = self.message_table.commit(batch, copied.files)
         finally:
             if not made:

@@ -52,6 +52,8 @@ def shim_home(home: Path, version: str, environment: Mapping[str, str]) -> Path:
     key = hashlib.sha256(text.encode()).hexdigest()[:12]
     made = cache_folder(environment) / "java" / f"{version}-{key}"
     launcher = made / "bin" / "java"
+    if os.access(launcher, os.X_OK) and launcher.read_bytes() == text.encode():  # the folder may be read-only
+        return made
     launcher.parent.mkdir(parents=True, exist_ok=True)
     writing = launcher.with_name(f".{uuid.uuid4().hex}")
     try:
