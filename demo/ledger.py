@@ -53,7 +53,7 @@ class Ledger:
         return sum(self._counts[count :: len(Count)])
 
     def copies(self, queue: int, redelivered: bool) -> memoryview:
-        """Return how often each flight came to a queue, with the redelivered flag or without; 255 is more."""
+        """Return how often each flight came to a queue, with the redelivered flag or without; 255 means 255 or more."""
         return memoryview(self._copies[redelivered]).cast("B")[queue * self.rows : (queue + 1) * self.rows]
 
     @property

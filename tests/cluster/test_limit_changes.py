@@ -119,7 +119,7 @@ def test_each_confirmed_message_is_there_and_no_refused_one(nodes: Nodes, name: 
 
 
 def test_a_policy_that_a_start_brings_limits_the_queues(tmp_path: Path, postgres_url: str, schema: str) -> None:
-    """There are so many queues that no sweep has reached all of them when the node stores their limits."""
+    """The node stores the limits of all queues, also of those that no sweep has reached yet."""
     environment = {"SLOTMQ_CLUSTER__SCHEMA_NAME": schema}
     node = BrokerProcess(tmp_path / "a", "--cluster", postgres_url, "--node", "a", environment=environment).start()
     queues = [{"name": f"q{number}", "vhost": "/"} for number in range(3000)]

@@ -79,7 +79,7 @@ class SessionClient:
 
     @property
     def known_user(self) -> User:
-        """The user, who has logged in."""
+        """The logged-in user."""
         assert self.user is not None
         return self.user
 

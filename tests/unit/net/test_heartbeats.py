@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from broker.net.heartbeats import BRISK_MAX_S, Heartbeats
 from broker.net.listener import STEPS
-from broker.net.transport import BRISK_MAX_S, Heartbeats
 
 
 def gaps(interval: int, looks: int, talks: frozenset[int] = frozenset()) -> list[int]:
