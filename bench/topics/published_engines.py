@@ -26,7 +26,7 @@ BITS_MOST: Final = 8 * 16 * 1024 * 1024
 
 
 class SplitOnce(Generic[T]):
-    """Tests the message against each pattern: a pattern is split into words when it is added, a key once per match.
+    """Test the message against each pattern: a pattern is split into words when it is added, a key once per match.
 
     Cost: a match costs all patterns, whatever the key; add and remove cost one look-up. `visited` counts patterns.
     """
@@ -71,7 +71,7 @@ class SplitOnce(Generic[T]):
 
 
 class Conventional(SplitOnce[T]):
-    """Splits both the message's key and the binding key again for each test: three times as slow as `SplitOnce`."""
+    """Split both the message's key and the binding key again for each test: three times as slow as `SplitOnce`."""
 
     def match(self, key: str) -> list[T]:
         """Return the targets of the patterns that match. Cost: all patterns."""
@@ -96,7 +96,7 @@ class Length:
 
 
 class WordEngine(SplitOnce[T]):
-    """Maps patterns to targets by sets of the patterns that fit at each level.
+    """Map patterns to targets by sets of the patterns that fit at each level.
 
     There is no level for a `#`, which moves all levels after it: patterns with one stay in a linear residue, and so
     does the empty pattern, which has no level. `visited` counts patterns: scanned, intersected, or in the residue.
@@ -168,7 +168,7 @@ class WordEngine(SplitOnce[T]):
 
 
 class TopicWords(WordEngine[T]):
-    """Caches for each word that messages had at a level the patterns that it fits.
+    """Cache for each word that messages had at a level the patterns that it fits.
 
     A word that is not cached costs a scan of the patterns; so publishers who vary their words make this engine linear,
     and that many times over. Cost: a match costs the residue, the patterns under its rarest word, and a scan per word
@@ -243,7 +243,7 @@ class TopicWords(WordEngine[T]):
 
 
 class PatternWords(WordEngine[T]):
-    """Keeps the patterns under each of their words; a star has a row of its own.
+    """Keep the patterns under each of their words; a star has a row of its own.
 
     Cost: a match costs the residue and, for each word, the patterns that fit the message's rarest word; with many stars
     that grows with all patterns. Add and remove cost the pattern's words.

@@ -34,7 +34,7 @@ class ConfirmedPublishes(Refusable, Protocol):
 
 
 class Confirmer(Protocol):
-    """Confirms publishes, transactions and durable changes once they are on disk."""
+    """Confirm publishes, transactions and durable changes once they are on disk."""
 
     def wait(self, confirmable: Confirmable) -> None:
         """Confirm the work after the next commit."""

@@ -72,7 +72,7 @@ class CommitTally:
 
 
 class BatchWriter:
-    """Calls `write` in a thread, one batch at a time, and the batch's `ended` on the loop with the error or None.
+    """Call `write` in a thread, one batch at a time, and the batch's `ended` on the loop with the error or None.
 
     Cost: one lock and one wake-up of the loop per batch. A pool of threads would add a work item and a future.
     """

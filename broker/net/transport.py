@@ -121,7 +121,7 @@ def acknowledge(end: sockets.socket | None) -> None:
 
 
 class Transport(Outlet):
-    """Joins a socket to its connection machine. It is an asyncio.Protocol; a subclass of that cannot be compiled."""
+    """Join a socket to its connection machine. It is an asyncio.Protocol; a subclass of that cannot be compiled."""
 
     __slots__ = ("_blocked_s", "_brisk", "_closing_ticks", "_discarded_bytes", "_finishing", "_handshakes",
                  "_heartbeats", "_is_left", "_machine", "_on_lost", "_on_made", "_prompt_ack", "_publishes",

@@ -80,7 +80,7 @@ class Announced:
 
     @property
     def patterns(self) -> Iterable[str]:
-        """Return the canonical texts that are announced."""
+        """The canonical texts that are announced."""
         return (EVERYTHING.text,) if self._full_feed else [pattern.text for pattern in self._roots.roots]
 
     def add(self, pattern: Pattern) -> dict[str, bool]:

@@ -149,7 +149,7 @@ class Peers:
 
     @property
     def nodes(self) -> Iterable[str]:
-        """Return the neighbour tree nodes."""
+        """The neighbour tree nodes."""
         return self._nodes
 
     def connected(self, node: str, broker: str, limit_bytes: int = NO_LIMIT) -> OverlayPeer:

@@ -102,7 +102,7 @@ class Acknowledgements:
 
 
 class LagWatch:
-    """Reports streams whose acks have made no progress for `stall_ms`, and again after each further `tip_ms`."""
+    """Report streams whose acks have made no progress for `stall_ms`, and again after each further `tip_ms`."""
 
     def __init__(self, stall_ms: int, tip_ms: int) -> None:
         self._stall_ms = stall_ms

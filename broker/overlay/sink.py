@@ -159,17 +159,17 @@ class Sink:
 
     @property
     def position(self) -> int | None:
-        """Return up to which number everything has arrived, None without a base."""
+        """The number up to which everything has arrived, None without a base."""
         return None if self._coverage is None else self._coverage.upto
 
     @property
     def is_settled(self) -> bool:
-        """Return whether all that was handed out is durable, and nothing waits for what is missing."""
+        """Whether all that was handed out is durable, and nothing waits for what is missing."""
         return not self._waiting and self.committed_upto >= self._handed
 
     @property
     def asks(self) -> bool:
-        """Return whether answers to questions are on their way."""
+        """Whether answers to questions are on their way."""
         return self._streams or self._asked_ms >= 0
 
     def received(self, run: StreamRun, floor: int | None) -> list[Delivery]:

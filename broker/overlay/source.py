@@ -108,27 +108,27 @@ class StreamSource:
 
     @property
     def last(self) -> int:
-        """Return the highest durable number."""
+        """The highest durable number."""
         return self._log.durable
 
     @property
     def trimmed(self) -> int:
-        """Return the number up to which elements are gone."""
+        """The number up to which elements are gone."""
         return self._log.trimmed
 
     @property
     def is_stale(self) -> bool:
-        """Return whether the vector is not that of the last vector change."""
+        """Whether the vector is not that of the last vector change."""
         return self.vector != self._appended
 
     @property
     def begins(self) -> bool:
-        """Return whether a vector change must be appended before the next message."""
+        """Whether a vector change must be appended before the next message."""
         return self.is_stale or not self._changes or self._changes[-1].incarnation != self._incarnation
 
     @property
     def has_newcomers(self) -> bool:
-        """Return whether the vector names a leaf that the stream does not name yet."""
+        """Whether the vector names a leaf that the stream does not name yet."""
         return not self.vector.keys() <= self._appended.keys()
 
     def reopen(self, log: StreamLog) -> None:

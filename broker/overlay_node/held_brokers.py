@@ -58,7 +58,7 @@ class Participation:
 
 
 class HeldBrokers:
-    """Drives the brokers of the overlay in this process. The links call `opened`, `received` and `lost`.
+    """Drive the brokers of the overlay in this process. The links call `opened`, `received` and `lost`.
 
     Invariant: what happens in a turn of the loop is passed on in the next one, all at once.
     """

@@ -22,7 +22,7 @@ class LinkFault(Exception):
 
 
 class Carrier(Protocol):
-    """Takes messages to the other end of a link."""
+    """Take messages to the other end of a link."""
 
     @property
     def has_room(self) -> bool:
@@ -36,7 +36,7 @@ class Carrier(Protocol):
 
 
 class LinkEvents(Protocol):
-    """Hears of the links. No call comes from within a call of a link."""
+    """Receive the events of links. A link makes no such call within a call to it."""
 
     def opened(self, link: OverlayLink) -> None:
         """Handle an open link: both ends have sent their hello."""

@@ -8,7 +8,7 @@ from broker.routing.pattern import HASH, STAR, Pattern, WordPlace
 
 
 class CoverAutomaton:
-    """Reads the words of patterns and tells whether one pattern covers them.
+    """Read the words of patterns and tell whether one pattern covers them.
 
     A set of states is an integer: bit j stands for the first j words of the covering pattern being used up. All keys
     that the read pattern may match are read at once. Its `*` is an unnamed word, which only a `*` or a `#` can match.

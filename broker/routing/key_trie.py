@@ -38,7 +38,7 @@ class KeyTrie:
 
     @property
     def used_bytes(self) -> int:
-        """Return an upper bound on the memory of keys and nodes, without the texts of the keys."""
+        """An upper bound on the memory of keys and nodes, without the texts of the keys."""
         return self._count * KEY_BYTES + self._nodes * NODE_BYTES
 
     def counts(self) -> Mapping[str, int]:

@@ -48,7 +48,7 @@ class RouteCache(BoundedCache[str, Route]):
 
     @property
     def visited(self) -> int:
-        """Return the number of visits to the trie caused by changed patterns."""
+        """The number of visits to the trie caused by changed patterns."""
         return 0 if self._trie is None else self._trie.visited
 
     def offer(self, key: str, destinations: tuple[Any, ...]) -> Route:

@@ -55,7 +55,7 @@ class SimulatedLink:
 
     @property
     def members(self) -> tuple[SimulatedBroker, ...]:
-        """Return both brokers."""
+        """Both brokers."""
         return tuple(lane.sender for lane in self._lanes.values())
 
     def open(self) -> None:

@@ -107,7 +107,7 @@ def stride_of(words: Sequence[str]) -> int:
 
 
 class Suspects:
-    """Decides whether to follow the patterns with several `#`, and in which tables of places.
+    """Decide whether to follow the patterns with several `#`, and in which tables of places.
 
     In canonical form a word that is not a wildcard comes right after the first `#`. The columns are kept by that word,
     with the stride of their places, and a key without it skips them.

@@ -86,7 +86,7 @@ class State(Generic[T]):
 
 
 class LazyDfa(Generic[T]):
-    """Maps distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
+    """Map distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
 
     A key that was seen before costs one look-up per word, however many patterns there are. States and transitions are
     built when a key first needs them and dropped when a pattern is added or removed, or when they exceed the limits; a
