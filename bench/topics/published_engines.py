@@ -54,7 +54,7 @@ class SplitOnce(Generic[T]):
         return self._patterns.get(self._key(pattern))
 
     def remove(self, pattern: Pattern) -> T:
-        """Forget one pattern and return its target. Raises: KeyError if it is not there."""
+        """Forget one pattern and return its target. Raises: KeyError if it is missing."""
         target = self._patterns.pop(self._key(pattern))
         if not self._patterns:
             self._patterns.clear()  # a dict keeps its size when keys are deleted
@@ -114,7 +114,7 @@ class WordEngine(SplitOnce[T]):
         return {"patterns": len(self._patterns) - residue, "residue": residue, "words": words}
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Store the target of one pattern, or return the one that it has already. Cost: the words of the pattern."""
+        """Add a pattern with its target, or return the target that it already has. Cost: the words of the pattern."""
         known, words = super().add(pattern, target), pattern.words
         if known is not None:
             return known
@@ -129,7 +129,7 @@ class WordEngine(SplitOnce[T]):
         return None
 
     def remove(self, pattern: Pattern) -> T:
-        """Forget one pattern and return its target. Raises: KeyError if it is not there. Cost: the pattern's words."""
+        """Forget one pattern and return its target. Raises: KeyError if it is missing. Cost: the pattern's words."""
         target, words = super().remove(pattern), pattern.words
         if words in self._residue:
             self._residue.remove(words)
@@ -301,7 +301,7 @@ class PlainBitmap(SplitOnce[T]):
         return {key: row.to01() for key, (_, row) in self._rows.items()}
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Store the target of one pattern, or return the one that it has already. Cost: a test for every row."""
+        """Add a pattern with its target, or return the target that it already has. Cost: a test for every row."""
         known = super().add(pattern, target)
         if known is not None:
             return known
@@ -319,7 +319,7 @@ class PlainBitmap(SplitOnce[T]):
         return None
 
     def remove(self, pattern: Pattern) -> T:
-        """Forget one pattern and return its target. Cost: a bit in every row. Raises: KeyError if it is not there."""
+        """Forget one pattern and return its target. Cost: a bit in every row. Raises: KeyError if it is missing."""
         target = super().remove(pattern)
         position = self._positions.pop(pattern.words)
         self._columns[position] = None

@@ -67,9 +67,9 @@ def choose(
 class OverlayPeer:
     """One link session with one broker.
 
-    `vectors` has the number of the last vector that was sent, by stream; `skipped` the streams from which a full link
-    left something out, and `behind` those on which a leaf there is catching up. The other broker takes no message above
-    `limit_bytes`; `refused` has the numbers of those.
+    `vectors` has the number of the last vector that was sent, by stream; `skipped` the streams of which a full link
+    has skipped runs, and `behind` those on which a leaf there is catching up. The other broker takes no message above
+    `limit_bytes`; `refused` has the numbers of larger ones.
     """
 
     def __init__(self, node: str, broker: str, limit_bytes: int = NO_LIMIT) -> None:
@@ -83,7 +83,7 @@ class OverlayPeer:
         self.behind: dict[StreamName, Behind] = {}
 
     def send(self, run: StreamRun, vector: Vector | None, output: list[Outgoing]) -> bool:
-        """Append a run to the output, with its vector if the peer may not have it; a full link leaves it out.
+        """Append a run to the output, with its vector if the peer may not have it; a full link skips it.
 
         A run that a leaf asked for is always sent, because a leaf asks only for what it has room for. While a leaf is
         catching up on a stream, nothing else of it is sent. `vector` is the one in force before the run, None if it is
@@ -116,7 +116,7 @@ class OverlayPeer:
         return refused
 
     def set_full(self, is_full: bool) -> set[StreamName]:
-        """Record whether the link is full; if it is not, return the streams from which it has left something out."""
+        """Record whether the link is full; if it is not, return the streams of which it has skipped runs."""
         self.full = is_full
         if is_full:
             return set()

@@ -113,12 +113,12 @@ class StreamSource:
 
     @property
     def trimmed(self) -> int:
-        """The number up to which elements are gone."""
+        """The number up to which elements were removed from the log."""
         return self._log.trimmed
 
     @property
     def is_stale(self) -> bool:
-        """Whether the vector is not that of the last vector change."""
+        """Whether the vector differs from the last vector change."""
         return self.vector != self._appended
 
     @property
@@ -168,7 +168,7 @@ class StreamSource:
         self._appended = new
 
     def before_next(self, call: Callable[[], None] | None) -> None:
-        """Call a function once right before the next message, or none any more."""
+        """Call a function once, right before the next message; None cancels the call."""
         self._log.before_next(call)
 
     def run(self, limit_bytes: int) -> StreamRun | None:
@@ -185,7 +185,7 @@ class StreamSource:
         return run
 
     def tip(self) -> StreamRun:
-        """Return a run that tells only how far the stream has got."""
+        """Return a run that announces only the position of the stream."""
         return self._numbered(self.sent + 1, self.sent)
 
     def answer(self, nack: Nack, *, again: bool = False) -> list[StreamRun] | None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _log = get_logger()
 
-TIME_BITS: Final = 20  # a leaf has fewer virtual times in a second, and two lives of it hardly begin with the same one
+TIME_BITS: Final = 20  # a leaf has fewer virtual times per second, and two runs of it hardly begin at the same one
 ENFORCE_TICKS: Final = 50  # the limits are checked each second
 
 

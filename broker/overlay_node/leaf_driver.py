@@ -225,7 +225,7 @@ class LeafDriver:
 
     @property
     def busy(self) -> bool:
-        """Whether something waits for a disk or for its turn."""
+        """Whether anything waits for a disk or for its turn."""
         return (
             self._writing.busy
             or bool(self._deliveries)

@@ -166,7 +166,7 @@ class CoverIndex:
         return {"places": places, "words": len(self._naming)}
 
     def add(self, pattern: Pattern) -> None:
-        """Hold one more pattern, which is not there yet. Cost: its words."""
+        """Add a new pattern. Cost: its words."""
         place = self._root
         for depth, word in enumerate(pattern.words):
             child = place.child(word)

@@ -39,7 +39,7 @@ class TopicEngine(Protocol[T]):
         """Store the target of one pattern and return None; if the pattern has a target, keep it and return it."""
 
     def find(self, pattern: Pattern) -> T | None:
-        """Return the target of one pattern, or None if it is not there."""
+        """Return the target of a pattern, None if the pattern is missing."""
 
     def remove(self, pattern: Pattern) -> T:
         """Remove one pattern and return its target. Raises: KeyError if it is missing."""

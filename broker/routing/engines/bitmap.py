@@ -137,7 +137,7 @@ class ConstituentBitmap(Generic[T]):
             places.add(text, words, target)
 
     def find(self, pattern: Pattern) -> T | None:
-        """Return the target of a pattern, None if the pattern was not added."""
+        """Return the target of a pattern, None if the pattern is missing."""
         if self._in_front(pattern):
             return self._literals.get(pattern.text)
         section = self._section(pattern)

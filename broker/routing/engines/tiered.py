@@ -143,11 +143,11 @@ class Tiers(Generic[T]):
         return {**self.bitmap.counts(), **self.trie.counts()}
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Store the target of one pattern, or return the one that it has already. Cost: the words of the pattern."""
+        """Add a pattern with its target, or return the target that it already has. Cost: the words of the pattern."""
         return self.trie.add(pattern, target) if is_tame(pattern) else self.bitmap.add(pattern, target)
 
     def find(self, pattern: Pattern) -> T | None:
-        """Return the target of one pattern, or None if it is not there."""
+        """Return the target of a pattern, None if the pattern is missing."""
         return self.trie.find(pattern) if is_tame(pattern) else self.bitmap.find(pattern)
 
     def remove(self, pattern: Pattern) -> T:
@@ -204,7 +204,7 @@ class Tiered(Generic[T]):
         return {**counts, "compared": self._middles.size}
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Store the target of one pattern, or return the one that it has already. Cost: see Tiers."""
+        """Add a pattern with its target, or return the target that it already has. Cost: see Tiers."""
         if pattern.words.count(HASH) < 2:
             return self._plain.add(pattern, target)
         if self._several is None:
@@ -215,7 +215,7 @@ class Tiered(Generic[T]):
         return known
 
     def find(self, pattern: Pattern) -> T | None:
-        """Return the target of one pattern, or None if it is not there."""
+        """Return the target of a pattern, None if the pattern is missing."""
         if pattern.words.count(HASH) < 2:
             return self._plain.find(pattern)
         return None if self._several is None else self._several.find(pattern)
