@@ -1,4 +1,4 @@
-"""Measures memory and disk, raises and clears the alarms, and tells the publisher throttle."""
+"""The watch of memory and disk: raises and clears the alarms, and tells the publisher throttle."""
 
 from __future__ import annotations
 

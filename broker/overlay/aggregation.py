@@ -115,7 +115,7 @@ KEYS_MAX: Final = 16384  # of which the answer is remembered
 
 class SpaceTable:
     """The patterns of one space held by each broker of each tree node. A tree node wants the patterns of all its
-    brokers. A neighbour is told the patterns of all other tree nodes. Holders are sets, so that a repeated addition or
+    brokers. A neighbour is sent the patterns of all other tree nodes. Holders are sets, so that a repeated addition or
     removal changes nothing.
 
     Shapes: the broker's own tree node may hold patterns, too: those of its own clients.
@@ -131,7 +131,7 @@ class SpaceTable:
         patterns_max: int,
         one_way: Collection[str] = (),
     ) -> None:
-        """Neighbours in `one_way` are told that everything is wanted as soon as anything is."""
+        """To neighbours in `one_way` the pattern `#` is announced as soon as there is any pattern."""
         self._own_node = own_node
         self._announced = {
             node: Announced(Aggregation.IDENTICAL, 0) if node in one_way else Announced(aggregation, patterns_max)
@@ -191,7 +191,7 @@ class SpaceTable:
         return self._held.get(node, _NOBODY).keys()
 
     def announced(self, node: str) -> Iterable[str]:
-        """Return the patterns that a neighbour is told."""
+        """Return the patterns that are announced to a neighbour."""
         return self._announced[node].patterns
 
     def wanting(self, key: str) -> tuple[str, ...]:

@@ -216,7 +216,7 @@ class Interest:
         return frozenset() if replica is None else replica.interested.get(space, frozenset())
 
     def announced(self, node: str, broker: str) -> int:
-        """Return the serial of the last update sent to a broker, 0 if it was not told everything yet."""
+        """Return the serial of the last update sent to a broker, 0 while some change was not sent to it yet."""
         link = self._links[node].get(broker)
         return 0 if link is None else link.announced
 

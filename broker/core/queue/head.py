@@ -19,8 +19,8 @@ from broker.core.queue.rules import DROP_HEAD, QueueRules
 from broker.slots.slot import Slot, dense
 from broker.slots.states import Owner, Tenure
 
-WHOLE: Final = -2  # a place: the head of all levels together
-RETURNED: Final = -1  # that of the lane; the others are those of the levels
+WHOLE: Final = -2  # the place of the common head of all levels
+RETURNED: Final = -1  # the place of the lane; a level's place is its index
 
 
 class Returned:
