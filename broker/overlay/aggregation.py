@@ -35,7 +35,7 @@ def conjunction(space: Space, kind: str, key: str) -> Conjunction:
 
 
 def pattern_of(text: str) -> Pattern:
-    """Return the text of a conjunction as a pattern; one that is no pattern within the limits asks for everything."""
+    """Return the text of a conjunction as a pattern; one that is invalid or exceeds the limits asks for everything."""
     try:
         return parse_pattern(text, _LIMITS)
     except BindingKeyError:
@@ -144,7 +144,7 @@ class SpaceTable:
         self.answers: dict[str, tuple[str, ...]] = {}  # by key: the neighbours that want it
 
     def __bool__(self) -> bool:
-        """Return whether anybody holds a pattern."""
+        """Return whether any broker holds a pattern."""
         return bool(self._nodes)
 
     def hold(self, node: str, broker: str, text: str) -> Change | None:
@@ -164,7 +164,7 @@ class SpaceTable:
         return {told: self._announced[told].add(pattern) for told in self._newly_told(before, node)}
 
     def release(self, node: str, broker: str, text: str) -> Change | None:
-        """Remove a holder of a pattern. Return the change to announce, None if the tree node's wish is the same."""
+        """Remove a holder of a pattern. Return the change to announce, None if the tree node still wants it."""
         held = self._held.get(node, {})
         brokers = held.get(text)
         if brokers is None or broker not in brokers:
@@ -204,7 +204,7 @@ class SpaceTable:
         return answer
 
     def _newly_told(self, others: frozenset[str], node: str) -> Iterable[str]:
-        """Return the neighbours that learn of a pattern by this tree node alone, if the others want it as well."""
+        """Return the neighbours to which a pattern of this tree node is new, if the `others` want it too."""
         if len(others) > 1:
             return ()
         if others:

@@ -225,7 +225,7 @@ class Leaf(LogicalBroker):
             sink.committed(number)
 
     def settle(self) -> None:
-        """Append the vectors that wait for a message: the process ends, and a start then knows what this one knew."""
+        """Append the vectors that wait for a message, before the process ends, so that the next start finds them."""
         for source in self.sources.values():
             if source.is_stale:
                 self._change_vector(source)
@@ -273,7 +273,7 @@ class Leaf(LogicalBroker):
         self.gaps += sink.take_gaps()
 
     def _find_sink(self, stream: StreamName) -> Sink | None:
-        """Return a sink of an incarnation that is new here, None while what came of others is not durable."""
+        """Create the sink of a new incarnation; return None while deliveries of another are not durable."""
         place = stream.leaf, stream.space
         if stream.incarnation in self._retired.get(place, ()):
             return None

@@ -32,8 +32,8 @@ NOBODY: Final = (frozenset[str](), 0)
 def weight(stream: StreamName, broker: str) -> int:
     """Return the weight of a broker for a stream: the same at every broker and after every restart.
 
-    Source: Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", 1998: of the brokers that live
-    the heaviest is taken, so the loss of one moves its own streams alone.
+    Source: Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", 1998: the heaviest of the
+    live brokers is chosen, so the loss of one moves only its own streams.
     """
     text = f"{stream.leaf}\0{stream.space.vhost}\0{stream.space.exchange}\0{broker}"
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
@@ -225,7 +225,7 @@ class Peers:
     def towards(self, node: str, leaf: str, turn: int | None = None) -> OverlayPeer | None:
         """Return a session with a broker of a node that reaches a leaf, or with any, None if there is none.
 
-        It is another one each time. Who asks again and again counts the turns, so that others cannot take every second.
+        Each call returns the next one. A caller that repeats a request counts its own `turn`, to skip no session.
         """
         peers = self._nodes[node]
         able = [peer for broker, peer in peers.items() if leaf in self._interest.reachable(node, broker)]

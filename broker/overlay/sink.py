@@ -112,7 +112,7 @@ class Sink:
     base.
 
     A consumer may get a message before it is on disk. So after a crash all that the stream had then is doubtful: up to
-    the number that the publishing leaf tells when it is asked.
+    the number that the publishing leaf reports.
 
     Shapes: `had` has the incarnations that the leaf had before this one. Consumers here may have got messages up to
     `doubtful_upto` before a crash. Deliveries up to `committed_upto` are durable, or were when the sink began.
@@ -131,7 +131,7 @@ class Sink:
         had: Incarnations = (),
         read_time: Callable[[int], int] = as_it_is,
     ) -> None:
-        """`read_time` turns what vectors have of the leaf into times of its own clock."""
+        """`read_time` turns the leaf's entry in a vector into a time of its own clock."""
         self._leaf = leaf
         self.had = had
         self._read_time = read_time
@@ -292,7 +292,7 @@ class Sink:
             self._drop_waiting(self._coverage)
 
     def _find_base(self, run: StreamRun, floor: int | None) -> Coverage | None:
-        """Return the numbers before the base, if the run holds it."""
+        """Return the numbers before the base as covered, None if the run does not contain the base."""
         if floor is None:
             return None
         if self.had:

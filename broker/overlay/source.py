@@ -90,7 +90,7 @@ class StreamSource:
     of a process, and gives the stream a new incarnation. Leaves that had an earlier one ask what follows.
 
     Invariant: a number that a leaf of the vector has not acknowledged is kept, unless a limit of the log drops it or
-    the leaf is given up; both leave a mark, so that the leaf is told of a gap.
+    the leaf is given up; both leave a mark, so that the leaf learns of a gap.
     """
 
     def __init__(self, stream: StreamName, log: StreamLog) -> None:
@@ -257,7 +257,7 @@ class StreamSource:
             del self._changes[:kept]
 
     def needed_from(self) -> int:
-        """Return the first number that a leaf has not acknowledged. Who left the vector since needs none."""
+        """Return the first number that a leaf has not acknowledged. A leaf that has left the vector needs none."""
         last = self.last
         least = self.acks.least(self._appended.keys() & self.vector.keys())
         return (last if least is None else min(last, least)) + 1

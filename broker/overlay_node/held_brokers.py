@@ -60,7 +60,7 @@ class Participation:
 class HeldBrokers:
     """Drive the brokers of the overlay in this process. The links call `opened`, `received` and `lost`.
 
-    Invariant: what happens in a turn of the loop is passed on in the next one, all at once.
+    Invariant: the events of one turn of the loop are passed on together in the next one.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class HeldBrokers:
                 link.send(packet)
 
     def _log_refused(self) -> None:
-        """Log the messages that were too large for a neighbour; the leaves beyond it are told of a gap."""
+        """Log the messages that were too large for a neighbour; the leaves beyond it learn of a gap."""
         for held in self.held:
             for peer, stream, number in self._broker(held.broker).peers.take_refused():
                 _log.warning(

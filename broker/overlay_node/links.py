@@ -285,7 +285,7 @@ class Links:
     # -- events of the links ------------------------------------------------------------------------------------------
 
     def opened(self, link: OverlayLink) -> None:
-        """Stop to dial while a link is open that the neighbour opened."""
+        """Stop dialling while a link is open that the neighbour opened."""
         _log.info("overlay.link_opened", broker=link.own, peer=link.peer)
         dialler = self._diallers.get((link.own, link.peer))
         if dialler is not None and not dialler.carries(link):

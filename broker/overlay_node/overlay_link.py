@@ -18,7 +18,7 @@ SUBSCRIPTIONS: Final = ("none", "all")  # as the settings name them
 
 
 class LinkFault(Exception):
-    """The other broker is not who it should be, or said what makes no sense; the text says what."""
+    """The other broker is not the expected one, or has sent an invalid message; the text says what is wrong."""
 
 
 class Carrier(Protocol):

@@ -110,7 +110,7 @@ class Exchange(Destination["Exchange"]):
         return f"<{self.type} exchange {self.name!r} bindings={self.binding_count}>"
 
     def become_delayed(self, type: str) -> None:
-        """Be of another type, which delays messages with x-delay and routes as before."""
+        """Become an exchange of another type, which delays messages with x-delay and routes as before."""
         self.type = type
         self.delayed = True
 

@@ -35,7 +35,7 @@ class RouteCache(BoundedCache[str, Route]):
     is admitted at once. The trie is built when a pattern changes while routes are cached, because most exchanges
     are bound before they are published to.
 
-    Cost: the admissions since the last drop_all pay for end_matching and drop_all.
+    Cost: end_matching and drop_all are amortised over the admissions since the last drop_all.
     """
 
     __slots__ = ("_credit", "_trie", "hits")
