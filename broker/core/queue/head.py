@@ -338,7 +338,7 @@ class QueueHead(LevelOwner):
         return self.levels[0], None
 
     def _waits_for(self, level: Level, slot: Slot) -> bool:
-        """Return whether a slot is on disk; if it does, read it."""
+        """Return whether a slot is on disk; if it is, begin to read it."""
         if slot.contents is None and not self._reading:
             self._reading = True
             self._ports.read(level, slot, self._was_read)
