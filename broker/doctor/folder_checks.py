@@ -30,7 +30,7 @@ MIB: Final = 1 << 20
 
 
 def folder_findings(settings: Settings) -> Iterator[Diagnosis]:
-    """Check the data folder, or the folder in which it will be created. *Blocking.*"""
+    """Check the data folder, or before the first start the nearest existing folder above it. *Blocking.*"""
     folder = settings.server.data_dir.absolute()
     if folder.exists() and not folder.is_dir():
         yield bad("data folder", f"{folder} is not a folder", "change server.data_dir")

@@ -238,7 +238,7 @@ class Listener:
         await self._empty.wait()
 
     async def close(self, timeout_s: float, told: Callable[[int], None]) -> None:
-        """Close every connection; wait for clients that still send, and drop silent ones.
+        """Close every connection; wait for clients that still send or receive, and drop silent ones.
 
         An idle client of a pool reads nothing until its next use. `told` gets the number of connections left.
 

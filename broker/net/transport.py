@@ -512,7 +512,7 @@ class Transport(Outlet):
         return self.connection.received + self._discarded_bytes
 
     def leave(self) -> bool:
-        """Close the socket of a client that does not answer; return False if output was left for it.
+        """Close the socket of a client that does not answer, unless output waits; return whether it was closed now.
 
         The kernel keeps the unread output and the end of the file for the client. Call it for a client that has been
         silent: if it sends meanwhile, the kernel discards that output.
