@@ -203,7 +203,7 @@ class MqttConnection(Connection):
 
     @property
     def spared_bytes(self) -> int:
-        """0, because all bytes use up the budget."""
+        """Always 0, because all bytes use up the budget."""
         return 0
 
     def upcoming(self, count: int) -> Iterator[tuple[Channel, Any]]:
