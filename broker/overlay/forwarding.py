@@ -68,11 +68,11 @@ class Forwarding:
         self.vectors: dict[int, Vector] = {0: NO_VECTOR}
         self.unwanted: dict[str, UnwantedRange] = {}
         self.acks = Acknowledgements()
-        self.is_idle = False  # since the last call of rest()
+        self.is_idle = False  # since the last call of mark_idle()
         self._verdicts: dict[tuple[str, int], int] = {}
         self._version = -1
 
-    def rest(self) -> None:
+    def mark_idle(self) -> None:
         """Begin to note whether anything arrives."""
         self.is_idle = True
 

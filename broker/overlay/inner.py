@@ -27,7 +27,7 @@ class Inner(LogicalBroker):
 
     def tick(self, now_ms: int) -> None:
         """Announce unwanted numbers that have waited long enough, and repeat what is due."""
-        self._untold = True
+        self._has_updates = True
         for stream in list(self._silent):
             forwarding = self.forwardings[stream]
             for node in forwarding.overdue(now_ms - self._timing.silence_ms):
@@ -94,11 +94,11 @@ class Inner(LogicalBroker):
             for peer in self.peers.live(node) if is_tip else self.peers.chosen(run.stream, node):
                 peer.send(run, vector, self._output)
 
-    def _greet(self, peer: OverlayPeer) -> None:
+    def _announce_positions(self, peer: OverlayPeer) -> None:
         for stream in self.forwardings:
-            self._tell(stream, peer)
+            self._announce_position(stream, peer)
 
-    def _tell(self, stream: StreamName, peer: OverlayPeer) -> None:
+    def _announce_position(self, stream: StreamName, peer: OverlayPeer) -> None:
         """Announce the position of a stream on a link beyond which a leaf may lack part of it."""
         node, forwarding = peer.node, self.forwardings.get(stream)
         if forwarding is None or not forwarding.reached or forwarding.came_from in {"", node}:
@@ -142,7 +142,7 @@ class Inner(LogicalBroker):
         busy = {(stream.leaf, stream.space) for stream, one in self.forwardings.items() if not one.is_idle}
         for stream, forwarding in list(self.forwardings.items()):
             if not forwarding.is_idle or stream in self._dirty or forwarding.unwanted:
-                forwarding.rest()
+                forwarding.mark_idle()
                 continue
             up, interest = self._upstream(stream), self.interest
             has_ended = (stream.leaf, stream.space) in busy or interest.direction(stream.leaf) is None

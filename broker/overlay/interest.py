@@ -147,9 +147,9 @@ class Interest:
         if ended or batch.durable:
             self._announce(batch, ended=ended)
 
-    def leave_time(self, time: int) -> None:
+    def skip_above(self, time: int) -> None:
         """Continue above a virtual time that others have of this leaf and that it never had, and tell them."""
-        self.own_time.leave(time)
+        self.own_time.skip_above(time)
         self._announce(BindingBatch(touched=set(self.subscriptions.spaces)), ended=True)
 
     def _announce(self, batch: BindingBatch, *, ended: bool) -> None:

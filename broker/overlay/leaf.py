@@ -21,7 +21,7 @@ RETIRED = 8
 HAD = 8
 """How many former incarnations of a stream a leaf tells its publisher, so that a copy of its folder knows one."""
 
-LEAVE_PAUSE_MS, LEAVE_PAUSE_MAX_MS = 100, 60_000
+SKIP_PAUSE_MS, SKIP_PAUSE_MAX_MS = 100, 60_000
 
 
 class Leaf(LogicalBroker):
@@ -54,8 +54,8 @@ class Leaf(LogicalBroker):
         budget = ByteBudget(self._timing.waiting_bytes)
         self._make_sink = partial(Sink, name, budget=budget, read_time=self._read_time)
         self._foreign = 0  # a virtual time of this leaf, known to others, that belongs to another run
-        self._leave_ms, self._leave_pause_ms = 0, LEAVE_PAUSE_MS
-        self._left: list[int] = []
+        self._skip_ms, self._skip_pause_ms = 0, SKIP_PAUSE_MS
+        self._skipped: list[int] = []
         self._retired: dict[tuple[str, Space], list[int]] = {}
         self._replaced: list[StreamName] = []
         self._rolled_back: set[tuple[StreamName, str]] = set()
@@ -98,13 +98,13 @@ class Leaf(LogicalBroker):
         super().received(node, broker, packet, now_ms)
         if isinstance(packet, UpdateAck) and packet.time:
             self._read_time(packet.time)
-            self._leave_foreign(now_ms)
+            self._skip_foreign(now_ms)
 
     def tick(self, now_ms: int) -> None:
         """Ask for missing numbers, send answers that waited for the log, and report the progress of lagging streams."""
-        self._untold = True
+        self._has_updates = True
         self._now_ms = now_ms
-        self._leave_foreign(now_ms)
+        self._skip_foreign(now_ms)
         asking = sum(sink.asks for sink in self.sinks.values())
         for stream, sink in list(self.sinks.items()):
             if sink.position is None and sink.had and sink.attempts >= GIVEN_UP_ATTEMPTS:
@@ -131,9 +131,9 @@ class Leaf(LogicalBroker):
     def take_output(self, now_ms: int) -> list[Outgoing]:
         """Return the packets to send; with `has_more` call it again once they are written."""
         self._now_ms = now_ms
-        was_untold = self._untold
+        had_updates = self._has_updates
         output = self._take_updates(now_ms)
-        if was_untold:
+        if had_updates:
             self._review(now_ms)
         self.has_more = False
         for source in self.sources.values():
@@ -185,7 +185,7 @@ class Leaf(LogicalBroker):
     def bindings_changed(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> None:
         """Apply a batch: bindings with conjunction and durable flag, and bindings that are gone."""
         self.interest.change(added, removed)
-        self._untold = True
+        self._has_updates = True
 
     def take_deliveries(self) -> list[Delivery]:
         """Return the messages to publish here, in the order of each stream."""
@@ -197,10 +197,10 @@ class Leaf(LogicalBroker):
         replaced, self._replaced = self._replaced, []
         return replaced
 
-    def take_left_times(self) -> list[int]:
+    def take_skipped_times(self) -> list[int]:
         """Return the virtual times of this leaf that others had and its data folder had not, since the last call."""
-        left, self._left = self._left, []
-        return left
+        skipped, self._skipped = self._skipped, []
+        return skipped
 
     def take_rolled_back(self) -> list[tuple[StreamName, str, int]]:
         """Return which leaves had more of a stream than its data folder, and up to which number; each only once."""
@@ -237,7 +237,7 @@ class Leaf(LogicalBroker):
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 
-    def _greet(self, peer: OverlayPeer) -> None:
+    def _announce_positions(self, peer: OverlayPeer) -> None:
         for sink in self.sinks.values():
             sink.ask_anew()
         self._tip_all()
@@ -246,7 +246,7 @@ class Leaf(LogicalBroker):
         for source in self.sources.values():
             self._tip(source)
 
-    def _tell(self, stream: StreamName, peer: OverlayPeer) -> None:
+    def _announce_position(self, stream: StreamName, peer: OverlayPeer) -> None:
         self._tip(self.sources[stream.space])
 
     def _receive_run(self, node: str, run: StreamRun, now_ms: int) -> None:
@@ -255,7 +255,7 @@ class Leaf(LogicalBroker):
             return
         if run.vector is not None and self._name in run.vector:
             self._read_time(run.vector[self._name])
-            self._leave_foreign(now_ms)
+            self._skip_foreign(now_ms)
         sink = self.sinks.get(stream)
         floor = self.subscriptions.floor(stream.space)
         if sink is None:
@@ -269,7 +269,7 @@ class Leaf(LogicalBroker):
         self._deliveries += sink.received(run, floor)
         if several and had_none and sink.position is not None:
             self._retire_others(stream)
-        self._leave_foreign(now_ms)
+        self._skip_foreign(now_ms)
         self.gaps += sink.take_gaps()
 
     def _find_sink(self, stream: StreamName) -> Sink | None:
@@ -318,25 +318,25 @@ class Leaf(LogicalBroker):
         of the data folder. The promises of that run apply only to recovered bindings, so its times count as the last
         recovered one.
         """
-        own = self.interest.own_time.read(time)
+        own = self.interest.own_time.recognize(time)
         if own is not None:
             return own
         self._foreign = max(self._foreign, time)
         return self.interest.own_time.recovered
 
-    def _leave_foreign(self, now_ms: int) -> None:
+    def _skip_foreign(self, now_ms: int) -> None:
         """Continue above the times of another run of this leaf, so that the promises of this one are the latest.
         If two leaves share a name, they overtake each other in turn, with growing pauses.
         """
-        if not self._foreign or now_ms < self._leave_ms:
+        if not self._foreign or now_ms < self._skip_ms:
             return
         foreign, self._foreign = self._foreign, 0
-        if self.interest.own_time.read(foreign) is None and foreign > self.interest.time(self._name):
-            self._left.append(foreign)
-            self.interest.leave_time(foreign)
-            self._untold = True
-            self._leave_ms = now_ms + self._leave_pause_ms
-            self._leave_pause_ms = min(2 * self._leave_pause_ms, LEAVE_PAUSE_MAX_MS)
+        if self.interest.own_time.recognize(foreign) is None and foreign > self.interest.time(self._name):
+            self._skipped.append(foreign)
+            self.interest.skip_above(foreign)
+            self._has_updates = True
+            self._skip_ms = now_ms + self._skip_pause_ms
+            self._skip_pause_ms = min(2 * self._skip_pause_ms, SKIP_PAUSE_MAX_MS)
 
     def _receive_ack(self, ack: Ack, leaves: Collection[str]) -> None:
         source = self._own(ack.stream)
@@ -358,7 +358,7 @@ class Leaf(LogicalBroker):
         runs = source.answer(nack, again=again)
         for run in runs or ():
             peer.send(run, run.vector, self._output)
-        if runs is None or source.owes(nack):
+        if runs is None or source.has_more_for(nack):
             self._open_nacks[nack.stream, nack.leaf] = (node, broker, nack, True)
 
     def _own(self, stream: StreamName) -> StreamSource | None:
@@ -433,7 +433,7 @@ class Leaf(LogicalBroker):
         """Send streams with stalled acks over other brokers of the node, and tips to all of them."""
         self.peers.expire(self._now_ms)
         for space, source in self.sources.items():
-            if self._lags.stands(space, source.needed_from(), source.sent, self._now_ms):
+            if self._lags.is_stuck(space, source.needed_from(), source.sent, self._now_ms):
                 self.peers.avoid(source.stream, self._node, self._now_ms + self._timing.avoid_ms)
                 self._tip(source)
 

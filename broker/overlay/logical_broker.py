@@ -60,19 +60,19 @@ class LogicalBroker:
         self.peers = Peers(neighbours, interest)
         self._timing = timing or Timing()
         self._output: list[Outgoing] = []
-        self._untold = True
+        self._has_updates = True
         self._ack_ms = 0
 
     def connected(self, node: str, broker: str, session: int, now_ms: int, limit_bytes: int = NO_LIMIT) -> None:
         """Begin a link session with a broker that takes messages up to a limit, and announce each stream's position."""
         self.interest.connected(node, broker, session)
-        self._untold = True
-        self._greet(self.peers.connected(node, broker, limit_bytes))
+        self._has_updates = True
+        self._announce_positions(self.peers.connected(node, broker, limit_bytes))
 
     def lost(self, node: str, broker: str, now_ms: int) -> None:
         """End a link session."""
         self.interest.lost(node, broker, now_ms)
-        self._untold = True
+        self._has_updates = True
         self.peers.lost(node, broker)
 
     def full(self, node: str, broker: str, *, is_full: bool) -> None:
@@ -81,7 +81,7 @@ class LogicalBroker:
         if peer is None:
             return
         for stream in peer.set_full(is_full):
-            self._tell(stream, peer)
+            self._announce_position(stream, peer)
 
     def received(self, node: str, broker: str, packet: Packet, now_ms: int) -> None:
         """Process a packet from the broker of a link session."""
@@ -94,16 +94,16 @@ class LogicalBroker:
             self._receive_nack(node, broker, packet)
         elif not isinstance(packet, Hello):
             self.interest.received(node, broker, packet, now_ms)
-            self._untold = True
+            self._has_updates = True
             if not isinstance(packet, UpdateAck):
                 self._review(now_ms)
 
     @abstractmethod
-    def _greet(self, peer: OverlayPeer) -> None:
+    def _announce_positions(self, peer: OverlayPeer) -> None:
         """Announce the position of each stream on a new link."""
 
     @abstractmethod
-    def _tell(self, stream: StreamName, peer: OverlayPeer) -> None:
+    def _announce_position(self, stream: StreamName, peer: OverlayPeer) -> None:
         """Announce the position of a stream to a broker whose link has skipped some of it."""
 
     @abstractmethod
@@ -124,9 +124,9 @@ class LogicalBroker:
 
     def _take_updates(self, now_ms: int) -> list[Outgoing]:
         """Return the announcements to send."""
-        if not self._untold:
+        if not self._has_updates:
             return []
-        self._untold = False
+        self._has_updates = False
         return self.interest.take_output(now_ms)
 
     def _acks_are_due(self, now_ms: int) -> bool:

@@ -109,7 +109,7 @@ class LagWatch:
         self._tip_ms = tip_ms
         self._due: dict[Space, tuple[int, int]] = {}  # the first number that is not acknowledged, and when to report it
 
-    def stands(self, space: Space, needed: int, sent: int, now_ms: int) -> bool:
+    def is_stuck(self, space: Space, needed: int, sent: int, now_ms: int) -> bool:
         """Return whether to report a stream as stuck. `needed` is the first number missing at a leaf."""
         if needed > sent:
             self._due.pop(space, None)

@@ -191,7 +191,7 @@ class StreamSource:
     def answer(self, nack: Nack, *, again: bool = False) -> list[StreamRun] | None:
         """Return the runs that answer a nack, None if the log needs time. For another incarnation there are none.
 
-        They fill the window of the leaf, in parts: if it `owes` more, call it `again`.
+        They fill the window of the leaf, in parts: while `has_more_for` is true, call it `again`.
         """
         if nack.stream != self.stream:
             return []
@@ -210,7 +210,7 @@ class StreamSource:
             catch_up.limit()
         runs: list[StreamRun] = []
         for _ in range(BURST_RUNS):
-            if not self.owes(nack):
+            if not self.has_more_for(nack):
                 break
             part = self._repair(nack, catch_up.next, last)
             if part is None:
@@ -221,7 +221,7 @@ class StreamSource:
         catch_up.complete(self.sent)
         return runs
 
-    def owes(self, nack: Nack) -> bool:
+    def has_more_for(self, nack: Nack) -> bool:
         """Return whether more of an answer fits in the window of the leaf."""
         catch_up = self._catch_ups.get(nack.leaf)
         if (

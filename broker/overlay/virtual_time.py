@@ -23,12 +23,12 @@ class VirtualTime:
     Source: the Gryphon paper, section 3.3.
     """
 
-    __slots__ = ("_incarnation", "_lived", "bound", "now", "recovered")
+    __slots__ = ("_incarnation", "_ranges", "bound", "now", "recovered")
 
     def __init__(self, persisted_bound: int = 0, incarnation: int = 0) -> None:
         self.recovered = persisted_bound  # the times up to here belong to earlier runs
         self._incarnation = incarnation
-        self._lived: list[tuple[int, int]] = []  # the first and last time of each range
+        self._ranges: list[tuple[int, int]] = []  # the first and last time of each range
         self.now = persisted_bound
         self._begin(persisted_bound)
 
@@ -40,18 +40,18 @@ class VirtualTime:
             self.bound += RESERVE
         return ended
 
-    def read(self, time: int) -> int | None:
+    def recognize(self, time: int) -> int | None:
         """Return a time that others have of this leaf if this clock had it, None if it belongs to another run."""
-        if time <= self.recovered or self._lived[-1][0] <= time <= self.now:
+        if time <= self.recovered or self._ranges[-1][0] <= time <= self.now:
             return time
-        return time if any(first <= time <= last for first, last in self._lived[:-1]) else None
+        return time if any(first <= time <= last for first, last in self._ranges[:-1]) else None
 
-    def leave(self, time: int) -> None:
+    def skip_above(self, time: int) -> None:
         """Continue above a time of another run, which others may take for the latest of this leaf."""
-        self._lived[-1] = (self._lived[-1][0], self.now)
+        self._ranges[-1] = (self._ranges[-1][0], self.now)
         self._begin(max(time, self.bound))
 
     def _begin(self, above: int) -> None:
         self.now = above + self._incarnation + 1
         self.bound = above + self._incarnation + RESERVE
-        self._lived.append((self.now, self.now))
+        self._ranges.append((self.now, self.now))

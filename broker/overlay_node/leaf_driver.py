@@ -392,7 +392,7 @@ class LeafDriver:
 
     def _log_older_folder(self) -> None:
         """Log once that others know more of this leaf than its data folder, which is an older copy then, or empty."""
-        times, streams = self.leaf.take_left_times(), self.leaf.take_rolled_back()
+        times, streams = self.leaf.take_skipped_times(), self.leaf.take_rolled_back()
         if (times or streams) and not self._is_told_older:
             self._is_told_older = True
             _log.warning(

@@ -68,7 +68,7 @@ class Checker:
             times = leaf.virtual_times
             if times != sorted(times):
                 raise Broken(f"the virtual time of {leaf.name} went back: {times}")
-            older = leaf.leaf.take_left_times(), leaf.leaf.take_rolled_back()
+            older = leaf.leaf.take_skipped_times(), leaf.leaf.take_rolled_back()
             if any(older) and not leaf.replaced:
                 raise Broken(f"{leaf.name} takes its data folder for an older copy: {older}")
             for gap in leaf.gaps:
@@ -212,7 +212,7 @@ def _is_of_another_life(leaf: FaultyLeaf, time: int) -> bool:
     if not leaf.is_running:
         return True
     interest = leaf.leaf.interest
-    return time <= interest.own_time.recovered or interest.own_time.read(time) is None
+    return time <= interest.own_time.recovered or interest.own_time.recognize(time) is None
 
 
 def _wanted(network: FaultyNetwork, behind: Iterable[str], space: Space) -> set[str]:

@@ -104,7 +104,7 @@ STREAM_DEFECTS: Final = (
     Defect(
         "a leaf takes the virtual times of another life for its own",
         "broker/overlay/virtual_time.py",
-        "return time if any(first <= time <= last for first, last in self._lived[:-1]) else None",
+        "return time if any(first <= time <= last for first, last in self._ranges[:-1]) else None",
         "return time",
         SIMULATION,
     ),
@@ -113,7 +113,7 @@ STREAM_DEFECTS: Final = (
         LEAF,
         (
             "a leaf without bindings does not read which virtual times others have of it",
-            "            self._read_time(run.vector[self._name])\n            self._leave_foreign(now_ms)\n",
+            "            self._read_time(run.vector[self._name])\n            self._skip_foreign(now_ms)\n",
             "            pass\n",
         ),
         (

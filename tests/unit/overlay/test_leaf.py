@@ -218,9 +218,9 @@ def test_a_leaf_goes_above_a_virtual_time_that_others_have_of_it_and_that_it_nev
     assert leaf.interest.time("sb") > 5_000
     leaf.received("inner", "b1", StreamRun(STREAM, 3, 2, 1, vector={"sb": 90_000}), 1_000)
     assert leaf.interest.time("sb") > 90_000
-    assert leaf.take_left_times() == [5_000, 90_000]
+    assert leaf.take_skipped_times() == [5_000, 90_000]
     leaf.received("inner", "b1", UpdateAck(2, leaf.interest.time("sb")), 2_000)
-    assert leaf.take_left_times() == []
+    assert leaf.take_skipped_times() == []
 
 
 def test_a_binding_gets_nothing_that_was_promised_to_another_life_of_its_leaf() -> None:
