@@ -20,8 +20,8 @@ from broker.cluster.errors import ClusterError, Fenced
 from broker.cluster.shared_level import SharedLevel, SharedLevels
 from broker.cluster.shared_slot import Returned, SharedSlot, message_id
 from broker.core.message.message import Message
-from broker.core.moving.course import Landing, Outcome, land
-from broker.core.moving.moving import Move
+from broker.core.moving.move import Move
+from broker.core.moving.placement import Outcome, Placement, place_message
 from broker.core.moving.walk import is_expired
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
@@ -76,7 +76,7 @@ class SharedMessages(LocalMessages):
                 if self._next == (0, 0):
                     found += await self.peek_level(level, count - len(found))
                 for seen in await self._look(count - len(found)):
-                    self._pass_by(seen)
+                    self._advance_past(seen)
                     found.append(_peeked(level, seen))
             return found
 
@@ -124,7 +124,7 @@ class SharedMessages(LocalMessages):
         except DamagedChunk:
             return []
 
-    def _pass_by(self, seen: Seen) -> None:
+    def _advance_past(self, seen: Seen) -> None:
         number, index = seen.place
         self._next = (number, index + 1)
 
@@ -153,13 +153,13 @@ class SharedMessages(LocalMessages):
         for one in seen:
             if len(chosen) >= move.left or copies >= MOVE_COPIES:
                 break
-            self._pass_by(one)
-            landing = None if is_expired(self.queue, one.message, now_ms) else move.landing_of(one.message)
-            if landing is None:
+            self._advance_past(one)
+            placement = None if is_expired(self.queue, one.message, now_ms) else move.placement_of(one.message)
+            if placement is None:
                 move.count(None)
             else:
                 chosen.append(one)
-                copies += max(len(landing.queues), 1)
+                copies += max(len(placement.queues), 1)
         return chosen
 
     async def _carry(self, move: Move, level: SharedLevel, chosen: Sequence[Seen]) -> None:
@@ -177,17 +177,17 @@ class SharedMessages(LocalMessages):
                 rows[number].hold(still_free)
             self._check_epoch()
             held = [one for one in chosen if one.row.bits[one.bit]]  # consumers have the others
-            landed = _Landed(self.vhost, self._data.levels, level)
+            placed = _Placed(self.vhost, self._data.levels, level)
             try:
                 for one in held:
-                    landed.land(one, move.landing_of(one.message))
+                    placed.place(one, move.placement_of(one.message))
             finally:  # a message added to its new queues leaves this one, even if the next message raised an error
-                self._give_back(level, [one for one in held if one.place not in landed.numbers])
+                self._give_back(level, [one for one in held if one.place not in placed.numbers])
             await self._data.drain()
         await self._data.leases.returned()
         for one in held:
-            if move.left or not move.alone:  # otherwise the only target refuses every further one
-                move.count(landed.outcome_of(one))
+            if move.left or not move.single_target:  # otherwise the only target refuses every further one
+                move.count(placed.outcome_of(one))
 
     def _check_epoch(self) -> None:
         """Refuse to continue in a later epoch than that of the walk. Raises: Fenced."""
@@ -205,7 +205,7 @@ class SharedMessages(LocalMessages):
         self._data.leases.take_back(list(returned.values()))
 
 
-class _Landed:
+class _Placed:
     """Messages of a move that were added to their new queues, each in a transaction with its settlement in the old one.
     It is the Refusable of these transactions: PostgreSQL accepts each completely, or refuses it because a queue is
     full; then its settlement is returned. Shapes: ``numbers`` are the numbers of the transactions, by the place of
@@ -223,17 +223,17 @@ class _Landed:
         self.published = self.confirmed = self.logged = 0
         self.waiting = False
 
-    def land(self, seen: Seen, landing: Landing | None) -> None:
+    def place(self, seen: Seen, placement: Placement | None) -> None:
         """Add a message to its new queues, and settle it in the old one. Nothing else runs meanwhile."""
         outcome = None
-        if landing is not None:
+        if placement is not None:
             number, bit = seen.place
             store = self._vhost.store
             self.published += 1
             store.note_origin((self, self.published))
             try:
                 with store.transaction():
-                    outcome = land(self._vhost, landing, seen.message.body)
+                    outcome = place_message(self._vhost, placement, seen.message.body)
                     if outcome is Outcome.TAKEN:
                         if number not in self._slots:
                             slot = SharedSlot(self._source.number, number, seen.row.count, delivered=False)

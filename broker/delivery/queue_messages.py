@@ -19,7 +19,7 @@ from broker.slots.slot import Slot
 from broker.slots.states import Tenure
 
 if TYPE_CHECKING:
-    from broker.core.moving.moving import Move
+    from broker.core.moving.move import Move
     from broker.core.vhost import Vhost
     from broker.delivery.committer import EngineCommitter
     from broker.delivery.reader import SlotReader

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from broker.amqp.table_writer import encode_table
 from broker.core.auth.users import User
 from broker.core.definitions.json_text import read_json
-from broker.core.moving.course import CheckPublish
+from broker.core.moving.placement import CheckPublish
 from broker.core.session.connection import SessionOfConnection
 from broker.core.vhost import Vhost
 from broker.manage.answers import Response

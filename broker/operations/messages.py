@@ -16,7 +16,7 @@ from broker.amqp.header_edit import edit_header, encode_header
 from broker.amqp.header_facts import MISSING
 from broker.core.auth.users import User
 from broker.core.message.message import Envelope, Message, further_keys
-from broker.core.moving.course import Outcome, land, to_exchange, to_queue
+from broker.core.moving.placement import Outcome, place_message, to_exchange, to_queue
 from broker.core.moving.walk import Walk
 from broker.core.publishing.retainer import check_retained
 from broker.core.queue.level import Level
@@ -67,7 +67,7 @@ async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetche
         for index in indexes:
             if len(fetched) == count or left_bytes <= 0:
                 break
-            walk.pass_by(slot, index)
+            walk.advance_past(slot, index)
             message: Message | None = slot.contents[index]
             if message is None or walk.expired(message, clock.now_ms):
                 continue
@@ -153,9 +153,9 @@ async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[
     if alarms := broker.alarms:
         raise OperationRefused(f"the {' and the '.join(alarms)} alarm blocks publishing")
     if isinstance(destination, Queue):
-        course, envelope = to_queue(destination), Envelope("", destination.name)
+        find_placement, envelope = to_queue(destination), Envelope("", destination.name)
     else:
-        course, envelope = to_exchange(vhost, destination, None), Envelope(destination.name, key or "")
+        find_placement, envelope = to_exchange(vhost, destination, None), Envelope(destination.name, key or "")
     count = dict.fromkeys(Outcome, 0)
     retainer = vhost.retainer
     for number, body in enumerate(bodies, 1):
@@ -169,15 +169,15 @@ async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[
         if retained and retainer is not None and (lack := retainer.lack_of_room(envelope.key, len(header), len(body))):
             raise OperationRefused(lack)
         message = Message(envelope, header, body, 0, known, vhost.ports.clock.now_ms)
-        landing = course(message)
-        assert landing is not None, "what is published has nowhere to stay"
+        placement = find_placement(message)
+        assert placement is not None, "what is published has nowhere to stay"
         if known.bcc is not MISSING:
             bare = edit_header(header, drop_headers=("BCC",))
-            shown = course(Message(envelope, bare, body, 0, facts_of(bare), message.timestamp_ms))
+            shown = find_placement(Message(envelope, bare, body, 0, facts_of(bare), message.timestamp_ms))
             assert shown is not None, "what is published has nowhere to stay"
-            queues = [queue for queue in landing.queues if not queue.is_overlay or queue in shown.queues]
-            landing = landing._replace(header=bare, facts=shown.facts, queues=queues)
-        outcome = land(vhost, landing, body)
+            queues = [queue for queue in placement.queues if not queue.is_overlay or queue in shown.queues]
+            placement = placement._replace(header=bare, facts=shown.facts, queues=queues)
+        outcome = place_message(vhost, placement, body)
         if retained and retainer is not None:
             retainer.keep(envelope.key, header, body)
             outcome = Outcome.TAKEN if outcome is Outcome.UNROUTABLE else outcome

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final
 from broker.administration.deciding import count_all
 from broker.core.auth.users import User
 from broker.core.moving.condition import every
-from broker.core.moving.course import back_home, to_exchange, to_queue
-from broker.core.moving.moving import Move, MoveTally
+from broker.core.moving.move import Move, MoveTally
+from broker.core.moving.placement import to_exchange, to_origin, to_queue
 from broker.core.queue.queue import Queue
 from broker.delivery.engine import Engine
 from broker.event_log import get_logger
@@ -41,12 +41,12 @@ async def carry_out(engine: Engine, move: Move, told: Callable[[MoveTally], str]
     messages = engine.messages(move.source)
     seen = 0
     while not (reason := told(tally)):
-        while not move.done and tally.looked - seen < STEP_MESSAGES and log.pending_bytes < PENDING_BYTES:
+        while not move.done and tally.examined - seen < STEP_MESSAGES and log.pending_bytes < PENDING_BYTES:
             committer.check()  # an engine that has ended runs no turn that would renew the share
             await messages.move(move)
             engine.log_settled()  # schedule a turn: it writes, delivers, and renews the share
             await asyncio.sleep(0)
-        seen = tally.looked
+        seen = tally.examined
         await committer.drain()
         if move.done:
             break
@@ -87,13 +87,15 @@ async def move(broker: OperatedBroker, asked: MoveMessages, asker: Asker) -> dic
     destination, key = destination_of(vhost, asked.to)
     if destination is source:
         raise OperationRefused(f"queue '{source.name}' cannot be moved to itself")
-    alone = isinstance(destination, Queue)
+    single_target = isinstance(destination, Queue)
     if isinstance(destination, Queue):
-        course = to_queue(destination)
+        find_placement = to_queue(destination)
     else:
-        course = to_exchange(vhost, destination, key, asker.check_publish(vhost))
-    moving = Move(vhost, source, course, wanted=every(asked.match), limit=asked.limit, alone=alone)
-    return await _run(broker, asker, moving, told(destination, key), (source, destination))
+        find_placement = to_exchange(vhost, destination, key, asker.check_publish(vhost))
+    moving = Move(
+        vhost, source, find_placement, wanted=every(asked.match), limit=asked.limit, single_target=single_target
+    )
+    return await _run(broker, asker, moving, destination_json(destination, key), (source, destination))
 
 
 def _may_requeue(broker: OperatedBroker, user: User, asked: RequeueDeadLetters) -> None:
@@ -109,14 +111,14 @@ async def requeue_dead_letters(broker: OperatedBroker, asked: RequeueDeadLetters
     source = queue_named(vhost, asked.queue)
     if asked.into not in INTO:
         raise OperationRefused(f"'into' should be {' or '.join(INTO)}")
-    course = back_home(
+    find_placement = to_origin(
         vhost,
         into_exchange=asked.into == "exchange",
         reasons=asked.reasons,
         died_in=asked.died_in,
         check=asker.check_publish(vhost),
     )
-    moving = Move(vhost, source, course, wanted=every(asked.match), limit=asked.limit)
+    moving = Move(vhost, source, find_placement, wanted=every(asked.match), limit=asked.limit)
     return await _run(broker, asker, moving, {"death": asked.into}, (source,))
 
 
@@ -132,7 +134,7 @@ async def _run(
         return "".join([f"'{end.name}' was deleted" for end in ends if end.deleted][:1])
 
     def step(tally: MoveTally) -> str:
-        asker.tell({"looked": tally.looked, "moved": tally.moved, "total": total})
+        asker.write_progress({"looked": tally.examined, "moved": tally.moved, "total": total})
         if broker.administration.closed:
             return "the broker is stopping"
         if "disk" in broker.alarms:

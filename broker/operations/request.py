@@ -7,7 +7,7 @@ from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
 from typing import Annotated, Any, Final, TypeVar, dataclass_transform, get_origin, get_type_hints
 
-from broker.core.moving.course import CheckPublish, let_all
+from broker.core.moving.placement import CheckPublish, permit_all
 from broker.core.vhost import Vhost
 
 ROWS_AT_ONCE: Final = 100  # rows of a long list that are made or encoded between two turns of the loop
@@ -30,7 +30,7 @@ class Asker:
 
     def check_publish(self, vhost: Vhost) -> CheckPublish:
         """Return a check that raises ChannelError for publishes that the asker may not make in a vhost."""
-        return let_all
+        return permit_all
 
     def tell(self, progress: Mapping[str, Any]) -> None:
         """Send progress before the answer."""

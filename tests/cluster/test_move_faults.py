@@ -15,8 +15,8 @@ import pytest
 
 from broker.amqp.errors import BrokerError
 from broker.cli.control_client import Unanswered, ask
-from broker.core.moving.course import to_queue
-from broker.core.moving.moving import Move
+from broker.core.moving.move import Move
+from broker.core.moving.placement import to_queue
 from tests.cluster.members import counts_of
 from tests.cluster.test_operator_messages import fill, numbered
 from tests.cluster.two_nodes import Nodes

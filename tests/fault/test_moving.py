@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from broker.cli.control_client import Unanswered, ask
-from broker.core.moving import moving
-from broker.core.moving.course import to_exchange
-from broker.core.moving.moving import Move, MoveTally
+from broker.core.moving import move as move_module
+from broker.core.moving.move import Move, MoveTally
+from broker.core.moving.placement import to_exchange
 from broker.operations import moving as operations
 from broker.operations.moving import carry_out
 from broker.store.damage import StoreFailed
@@ -114,8 +114,8 @@ async def move_until_the_end(life: Life) -> int:
         said.append(tally.moved)
         return ""
 
-    course = to_exchange(vhost, vhost.exchanges["amq.fanout"], None)
-    move = Move(vhost, vhost.queues[SOURCE], course, wanted=lambda _message: True)
+    find_placement = to_exchange(vhost, vhost.exchanges["amq.fanout"], None)
+    move = Move(vhost, vhost.queues[SOURCE], find_placement, wanted=lambda _message: True)
     work = asyncio.ensure_future(carry_out(engine, move, step))
 
     async def over() -> bool:
@@ -134,7 +134,7 @@ async def move_until_the_end(life: Life) -> int:
 async def test_a_move_survives_a_power_loss(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that kept the synced bytes, and any part of the rest, has each message exactly once."""
     monkeypatch.setattr(operations, "STEP_MESSAGES", 40)
-    monkeypatch.setattr(moving, "BATCH_COPIES", 10)
+    monkeypatch.setattr(move_module, "BATCH_COPIES", 10)
     random = Random(seed)
     disk = new_disk()
     moved = cut_short = 0

@@ -10,8 +10,8 @@ import aio_pika
 import pytest
 
 from broker.cli.control_client import Unanswered
-from broker.core.moving.course import to_queue
-from broker.core.moving.moving import Move, MoveTally
+from broker.core.moving.move import Move, MoveTally
+from broker.core.moving.placement import to_queue
 from broker.operations.moving import carry_out
 from broker.server import BrokerServer
 from tests.deadline import wait_until_async
@@ -330,8 +330,8 @@ async def test_a_move_that_is_to_end_stops_behind_a_step(tmp_path: Path) -> None
         everything = numbered(2500)
         await asyncio.gather(*(publish(channel, "source", body) for body in everything))
         engine = broker.engines["/"]
-        course = to_queue(queue_of(broker, "target"))
-        moving = Move(engine.vhost, queue_of(broker, "source"), course, wanted=lambda _message: True)
+        find_placement = to_queue(queue_of(broker, "target"))
+        moving = Move(engine.vhost, queue_of(broker, "source"), find_placement, wanted=lambda _message: True)
         steps: list[int] = []
 
         def step(tally: MoveTally) -> str:
@@ -356,9 +356,11 @@ async def test_a_move_that_fails_in_the_middle_has_each_message_once(tmp_path: P
             return True
 
         engine = broker.engines["/"]
-        course = to_queue(queue_of(broker, "target"))
+        find_placement = to_queue(queue_of(broker, "target"))
         with pytest.raises(AssertionError):
-            await carry_out(engine, Move(engine.vhost, queue_of(broker, "source"), course, wanted=fails), lambda _: "")
+            await carry_out(
+                engine, Move(engine.vhost, queue_of(broker, "source"), find_placement, wanted=fails), lambda _: ""
+            )
         assert await bodies(channel, "target") == numbered(5)
         assert await bodies(channel, "source") == numbered(9)[5:]
 

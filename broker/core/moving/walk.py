@@ -31,7 +31,7 @@ class Walk:
     def find(self) -> tuple[Level, Slot, Sequence[int]] | None:
         """Return the next slot that holds ready messages, with their indexes; None at the end of the walk.
 
-        The slot may be on disk. The same messages are found again until `pass_by` names them.
+        The slot may be on disk. The same messages are found again until `advance_past` names them.
         """
         while self._levels and not self.queue.deleted:
             level, end, slots = self._levels[-1]
@@ -48,7 +48,7 @@ class Walk:
             self._next_id = 0
         return None
 
-    def pass_by(self, slot: Slot, index: int) -> None:
+    def advance_past(self, slot: Slot, index: int) -> None:
         """Continue after a message of the slot that was found last."""
         self._next_id = slot.first + index + 1
 

@@ -10,7 +10,7 @@ from pamqp.commands import Basic, Channel, Confirm, Queue, Tx
 
 from broker.amqp.content_header import facts_of
 from broker.core.message.message import Envelope, Message
-from broker.core.moving.course import Outcome, land, to_exchange
+from broker.core.moving.placement import Outcome, place_message, to_exchange
 from broker.core.policy.policy import Policy
 from broker.core.policy.policy_sweep import SLICE_UNITS, UNITS
 from tests.unit.core.room import NO_PROPERTIES, Client, Room, put
@@ -169,9 +169,9 @@ def test_what_no_client_publishes_is_refused_by_the_limit_too() -> None:
     assert ASKED not in following(room, 1)
     envelope, facts = Envelope("", ASKED), facts_of(NO_PROPERTIES)
     message = Message(envelope, NO_PROPERTIES, b"", 1, facts, 0)
-    landing = to_exchange(vhost, vhost.exchanges[""], None)(message)
-    assert landing is not None
-    assert land(vhost, landing, b"") is Outcome.REFUSED
+    placement = to_exchange(vhost, vhost.exchanges[""], None)(message)
+    assert placement is not None
+    assert place_message(vhost, placement, b"") is Outcome.REFUSED
 
 
 def test_another_change_begins_anew_and_who_waits_for_one_waits_for_both() -> None:

@@ -1,4 +1,4 @@
-"""Courses: the routes of messages that an operator publishes or moves, without a client and its rights."""
+"""Placements: the new queues of messages that an operator publishes or moves, without a client and its rights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Outcome(Enum):
     """A queue of its route is full and rejects publishes, or the client may not publish it there."""
 
 
-class Landing(NamedTuple):
+class Placement(NamedTuple):
     """A message as its new queues will store it. Shapes: with `delay_ms`, `exchange` holds it for that time; else it
     goes to `queues`. `refused` if the client may not publish it there.
     """
@@ -47,75 +47,75 @@ CheckPublish = Callable[["Exchange", Sequence[str]], None]
 """Checks that a user may publish to an exchange with these routing keys. Raises: ChannelError."""
 
 
-def let_all(_exchange: Exchange, _keys: Sequence[str]) -> None:
+def permit_all(_exchange: Exchange, _keys: Sequence[str]) -> None:
     """Permit every publish, as for an operator."""
 
 
-Course = Callable[[Message], Landing | None]
-"""Returns the landing of a message, None for a message that stays where it is."""
+FindPlacement = Callable[[Message], Placement | None]
+"""Returns the placement of a message, None for a message that stays where it is."""
 
 
-def to_queue(queue: Queue) -> Course:
-    """Return the course into one queue; the message keeps its exchange and its routing key."""
+def to_queue(queue: Queue) -> FindPlacement:
+    """Return the rule of placement into one queue; the message keeps its exchange and its routing key."""
     queues = (queue,)
-    return lambda message: Landing(message.envelope, message.header, message.facts, queues)
+    return lambda message: Placement(message.envelope, message.header, message.facts, queues)
 
 
-def to_exchange(vhost: Vhost, exchange: Exchange, key: str | None, check: CheckPublish = let_all) -> Course:
-    """Return the course through an exchange, by a routing key, or by the message's own and those of its header CC."""
+def to_exchange(vhost: Vhost, exchange: Exchange, key: str | None, check: CheckPublish = permit_all) -> FindPlacement:
+    """Return the rule of placement through an exchange, by a routing key, or by the message's own and those of CC."""
     envelopes = EnvelopeCache()
 
-    def course(message: Message) -> Landing:
+    def find_placement(message: Message) -> Placement:
         facts = message.facts
         keys = [message.envelope.key, *further_keys(facts)] if key is None else [key]
         if not _passes(check, exchange, keys):
-            return Landing(message.envelope, message.header, facts, (), refused=True)
+            return Placement(message.envelope, message.header, facts, (), refused=True)
         delay_ms = delay_of(facts.delay) if exchange.delayed else None
         queues: Sequence[Queue] = ()
         if delay_ms is None:
             queues = vhost.router.queues(exchange, keys, HeaderFields(message.header))
-        return Landing(envelopes.of(exchange.name, keys[0]), message.header, facts, queues, exchange, delay_ms)
+        return Placement(envelopes.of(exchange.name, keys[0]), message.header, facts, queues, exchange, delay_ms)
 
-    return course
+    return find_placement
 
 
-def back_home(
+def to_origin(
     vhost: Vhost,
     *,
     into_exchange: bool,
     reasons: Collection[str] = (),
     died_in: Collection[str] = (),
-    check: CheckPublish = let_all,
-) -> Course:
-    """Return the course of dead letters back to the queue in which they last died, or to the exchange through which
-    they came. The first entry of x-death names both; a publisher may have invented it, so `check` is asked about the
-    exchange. The headers of deaths are removed, an expiration is restored, and x-replayed counts. Messages that have
-    not died stay, as do those that died for other reasons or in other queues than those in `reasons` and `died_in`, if
-    given.
+    check: CheckPublish = permit_all,
+) -> FindPlacement:
+    """Return the rule of placement of dead letters back into the queue in which they last died, or through the exchange
+    by which they came. The first entry of x-death names both; a publisher may have invented it, so `check` is asked
+    about the exchange. The headers of deaths are removed, an expiration is restored, and x-replayed counts. Messages
+    that have not died stay, as do those that died for other reasons or in other queues than those in `reasons` and
+    `died_in`, if given.
     """
     envelopes = EnvelopeCache()
 
-    def course(message: Message) -> Landing | None:
+    def find_placement(message: Message) -> Placement | None:
         death = death_of(message.header)
         if death is None or (reasons and death.reason not in reasons) or (died_in and death.queue not in died_in):
             return None
         was = death.published
         header = revived(message.header, death, was)
         if not all(map(is_short_text, (was.exchange, *was.keys))):  # a publisher may have invented them
-            return Landing(message.envelope, header, message.facts, ())
+            return Placement(message.envelope, header, message.facts, ())
         queues: Sequence[Queue] = ()
         if into_exchange:
             exchange = vhost.exchanges.get(was.exchange)
             if exchange is not None:
                 if not _passes(check, exchange, was.keys):
-                    return Landing(message.envelope, header, message.facts, (), refused=True)
+                    return Placement(message.envelope, header, message.facts, (), refused=True)
                 queues = vhost.router.queues(exchange, was.keys, HeaderFields(header))
         else:
             queue = vhost.queues.reachable(death.queue)
             queues = () if queue is None else (queue,)
-        return Landing(envelopes.of(was.exchange, was.key), header, facts_of(header), queues)
+        return Placement(envelopes.of(was.exchange, was.key), header, facts_of(header), queues)
 
-    return course
+    return find_placement
 
 
 def _passes(check: CheckPublish, exchange: Exchange, keys: Sequence[str]) -> bool:
@@ -127,25 +127,27 @@ def _passes(check: CheckPublish, exchange: Exchange, keys: Sequence[str]) -> boo
     return True
 
 
-def land(vhost: Vhost, landing: Landing, body: bytes, *, take: Callable[[], bool] = lambda: True) -> Outcome | None:
+def place_message(
+    vhost: Vhost, placement: Placement, body: bytes, *, take: Callable[[], bool] = lambda: True
+) -> Outcome | None:
     """Add a message to all of its new queues or to none, and return the outcome. `take` first removes it from its old
     queue and returns whether it was still there; if it was not, do nothing and return None.
     """
-    if landing.refused:
+    if placement.refused:
         return Outcome.REFUSED
-    queues = [queue for queue in landing.queues if not queue.deleted]
-    if landing.delay_ms is None and all(queue.is_tap for queue in queues):
+    queues = [queue for queue in placement.queues if not queue.deleted]
+    if placement.delay_ms is None and all(queue.is_tap for queue in queues):
         return Outcome.UNROUTABLE
     now_ms = vhost.ports.clock.now_ms
-    message = new_message(landing.envelope, landing.header, body, landing.facts, now_ms, len(queues))
+    message = new_message(placement.envelope, placement.header, body, placement.facts, now_ms, len(queues))
     if vhost.sweep.pending:
         vhost.sweep.update_rules(queues)
     if not all_admit(message, queues):
         return Outcome.REFUSED
     if not take():
         return None
-    if landing.delay_ms is not None and landing.exchange is not None:
-        vhost.delays.hold(landing.exchange, message, landing.delay_ms)
+    if placement.delay_ms is not None and placement.exchange is not None:
+        vhost.delays.hold(placement.exchange, message, placement.delay_ms)
     else:
         vhost.poster.post(message, queues, admitted=True)
     return Outcome.TAKEN

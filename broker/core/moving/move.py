@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.core.message.message import Message
-from broker.core.moving.course import Course, Landing, Outcome, land
+from broker.core.moving.placement import FindPlacement, Outcome, Placement, place_message
 from broker.core.moving.walk import Walk
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.slots.slot import Slot
 
-BATCH_LOOKS: Final = 256  # messages that are looked at, and may not be wanted,
+BATCH_EXAMINED: Final = 256  # messages that are examined, and may not be wanted,
 BATCH_COPIES: Final = 100  # ... or copies given to queues, some ten microseconds each,
 BATCH_BYTES: Final = 1 << 20  # ... or bytes written: a batch takes a millisecond or two of the loop
 
@@ -28,14 +28,14 @@ BATCH_BYTES: Final = 1 << 20  # ... or bytes written: a batch takes a millisecon
 class MoveTally:
     """Count the outcomes of the examined messages. A message that was not moved stays in its queue."""
 
-    looked: int = 0
+    examined: int = 0
     moved: int = 0
     unroutable: int = 0
     refused: int = 0
 
     def count(self, outcome: Outcome | None) -> None:
         """Count an examined message; None is the outcome of a message that is not to be moved."""
-        self.looked += 1
+        self.examined += 1
         self.moved += outcome is Outcome.TAKEN
         self.unroutable += outcome is Outcome.UNROUTABLE
         self.refused += outcome is Outcome.REFUSED
@@ -43,30 +43,30 @@ class MoveTally:
     @property
     def unwanted(self) -> int:
         """The number of messages that were not to be moved."""
-        return self.looked - self.moved - self.unroutable - self.refused
+        return self.examined - self.moved - self.unroutable - self.refused
 
 
 class Move:
     """Move the messages that a queue holds when the move begins, in their order. Consumers continue: they keep messages
-    that they get first or hold unacked. Expired messages are left to expire. Shapes: `alone` is set if there is only
-    one target: once it is full, every further message would be refused.
+    that they get first or hold unacked. Expired messages are left to expire. Shapes: `single_target` is set if there
+    is only one target: once it is full, every further message would be refused.
     """
 
     def __init__(
         self,
         vhost: Vhost,
         source: Queue,
-        course: Course,
+        find_placement: FindPlacement,
         *,
         wanted: Callable[[Message], bool],
         limit: int | None = None,
-        alone: bool = False,
+        single_target: bool = False,
     ) -> None:
         self.vhost = vhost
-        self._course = course
+        self._find_placement = find_placement
         self._wanted = wanted
         self._limit = limit
-        self.alone = alone
+        self.single_target = single_target
         self._walk = Walk(source)
         self.source = source
         self.tally = MoveTally()
@@ -80,15 +80,15 @@ class Move:
             return 0
         return sys.maxsize if self._limit is None else self._limit - self.tally.moved
 
-    def landing_of(self, message: Message) -> Landing | None:
-        """Return the landing of a message, None for a message that is not to be moved."""
-        return self._course(message) if self._wanted(message) else None
+    def placement_of(self, message: Message) -> Placement | None:
+        """Return the placement of a message, None for a message that is not to be moved."""
+        return self._find_placement(message) if self._wanted(message) else None
 
     def count(self, outcome: Outcome | None) -> None:
         """Count an examined message; None is the outcome of a message that is not to be moved."""
         self.tally.count(outcome)
         if outcome is Outcome.REFUSED:
-            self.full = self.alone
+            self.full = self.single_target
 
     def end(self) -> None:
         """Record that there is nothing more to move."""
@@ -115,7 +115,7 @@ class Move:
                     while settled:
                         settled.pop().log_settlements()
         if self.source.timed and not self.source.deleted:
-            self.source.look()  # another message is at the head now
+            self.source.check_expiry()  # another message is at the head now
         return None
 
     def _move_some(
@@ -125,28 +125,28 @@ class Move:
         deadlines = self.vhost.ports.deadlines
         now_ms = self.vhost.ports.clock.now_ms
         copies = size_bytes = 0
-        for index in indexes[:BATCH_LOOKS]:
+        for index in indexes[:BATCH_EXAMINED]:
             if copies >= BATCH_COPIES or size_bytes >= BATCH_BYTES or deadlines.left <= 0:
                 break
             if not self.left:
                 break
-            self._walk.pass_by(slot, index)
+            self._walk.advance_past(slot, index)
             message = contents[index]
             if message is None:  # it could not be read; that was logged
                 continue
-            landing = None if self._walk.expired(message, now_ms) else self.landing_of(message)
+            placement = None if self._walk.expired(message, now_ms) else self.placement_of(message)
             outcome = None
-            if landing is not None:
-                outcome = self._land(landing, message, level, slot, index)
+            if placement is not None:
+                outcome = self._place(placement, message, level, slot, index)
                 if outcome is None:  # a consumer has it
                     continue
-                copies += max(len(landing.queues), 1)
+                copies += max(len(placement.queues), 1)
             self.count(outcome)
             if outcome is Outcome.TAKEN:
                 moved.append(index)
                 size_bytes += len(message.header) + len(message.body)
 
-    def _land(self, landing: Landing, message: Message, level: Level, slot: Slot, index: int) -> Outcome | None:
+    def _place(self, placement: Placement, message: Message, level: Level, slot: Slot, index: int) -> Outcome | None:
         def take() -> bool:
             try:
                 level.manager.pick(slot, [index])
@@ -154,4 +154,4 @@ class Move:
                 return False
             return True
 
-        return land(self.vhost, landing, message.body, take=take)
+        return place_message(self.vhost, placement, message.body, take=take)
