@@ -288,7 +288,7 @@ class SharedQueue(Queue):
 
     def accepted(self, message: Message) -> None:
         """Drop expired messages at the head of this node's messages."""
-        self.look()
+        self.check_expiry()
 
     def expires_ms(self, message: Message) -> int | None:
         """Return the moment at which a message expires; a time to live of 0 still leaves time to reach a consumer."""

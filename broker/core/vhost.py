@@ -250,7 +250,7 @@ class Vhost:
         now_ms = self.ports.clock.now_ms
         waiting = [queue for queue in self.queues.values() if queue.ready and not queue.kept]
         for place, queue in enumerate(waiting):
-            queue.look_at(now_ms + place * HEAD_INTERVAL_MS)
+            queue.check_expiry_at(now_ms + place * HEAD_INTERVAL_MS)
 
     def dismantle(self) -> Iterator[None]:
         """Drop everything, because the vhost is deleted, yielding regularly so that others can run."""

@@ -240,7 +240,7 @@ class Worker(QueueWorker["Queue"]):
         finally:
             queue.serving = False  # hot: written here
         if queue.timed and not queue.deleted:
-            queue.look()  # another message is at the head now
+            queue.check_expiry()  # another message is at the head now
         return more
 
     def _serve_lone(self, queue: Queue) -> bool:

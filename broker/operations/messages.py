@@ -75,7 +75,7 @@ async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetche
             fetched.append(Fetched(level, slot, index, message, slot.redelivered(index)))
             left_bytes -= len(message.header) + len(message.body)
     if queue.timed and not queue.deleted:
-        queue.look()  # the queue has another head now
+        queue.check_expiry()  # the queue has another head now
 
 
 def settle(engine: Engine, fetched: Iterable[Fetched]) -> None:

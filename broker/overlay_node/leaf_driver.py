@@ -185,7 +185,7 @@ class LeafDriver:
         stream.when_ready(self._schedule, partial(self._appended, space))
         stream.became_durable(max(stream.last, self._ended.pop(space, 0)))
         self.streams[space] = stream
-        stream.queue.attend(partial(self._grew, held))
+        stream.queue.on_grown(partial(self._grew, held))
 
     # -- the turn -----------------------------------------------------------------------------------------------------
 
@@ -280,7 +280,7 @@ class LeafDriver:
         ends: list[tuple[Space, int]] = []
         for exchange in grown:
             stream = held.overlay.streams[exchange]
-            stream.queue.rest()
+            stream.queue.rearm()
             ends.append((Space(name, exchange), stream.last))
         held.commits.after(partial(self._committed, ends))
 

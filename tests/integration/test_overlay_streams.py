@@ -294,9 +294,9 @@ async def test_reader_hears_of_new_messages_once(tmp_path: Path) -> None:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         log = await level_of(broker, "x")
         heard: list[int] = []
-        log.queue.attend(lambda queue: heard.append(queue.ready))
+        log.queue.on_grown(lambda queue: heard.append(queue.ready))
         await publish(exchange, ["a", "b"])
         assert heard == [1]
-        log.queue.rest()
+        log.queue.rearm()
         await publish(exchange, ["c"], persistent=False)
         assert heard == [1, 3]

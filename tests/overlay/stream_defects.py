@@ -298,7 +298,7 @@ STREAM_DEFECTS: Final = (
     Defect(
         "nothing goes before the next message",
         "broker/core/publishing/local_store.py",
-        "            if level.before_next is not None:\n                level.go_before()\n",
+        "            if level.before_next is not None:\n                level.run_before_next()\n",
         "            pass\n",
         STREAMS,
     ),

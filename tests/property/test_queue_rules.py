@@ -67,14 +67,14 @@ class Bench:
     def get(self) -> tuple[Level, Slot, int] | None:
         """Take one message as basic.get does."""
         if self.queue.timed:
-            self.queue.look()
+            self.queue.check_expiry()
         found = self.queue.lease()
         if found is None:
             return None
         stream, slot = found
         index = stream.manager.take(slot, 1)[0]
         if self.queue.timed:
-            self.queue.look()
+            self.queue.check_expiry()
         return stream, slot, index
 
     def pass_time(self, by_ms: int) -> None:

@@ -86,7 +86,7 @@ class LocalStore(MessageStore):
         flags = PERSISTENT if group[0].facts.persistent else 0
         for level in recorded:
             if level.before_next is not None:
-                level.go_before()
+                level.run_before_next()
         last = recorded[-1]
         octets = number + last.octets if number else last.octets
         message_id = last.manager.next_id

@@ -50,7 +50,7 @@ class WidePublish:
         for place in range(begin, self.next):
             level = self.levels[place]
             if level.before_next is self.enters:
-                level.go_before()
+                level.run_before_next()
         return self.next - begin
 
     def _enter(self, level: Level) -> None:
@@ -96,7 +96,7 @@ class WidePublishes:
         recorded = []
         for level in levels:
             if level.before_next is not None:
-                level.go_before()
+                level.run_before_next()
             if publish.needs_record(level):
                 recorded.append(level)
         if recorded:
@@ -104,7 +104,7 @@ class WidePublishes:
         for level in levels:
             level.call_before_next(publish.enters)
             if cast("Queue", level.queue).is_overlay:  # the overlay may want to go before its next message
-                level.go_before()
+                level.run_before_next()
         self._publishes.append(publish)
         self._deadlines.next_turn(self, self.turn)
 
@@ -113,7 +113,7 @@ class WidePublishes:
         if self._publishes and not queue.is_overlay:
             for level in queue.levels:
                 if level.before_next is not None:
-                    level.go_before()
+                    level.run_before_next()
 
     def turn(self) -> None:
         """Add messages to their next queues, as many as a turn allows."""

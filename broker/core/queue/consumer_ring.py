@@ -113,7 +113,7 @@ class ConsumerRing:
         self._is_yielding()
         return self._active
 
-    def attend(self) -> None:
+    def count_broker(self) -> None:
         """Count the broker itself as a consumer: it reads the queue, and is woken as a consumer's worker would be."""
         self.present = True
 

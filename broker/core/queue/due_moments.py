@@ -35,7 +35,7 @@ class SlotMoments:
         self.horizon = _NONE
         self.next: Moment | None = None
 
-    def look(self, moments: Iterable[Moment], now_ms: int, share: int) -> list[Moment]:
+    def advance(self, moments: Iterable[Moment], now_ms: int, share: int) -> list[Moment]:
         """Advance the horizon and return the moments up to it, which are kept one by one from now on.
 
         Shapes: `moments` are those of its ready messages. For an open slot, those due soon are kept, because others
@@ -104,13 +104,13 @@ class DueMoments:
             return None
         return first[2]
 
-    def look(self, known: SlotMoments, moments: Iterable[Moment], now_ms: int) -> None:
+    def index(self, known: SlotMoments, moments: Iterable[Moment], now_ms: int) -> None:
         """Keep the next messages of a slot one by one.
 
         Shapes: moments are those of its ready messages.
         """
         share = max(NEAR_MIN_SLOT, NEAR_MAX // len(self._by_first))
-        for due_ms, message_id in known.look(moments, now_ms, share):
+        for due_ms, message_id in known.advance(moments, now_ms, share):
             heappush(self._near, (due_ms, message_id, known.slot))
         if known.next is not None:
             self._set_next(known, known.next)

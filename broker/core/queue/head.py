@@ -235,7 +235,7 @@ class QueueHead(LevelOwner):
             return None if ttl_ms is None else message.timestamp_ms + ttl_ms
         return message.timestamp_ms + (own_ms if ttl_ms is None else min(own_ms, ttl_ms))
 
-    def look(self) -> bool:
+    def check_expiry(self) -> bool:
         """Drop expired messages at the head, and schedule the next check. Return False if this continues in the next
         turn, because the share of this one is used up. A message expires at the head only, as in RabbitMQ's classic
         queues. Slots read for this stay in memory.
@@ -245,13 +245,13 @@ class QueueHead(LevelOwner):
         if at_ms is None:
             deadlines.cancel(self)
             return True
-        deadlines.set(self, at_ms, self.look)
+        deadlines.set(self, at_ms, self.check_expiry)
         return at_ms > now_ms
 
-    def look_at(self, at_ms: int) -> None:
+    def check_expiry_at(self, at_ms: int) -> None:
         """Schedule a check of the head at a moment, because some message may expire."""
         self.timed = True
-        self._ports.deadlines.set(self, at_ms, self.look)
+        self._ports.deadlines.set(self, at_ms, self.check_expiry)
 
     def drop_expired(self, level: Level, slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
         """Drop the expired ones among taken messages, and return the others. A waiting consumer gets a message at once,
@@ -280,7 +280,7 @@ class QueueHead(LevelOwner):
             return
         self._serve()
         if self._drop_over() and self.timed:
-            self.look()  # another message is at the head now
+            self.check_expiry()  # another message is at the head now
 
     def _drop_over(self) -> bool:
         """Drop messages that exceed the limits, and return whether any was dropped."""
@@ -347,7 +347,7 @@ class QueueHead(LevelOwner):
     def _was_read(self) -> None:
         self._reading = False
         if not self.deleted:
-            self.look()  # whichever of the two waited for it
+            self.check_expiry()  # whichever of the two waited for it
             self.enforce()
 
     def _drop_expired_first(self, now_ms: int) -> int | None:

@@ -155,9 +155,9 @@ class Holding:
         if _is_gone(slot):
             self._moments.forget(slot)
         elif slot.contents is None:
-            self._read_moments(slot, lambda _slot, moments: self._moments.look(known, moments, now_ms))
+            self._read_moments(slot, lambda _slot, moments: self._moments.index(known, moments, now_ms))
         else:
-            self._moments.look(known, _in_memory(slot), now_ms)
+            self._moments.index(known, _in_memory(slot), now_ms)
 
     def _read_moments(self, slot: Slot, then: Callable[[Slot, Iterable[Moment]], None]) -> None:
         self._reading = True

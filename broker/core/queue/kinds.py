@@ -146,12 +146,12 @@ class OverlayQueue(KeptQueue):
         self.exchange = self.name.removeprefix(STREAM_PREFIX)
         self.first_number = int(self.arguments.get(FIRST_NUMBER, 1))
 
-    def attend(self, grown: Callable[[OverlayQueue], None]) -> None:
-        """Call `grown` when messages are appended, once until `rest`."""
+    def on_grown(self, grown: Callable[[OverlayQueue], None]) -> None:
+        """Call `grown` when messages are appended, once until `rearm`."""
         self._grown = grown
-        self.consumers.attend()
+        self.consumers.count_broker()
 
-    def rest(self) -> None:
+    def rearm(self) -> None:
         """Call `grown` again at the next message."""
         self.awake = False
 

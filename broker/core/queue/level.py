@@ -131,7 +131,7 @@ class Level:
         """Call a function once, before the next message gets its id or the level is deleted."""
         self.before_next = call
 
-    def go_before(self) -> None:
+    def run_before_next(self) -> None:
         """Call the function registered by `call_before_next`."""
         call, self.before_next = self.before_next, None
         if call is not None:
@@ -153,7 +153,7 @@ class Level:
             their charges, where the caller has it.
         """
         if self.before_next is not None:  # not called yet: the messages have no record
-            self.go_before()
+            self.run_before_next()
         manager = self.manager
         slot = manager.open
         at = slot.length

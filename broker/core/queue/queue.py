@@ -174,7 +174,7 @@ class Queue(QueueHead):
         """Enforce changed rules."""
         if not self.deleted:
             self.used()
-            self.look()
+            self.check_expiry()
             self.enforce()
 
     def _take_rules(self, rules: QueueRules) -> None:
@@ -312,7 +312,7 @@ class Queue(QueueHead):
             return False
         for level in self.levels:
             if level.before_next is not None:  # a message on its way
-                level.go_before()
+                level.run_before_next()
         return self.duplicates is not None and self.duplicates.stops(digest, self._ports.clock.now_ms)
 
     def note_taken(self, message: Message) -> None:
@@ -341,11 +341,11 @@ class Queue(QueueHead):
             if expires_ms <= self._ports.clock.now_ms:
                 self._serve()  # a waiting consumer gets it, even if its time to live is 0
             if not self.consumers.able():
-                self.look()
+                self.check_expiry()
             else:
                 standing_ms = self._ports.deadlines.at_ms(self)
                 if standing_ms is None or expires_ms < standing_ms:
-                    self._ports.deadlines.set(self, expires_ms, self.look)
+                    self._ports.deadlines.set(self, expires_ms, self.check_expiry)
         self.enforce()
 
     def note_returned(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
@@ -365,7 +365,7 @@ class Queue(QueueHead):
         """Apply the rules to returned messages, and deliver them again."""
         self._drop_over()
         if self.timed:
-            self.look()
+            self.check_expiry()
         self.wake()
 
     # -- consumers ----------------------------------------------------------------------------------------------------

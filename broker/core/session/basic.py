@@ -148,7 +148,7 @@ class BasicSession(ChannelConsumers):
     def get(self, queue: Queue, *, no_ack: bool) -> None:
         """Fetch one message through a slot manager. If it is on disk, hold the connection and answer once read."""
         queue.used()
-        if queue.timed and not queue.look():
+        if queue.timed and not queue.check_expiry():
             self.connection.hold()
             deadlines = self._vhost.ports.deadlines
             deadlines.next_turn((self, queue), partial(self._get_later, queue, no_ack=no_ack))
@@ -183,7 +183,7 @@ class BasicSession(ChannelConsumers):
         if self._vhost.firehose.active:
             self._vhost.firehose.delivered(self._session, self.number, queue, message, redelivered=redelivered)
         if queue.timed:
-            queue.look()  # expired messages do not count as left
+            queue.check_expiry()  # expired messages do not count as left
         method = BasicGetOk(tag, redelivered, envelope.exchange, envelope.key, queue.remaining())
         self._channel.send_content(method, header, message.body)
 

@@ -74,7 +74,7 @@ class QueueSession(ClassSession):
         name = strip_name(method.queue)
         if method.passive:
             self._session.check_any(self._vhost.queue_resource(name))
-            queue = self._vhost.queues.seen(name, self._session)
+            queue = self._vhost.queues.countable(name, self._session)
             queue.used()
         else:
             queue = self._make(name, method)
@@ -151,7 +151,7 @@ class QueueSession(ClassSession):
         """
         name = self.name(method.queue)
         self._session.check(self._vhost.queue_resource(name), "read")
-        queue = self._vhost.queues.seen(name, self._session)
+        queue = self._vhost.queues.countable(name, self._session)
         queue.before("purge", self._session)
         self._session.connection.hold()
         queue.purge(partial(self._purged, queue, method))

@@ -59,12 +59,12 @@ class Queues(dict[str, Queue]):
 
         Raises: 404; 405 when it is exclusive to another connection; 403 if it is the memory of an exchange.
         """
-        queue = self.seen(name, owner)
+        queue = self.countable(name, owner)
         if queue.kept:
             raise ChannelError(403, f"{self._parts.queue(name)} holds {queue.holds}: it can be purged, nothing else")
         return queue
 
-    def seen(self, name: str, owner: object) -> Queue:
+    def countable(self, name: str, owner: object) -> Queue:
         """Return a queue that this connection may count and purge.
 
         Raises: 404, 405; 403 for the queue of a tap or of the overlay.

@@ -50,7 +50,7 @@ class Model:
         """Take the next due message."""
         while (known := self.moments.hidden(now_ms)) is not None:
             self.looks += 1
-            self.moments.look(known, self.slots[known.slot.first][1], now_ms)
+            self.moments.index(known, self.slots[known.slot.first][1], now_ms)
         self.near_most = max(self.near_most, len(self.moments._near))
         taken = self.moments.take(now_ms)
         if taken is None:
