@@ -57,7 +57,7 @@ class Asked(Postponed):
             other.begin(lambda: None)
         self._ask(partial(self._answered, then))
 
-    def take_along(self, other: Postponed) -> bool:
+    def combine_with(self, other: Postponed) -> bool:
         """Ask for the counts of another queue together with those of this one."""
         if not isinstance(other, Asked) or self.verb != "declare" or other.verb != "declare":
             return False

@@ -64,9 +64,9 @@ class SharedRetained(RetainedMessages):
         self._database = database
         self._name = vhost.name.encode()
         self._keys: set[str] = set()
-        self._known = (0, b"")  # the newest version and key
+        self._newest = (0, b"")  # the newest version and key
         self._epoch = 0  # in which they were read
-        self._looked_ms = 0
+        self._read_ms = 0
         self._writing: list[Retaining] = []
         self._writes = False
         self._waiting: list[Reading] = []
@@ -87,7 +87,7 @@ class SharedRetained(RetainedMessages):
 
     # -- what is kept -------------------------------------------------------------------------------------------------
 
-    def check_room(self, session: SessionClient | None, key: str, header: bytes, body: bytes) -> None:
+    def prepare_retain(self, session: SessionClient | None, key: str, header: bytes, body: bytes) -> None:
         """Retain a message that the client may publish.
 
         Raises: Postponed until it is committed; PacketError 0x97 for a message over a limit; ChannelError 403.
@@ -106,8 +106,8 @@ class SharedRetained(RetainedMessages):
             session.check_topic(exchange, key, "write")
         raise Retaining(self, key, header, body)
 
-    def keep(self, key: str, header: bytes, body: bytes) -> None:
-        """Do nothing: `check_room` has retained the message."""
+    def retain(self, key: str, header: bytes, body: bytes) -> None:
+        """Do nothing: `prepare_retain` has retained the message."""
 
     def write(self, retaining: Retaining) -> None:
         """Retain a message, together with those that arrive while others are being committed."""
@@ -184,7 +184,7 @@ class SharedRetained(RetainedMessages):
                 waiting, self._waiting = self._waiting, []
                 refusal = ""
                 try:
-                    await patiently(self._look, gives_up=True)
+                    await patiently(self._read_changes, gives_up=True)
                 except StatementRefused as error:
                     refusal = str(error)
                 for reading in waiting:
@@ -192,20 +192,20 @@ class SharedRetained(RetainedMessages):
         finally:
             self._reading = False
 
-    async def _look(self) -> None:
+    async def _read_changes(self) -> None:
         epoch, now_ms = self._database.epoch, self.vhost.ports.clock.now_ms
-        if epoch != self._epoch or now_ms - self._looked_ms > ABSENT_MAX_MS:
+        if epoch != self._epoch or now_ms - self._read_ms > ABSENT_MAX_MS:
             self._keys.clear()
             self._trie.clear()
-            self._known = (0, b"")
+            self._newest = (0, b"")
         while True:
-            rows = await self._database.function("read", "retained_since", self._name, *self._known, ROWS_MAX)
+            rows = await self._database.function("read", "retained_since", self._name, *self._newest, ROWS_MAX)
             for version, octets, deleted in rows:
-                self._known = (version, octets)
+                self._newest = (version, octets)
                 self._note(octets.decode("utf-8", "surrogateescape"), deleted=deleted)
             if len(rows) < ROWS_MAX:
                 break
-        self._epoch, self._looked_ms = epoch, now_ms
+        self._epoch, self._read_ms = epoch, now_ms
 
     def _note(self, key: str, *, deleted: bool) -> None:
         if deleted and key in self._keys:

@@ -289,7 +289,7 @@ class Proposed(Postponed):
         self._changes = [change]
 
     def begin(self, then: Callable[[], None]) -> None:
-        """Propose the change, and those added by `take_along`."""
+        """Propose the change, and those added by `combine_with`."""
 
         def refused(reason: str) -> None:
             if len(self._changes) == 1:
@@ -301,7 +301,7 @@ class Proposed(Postponed):
 
         self._topology.propose(self._changes, then, refused=refused)
 
-    def take_along(self, other: Postponed) -> bool:
+    def combine_with(self, other: Postponed) -> bool:
         """Propose a change of the next method together with this one."""
         if not isinstance(other, Proposed):
             return False

@@ -31,7 +31,7 @@ class Postponed(Exception):
         """Ask, and call `then` once the answer has arrived, in a later step of the loop."""
         raise NotImplementedError
 
-    def take_along(self, other: Postponed) -> bool:
+    def combine_with(self, other: Postponed) -> bool:
         """Ask for the answer of another postponement too, and return whether both can be asked together. The other one
         belongs to a later method of the same connection.
         """

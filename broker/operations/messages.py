@@ -179,7 +179,7 @@ async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[
             placement = placement._replace(header=bare, facts=shown.facts, queues=queues)
         outcome = place_message(vhost, placement, body)
         if retained and retainer is not None:
-            retainer.keep(envelope.key, header, body)
+            retainer.retain(envelope.key, header, body)
             outcome = Outcome.TAKEN if outcome is Outcome.UNROUTABLE else outcome
         if outcome is not None:
             count[outcome] += 1

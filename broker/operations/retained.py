@@ -71,7 +71,7 @@ async def delete_retained(broker: OperatedBroker, asked: OfRetained, _asker: Ask
     retainer, committer = _retainer(vhost), broker.engine(vhost).committer
     keys = await _found(retainer, asked.filter, None)
     async for key in in_slices(keys, PORTION):
-        retainer.keep(key, b"", b"")
+        retainer.retain(key, b"", b"")
     _log.info("retained.deleted", vhost=vhost.name, filter=asked.filter, messages=len(keys))
     await committer.drain()
     return {"messages": len(keys)}

@@ -125,7 +125,7 @@ class Ingress:
                 if retainer.lack_of_room(envelope.key, len(header), len(body)):
                     self.refused += 1
                 else:
-                    retainer.keep(envelope.key, header, body)
+                    retainer.retain(envelope.key, header, body)
 
     def _queues(self, exchange: Exchange, keys: Sequence[str], header: bytes, start: int | None) -> Sequence[Queue]:
         """Return the queues of a message, those of taps included unless it reaches nothing else."""

@@ -91,7 +91,7 @@ class MqttBasic(BasicSession):
         ids = self._form.packet_ids
         first = last = 0
         for packet_id in packet_ids:
-            tag = ids.take(packet_id)
+            tag = ids.free(packet_id)
             if tag:
                 if not first or tag != last + 1:
                     self._ack_range(first, last)
@@ -111,7 +111,7 @@ class MqttBasic(BasicSession):
     def refuse(self, packet_id: int) -> None:
         """Reject a delivery that the client answered with an error, as RabbitMQ does, so that it is not sent again."""
         full = self._is_full
-        tag = self._form.packet_ids.take(packet_id)
+        tag = self._form.packet_ids.free(packet_id)
         if tag:
             self.nack(tag, multiple=False, requeue=False, failed=True)
         self._serve_others(full)
@@ -126,7 +126,7 @@ class MqttBasic(BasicSession):
         ids = self._form.packet_ids
         received: list[int] = []
         for packet_id in packet_ids:
-            tag = ids.take(packet_id)
+            tag = ids.free(packet_id)
             if tag:
                 deliveries = self.unacked.take(tag, multiple=False)
                 ids.release(packet_id)

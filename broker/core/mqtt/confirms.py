@@ -114,7 +114,7 @@ class MqttConfirms(ChannelConfirms):
         self.confirmed = upto
         due = self._take_due(count)
         pieces: list[bytes] = []
-        words: list[int] = []  # the packets without a reason code
+        short_answers: list[int] = []  # the packets without a reason code
         published = count
         for answer in due:
             octet = answer >> OCTET_SHIFT
@@ -124,12 +124,12 @@ class MqttConfirms(ChannelConfirms):
             elif octet != PUBREC:
                 published -= 1
             if code and self._version == V5:
-                pieces.append(pack(f">{len(words)}I", *words))
+                pieces.append(pack(f">{len(short_answers)}I", *short_answers))
                 pieces.append(bytes((octet, 3, answer >> 8 & 0xFF, answer & 0xFF, code)))
-                words.clear()
+                short_answers.clear()
             else:
-                words.append(packed(octet, 2, answer & 0xFFFF))
-        pieces.append(pack(f">{len(words)}I", *words))
+                short_answers.append(packed(octet, 2, answer & 0xFFFF))
+        pieces.append(pack(f">{len(short_answers)}I", *short_answers))
         if kind == NACK:
             self._forget([answer & 0xFFFF for answer in due if answer >> OCTET_SHIFT == PUBREC])
             if due and self._version != V5:

@@ -195,9 +195,9 @@ class MqttConsumer(Consumer):
         if self._qos:
             ids = self._form.packet_ids
             if self._shared is not None:  # a redelivery has another packet id, so it is not marked
-                packet_id = ids.give_shared(tag)
+                packet_id = ids.assign_shared(tag)
             else:
-                packet_id = ids.give(tag, message_id)
+                packet_id = ids.assign(tag, message_id)
                 if not packet_id:
                     return 0
                 if octets is LAST_OCTETS_AGAIN:

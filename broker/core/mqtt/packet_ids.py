@@ -30,7 +30,7 @@ class PacketIds:
         self.held: list[int] = []
         self.blocking = 0
 
-    def give(self, tag: int, message_id: int) -> int:
+    def assign(self, tag: int, message_id: int) -> int:
         """Return the packet id of a message, 0 while another delivery uses it: then the message is held."""
         packet_id = 1 + message_id % OF_QUEUE_MAX
         if self._tags.setdefault(packet_id, tag) != tag:
@@ -39,7 +39,7 @@ class PacketIds:
             return 0
         return packet_id
 
-    def give_shared(self, tag: int) -> int:
+    def assign_shared(self, tag: int) -> int:
         """Return a packet id for a message of a shared subscription.
 
         Invariant: an id is always free, because a client's window is smaller than the range.
@@ -53,7 +53,7 @@ class PacketIds:
         self._tags[packet_id] = tag
         return packet_id
 
-    def take(self, packet_id: int) -> int:
+    def free(self, packet_id: int) -> int:
         """Free a packet id and return its delivery tag; 0 if it has none."""
         tag = self._tags.pop(packet_id, UNUSED)  # hot: one look into the table
         if tag > RELEASED:

@@ -147,7 +147,7 @@ class MqttPublisher:
             return
         if retained_topic:
             key = self._mapping.routing_key(retained_topic)
-            retained.check_room(self._session.session, key, header, body)
+            retained.prepare_retain(self._session.session, key, header, body)
         with retained.vhost.ports.transaction():
             if not self._accept([payload], [header], [body], [packet_id], qos):
                 again = retained_topic, payload, header, body, packet_id, qos
@@ -195,7 +195,7 @@ class MqttPublisher:
         if self._accept([mapping.payload(will.topic)], [header], [will.body], [0], 0) and will.retain:
             key = mapping.routing_key(will.topic)
             try:
-                self._retained.check_room(self._session.session, key, header, will.body)
+                self._retained.prepare_retain(self._session.session, key, header, will.body)
             except Postponed as postponed:
                 postponed.begin(nothing)  # the client is gone
 

@@ -92,7 +92,7 @@ class RetainedMessages:
 
     # -- what is kept -------------------------------------------------------------------------------------------------
 
-    def check_room(self, _session: SessionClient | None, key: str, header: bytes, body: bytes) -> None:
+    def prepare_retain(self, _session: SessionClient | None, key: str, header: bytes, body: bytes) -> None:
         """Check that a client's message may be retained.
 
         Raises: PacketError 0x97 for a message over a limit; in a cluster, Postponed.
@@ -117,7 +117,7 @@ class RetainedMessages:
             return f"{retained_bytes} bytes are retained: mqtt.retained_max_bytes does not allow {size_bytes} more"
         return ""
 
-    def keep(self, key: str, header: bytes, body: bytes) -> None:
+    def retain(self, key: str, header: bytes, body: bytes) -> None:
         """Retain a message in place of the last one with its key; an empty message only deletes the last one."""
         queue, ports = self._queue, self.vhost.ports
         if queue is None or queue.deleted:

@@ -98,7 +98,7 @@ class Wills(Holding):
             vhost.poster.post(new_message(held.envelope, header, body, facts_of(header), now_ms, len(queues)), queues)
         if headers.get(RETAIN_HEADER) is True:
             try:
-                self._retained.check_room(None, key, header, body)
-                self._retained.keep(key, header, body)
+                self._retained.prepare_retain(None, key, header, body)
+                self._retained.retain(key, header, body)
             except PacketError as error:
                 _log.warning("will.not_retained", vhost=vhost.name, topic=key, reason=error.text)

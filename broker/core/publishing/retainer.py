@@ -37,7 +37,7 @@ class Retainer(Protocol):
     def lack_of_room(self, key: str, header_bytes: int, body_bytes: int) -> str:
         """Return the reason why a message cannot be retained; empty if it can."""
 
-    def keep(self, key: str, header: bytes, body: bytes) -> None:
+    def retain(self, key: str, header: bytes, body: bytes) -> None:
         """Retain a message in place of the last one with its key; an empty message only deletes the last one."""
 
     def find(self, topic_filter: str) -> Iterator[str | None]:

@@ -101,7 +101,7 @@ class SessionOfChannel:
             try:
                 METHODS[type(method)](cast("SessionOfChannel", channel.session), method)
             except Postponed as following:
-                if not postponed.take_along(following):
+                if not postponed.combine_with(following):
                     break
             except ProtocolError:
                 break

@@ -65,12 +65,12 @@ class DetailedPublisher(ClassSession):
         """Set or clear the channel's reply consumer."""
         self.replies = consumer
 
-    def knows(self, mark: ProducerMark | None) -> bool:
+    def has_producer(self, mark: ProducerMark | None) -> bool:
         """Return whether a publish has no producer, or that of the last numbered publish, unless it was forgotten."""
         producer = self._producer
         return mark is None or (producer is not None and not producer.forgotten and producer.name == mark.producer)
 
-    def lacks(self, publish: Callable[[], None]) -> bool:
+    def waits_for_producer(self, publish: Callable[[], None]) -> bool:
         """Return whether the current publish has to wait for its producer; if so, hold the connection, and call
         `publish` once the producer is there.
         """
@@ -201,7 +201,7 @@ class DetailedPublisher(ClassSession):
                 self._channel.send_return(returned, publication.original, body)
                 self._tally.returned()
         if publication.retainer is not None:
-            publication.retainer.keep(envelope.key, header, body)
+            publication.retainer.retain(envelope.key, header, body)
         for replies in publication.replies:
             replies.deliver(envelope, header, body)
         self._share.end(left, lagged)

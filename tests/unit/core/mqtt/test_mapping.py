@@ -69,28 +69,28 @@ def test_the_tables_are_bounded() -> None:
 def test_a_packet_id_follows_from_the_message_id() -> None:
     """The ids of the session's queue wrap before those of shared subscriptions; one in use holds the next message."""
     ids = PacketIds()
-    assert [ids.give(tag, message_id) for tag, message_id in ((1, 0), (2, 1), (3, 32_766))] == [1, 2, 32_767]
-    assert [ids.give_shared(tag) for tag in (4, 5)] == [32_768, 32_769]
-    assert ids.give(6, 32_767) == 0
+    assert [ids.assign(tag, message_id) for tag, message_id in ((1, 0), (2, 1), (3, 32_766))] == [1, 2, 32_767]
+    assert [ids.assign_shared(tag) for tag in (4, 5)] == [32_768, 32_769]
+    assert ids.assign(6, 32_767) == 0
     assert (ids.blocking, ids.take_held(), ids.take_held()) == (1, [6], [])
-    assert (ids.take(2), ids.blocking) == (2, 1)
-    assert (ids.take(1), ids.blocking) == (1, 0)
-    assert ids.take(1) == 0
-    assert ids.give(6, 32_767) == 1
+    assert (ids.free(2), ids.blocking) == (2, 1)
+    assert (ids.free(1), ids.blocking) == (1, 0)
+    assert ids.free(1) == 0
+    assert ids.assign(6, 32_767) == 1
 
 
 def test_a_released_packet_id_is_in_use_until_it_is_complete() -> None:
     """An acknowledgement does not free it."""
     ids = PacketIds()
     ids.release(7)
-    assert (ids.released, ids.is_released(7), ids.take(7), ids.give(1, 6)) == (1, True, 0, 0)
+    assert (ids.released, ids.is_released(7), ids.free(7), ids.assign(1, 6)) == (1, True, 0, 0)
     assert (ids.complete(7), ids.complete(7), ids.released, ids.blocking) == (True, False, 0, 0)
 
 
 def test_shared_packet_ids_wrap_around_those_in_use() -> None:
     """They stay above those of the session's queue."""
     ids = PacketIds()
-    assert ids.give_shared(1) == 32_768
+    assert ids.assign_shared(1) == 32_768
     for tag in range(2, 32_769):
-        assert ids.take(ids.give_shared(tag)) == tag
-    assert ids.give_shared(9) == 32_769
+        assert ids.free(ids.assign_shared(tag)) == tag
+    assert ids.assign_shared(9) == 32_769

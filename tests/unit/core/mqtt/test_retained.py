@@ -18,11 +18,11 @@ def test_a_message_leaves_when_its_time_is_up(again: bytes) -> None:
     """An expired message frees its room; the one that has replaced it stays for its own time."""
     room = Room()
     retained = RetainedMessages(room.vhost, MessageMapping(64), 10, 1000)
-    retained.keep("a", EXPIRING, b"x")
-    retained.keep("b", LASTING, b"x")
+    retained.retain("a", EXPIRING, b"x")
+    retained.retain("b", LASTING, b"x")
     room.clock.now_ms += 999
     if again:
-        retained.keep("a", again, b"y")
+        retained.retain("a", again, b"y")
     assert (room.deadlines.next_ms is None) == (again == LASTING)
     room.deadlines.run(room.clock.now_ms)
     assert len(retained) == 2

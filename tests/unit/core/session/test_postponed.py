@@ -213,7 +213,7 @@ def test_what_no_client_waits_for_is_carried_out_when_it_is_decided() -> None:
 class Together(PutOff):
     """Takes other changes along."""
 
-    def take_along(self, other: Postponed) -> bool:
+    def combine_with(self, other: Postponed) -> bool:
         """Ask for both."""
         assert isinstance(other, PutOff)
         self.others.asked.append((other.change, lambda: None))
