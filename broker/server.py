@@ -276,7 +276,7 @@ class BrokerServer:
         timers.every(lambda: self.settings.flow.check_interval_ms / 1000, self.clients.alarm_watch.measure)
         timers.every(lambda: 1.0, self.vhosts.tick, self.data.watch.tick, self.zmq.tick)
         timers.every(lambda: self.settings.http.sample_interval_ms / 1000, self.manage.tick)
-        timers.every(lambda: self.settings.tls.reload_interval_ms / 1000, self._certificates.look)
+        timers.every(lambda: self.settings.tls.reload_interval_ms / 1000, self._certificates.reload_if_changed)
         if self.overlay.is_on:
             timers.every(lambda: OVERLAY_S, self.overlay.tick)
 

@@ -318,10 +318,10 @@ class Connection(ConnectionOutput):
         self.channels.pop(channel.number, None)
         channel.end()
 
-    def take_limits(self, frame_max: int, channel_max: int, heartbeat_s: int) -> None:
+    def apply_limits(self, frame_max: int, channel_max: int, heartbeat_s: int) -> None:
         """Set the negotiated limits, which apply from the next frame on."""
         self.frame_max = frame_max
-        self._cutter.take_limit(frame_max)
+        self._cutter.set_frame_max(frame_max)
         self.channel_max = channel_max
         self.heartbeat_s = heartbeat_s
 
@@ -406,7 +406,7 @@ class Connection(ConnectionOutput):
             self._authenticate(method)
         elif kind is commands.Connection.TuneOk:
             check_tune_ok(self.limits, method)
-            self.take_limits(method.frame_max, method.channel_max, method.heartbeat)
+            self.apply_limits(method.frame_max, method.channel_max, method.heartbeat)
             self.state = OPENING
         elif kind is commands.Connection.Open:
             self.session.open(method.virtual_host)

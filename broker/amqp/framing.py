@@ -137,7 +137,7 @@ class FrameCutter:
         self._body_bytes = 0
         self._lone: PublishRun | None = None  # the last run, if it had one publish, because creating another costs more
 
-    def take_limit(self, limit_bytes: int) -> None:
+    def set_frame_max(self, limit_bytes: int) -> None:
         """Set the largest size of frames, from the next one on."""
         self.limit_bytes = limit_bytes
 

@@ -28,14 +28,14 @@ class OutputTaker:
         """Announce output, or another reason to call take_output(); called once until that call."""
 
 
-class Nobody(OutputTaker):
+class NoTaker(OutputTaker):
     """Take no output, in place of a transport that is gone."""
 
     def output_waits(self) -> None:
         """Do nothing."""
 
 
-NOBODY: Final = Nobody()
+NO_TAKER: Final = NoTaker()
 
 
 class Withheld:
@@ -106,7 +106,7 @@ class ConnectionOutput:
 
     def forget_taker(self) -> None:
         """Stop announcing output, because the transport is closed."""
-        self._taker = NOBODY
+        self._taker = NO_TAKER
 
     def discard_output(self) -> None:
         """Discard waiting and withheld frames."""
@@ -142,8 +142,8 @@ class ConnectionOutput:
         return self._withheld is not None and channel in self._withheld
 
     def withhold(self, channel: int, answer: Withheld) -> None:
-        """Send an answer once `let_out` allows it, after earlier withheld answers of its channel. The connection is
-        held while it withholds more than may be unsent.
+        """Send an answer once `send_withheld` allows it, after earlier withheld answers of its channel. The connection
+        is held while it withholds more than may be unsent.
         """
         withheld = self._withheld
         if withheld is None:
@@ -181,7 +181,7 @@ class ConnectionOutput:
         else:
             self._after_answers.append(act)
 
-    def let_out(self, upto: int) -> bool:
+    def send_withheld(self, upto: int) -> bool:
         """Send answers that waited for changes up to a number, on each channel in order; return whether any is still
         withheld. Cost: the answers sent, and the channels with withheld answers.
         """

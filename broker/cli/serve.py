@@ -16,7 +16,7 @@ from broker.cli.standard_streams import leave
 from broker.compiled import why_interpreted
 from broker.event_log import get_logger, redirect
 from broker.log_writer import LogWriter
-from broker.net.strangers import ENOUGH
+from broker.net.strangers import DESCRIPTORS_WANTED
 from broker.reload import SettingsSource
 from broker.settings import Settings
 from broker.signals import Signals
@@ -25,7 +25,7 @@ from broker.telemetry import LineLogger
 
 
 def raise_file_limit() -> None:
-    """Raise the soft limit to the hard one, up to ENOUGH; never lowers it.
+    """Raise the soft limit to the hard one, up to DESCRIPTORS_WANTED; never lowers it.
 
     A shell's default of 1,024 exists for select(2). With it the thousandth client or vhost would leave the store
     without a descriptor for its next segment, and a store that cannot write ends the broker.
@@ -35,7 +35,7 @@ def raise_file_limit() -> None:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
+    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
     try:

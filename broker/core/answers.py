@@ -81,7 +81,7 @@ class Answers:
         """Send a promised answer as `send` would."""
         self._keep(channel, answer, self._awaited(subject, mark), mark)
 
-    def let_go(self, channel: Channel, answer: Withheld) -> None:
+    def release(self, channel: Channel, answer: Withheld) -> None:
         """Send the answers that waited for a promise but for no change."""
         self._settle(channel.connection, answer, NOTHING)
 
@@ -101,7 +101,7 @@ class Answers:
 
     def _settle(self, connection: ConnectionOutput, answer: Withheld, number: int) -> None:
         answer.wait_for(number)
-        if number <= self.confirmed and not connection.let_out(self.confirmed):
+        if number <= self.confirmed and not connection.send_withheld(self.confirmed):
             self._connections.pop(connection, None)
 
     # -- what is safe -------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class Answers:
                 break
             del self._unsafe[subject]
         for connection in list(self._connections):
-            if not connection.let_out(upto):
+            if not connection.send_withheld(upto):
                 self._connections.pop(connection, None)
 
     def abandon(self) -> None:

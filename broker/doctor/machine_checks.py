@@ -15,7 +15,7 @@ from broker.amqp.errors import BrokerError
 from broker.compiled import is_compiled, why_interpreted
 from broker.doctor.finding import Diagnosis, bad, fine, warn
 from broker.net.alarm_watch import watermarks
-from broker.net.strangers import ENOUGH
+from broker.net.strangers import DESCRIPTORS_WANTED
 from broker.parts.http import NEEDED
 from broker.process_memory import memory_limit_bytes
 from broker.settings import Settings
@@ -71,7 +71,7 @@ def _http(settings: Settings) -> Diagnosis:
 
 def _descriptors(settings: Settings) -> Diagnosis:
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    usable = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
+    usable = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
     wanted = settings.server.connections_max + FILES_OF_STORE
     found = f"{usable:,} file descriptors for server.connections_max = {settings.server.connections_max:,} clients"
     if usable < wanted:

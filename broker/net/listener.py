@@ -41,7 +41,7 @@ STEPS: Final = 10  # each second's checks of all connections are spread over thi
 # A release of 3.x and the Erlang that it ran on. kombu does not ask RabbitMQ 4 for the prefetch of a whole channel,
 # which Celery's countdown needs.
 RABBITMQ: Final = {"version": "3.10.8", "platform": "Erlang/OTP 25.2.3"}
-NUMBERS: Final = 3
+VERSION_NUMBERS: Final = 3
 
 
 class Listener:
@@ -87,7 +87,7 @@ class Listener:
         self._empty = asyncio.Event()
         self._empty.set()
         self.transports: dict[Transport, None] = {}
-        self._brisk: dict[Transport, None] = {}
+        self._short_heartbeats: dict[Transport, None] = {}
         self.received_before = 0  # bytes of connections that have ended
         self.sent_before = 0
         self._round: list[Transport] = []
@@ -188,7 +188,7 @@ class Listener:
 
     def step(self) -> None:
         """Check the next tenth of the connections, and all short heartbeats; called ten times a second."""
-        for transport in list(self._brisk):
+        for transport in list(self._short_heartbeats):
             transport.beat(STEPS)
         if not self._step:
             self._round = list(self.transports)
@@ -231,7 +231,7 @@ class Listener:
     def stop_reading(self) -> None:
         """Stop reading from all clients: only input received so far will be handled."""
         for transport in list(self.transports):
-            transport.stop(Stop.STOPPING)
+            transport.stop_reading(Stop.STOPPING)
 
     async def empty(self) -> None:
         """Wait until no clients are left."""
@@ -281,7 +281,7 @@ class Listener:
             self._turn,
             self._throttle,
             handshakes=self._handshakes,
-            brisk=self._brisk,
+            short_heartbeats=self._short_heartbeats,
             on_made=self._on_made,
             on_lost=self._on_lost,
             peer=peer,
@@ -294,7 +294,7 @@ class Listener:
             self.limits,
             self._announced,
             transport,
-            self.tell_error,
+            self.log_error,
             mechanisms=self.mechanisms(transport),
         )
 
@@ -347,7 +347,7 @@ class Listener:
             self._empty.set()
 
     @staticmethod
-    def tell_error(connection: Connection, channel: int, error: ProtocolError | Refused) -> None:
+    def log_error(connection: Connection, channel: int, error: ProtocolError | Refused) -> None:
         """Log each error that is sent to a client."""
         if isinstance(error, Refused):
             return  # the session has logged it, with a reason that the client does not get
@@ -379,7 +379,7 @@ def server_properties(product: Literal["SlotMQ", "RabbitMQ"]) -> dict[str, Any]:
 
     Shapes: a version has three numbers, because some clients cannot parse more.
     """
-    version = ".".join(__version__.split(".")[:NUMBERS])
+    version = ".".join(__version__.split(".")[:VERSION_NUMBERS])
     ours = {"version": version, "platform": f"Python {platform.python_version()}"}
     chosen = RABBITMQ if product == "RabbitMQ" else ours
     return {"product": product, **chosen, "copyright": "", "information": "AMQP 0-9-1 topic broker"}

@@ -29,13 +29,13 @@ class Stop:
 
 
 class ThrottledConnection(Hashable, Protocol):
-    """A connection as the throttle sees it. `stop` and `go` add and remove a reason not to read it."""
+    """A connection as the throttle sees it. `stop_reading` and `resume_reading` add and remove a reason."""
 
     connection: Connection
     session: SessionOfConnection
 
-    def stop(self, reason: int) -> None: ...
-    def go(self, reason: int) -> None: ...
+    def stop_reading(self, reason: int) -> None: ...
+    def resume_reading(self, reason: int) -> None: ...
 
 
 def _nobody(_reason: str) -> None:
@@ -122,7 +122,7 @@ class PublisherThrottle:
         if self._paused and pending_bytes <= self._backlog_max_bytes // 2:
             paused, self._paused = self._paused, set()
             for transport in paused:
-                transport.go(Stop.STORE)
+                transport.resume_reading(Stop.STORE)
         self.watching = self._counts or self.alarmed
         return self._counts or bool(self._paused)
 
@@ -138,7 +138,7 @@ class PublisherThrottle:
         """Read a blocked connection again, and notify the client; its vhost may refuse its publishes."""
         self._alarms.forget(transport)
         _tell(transport, commands.Connection.Unblocked())
-        transport.go(Stop.ALARM)
+        transport.resume_reading(Stop.ALARM)
 
     def forget(self, transport: ThrottledConnection) -> None:
         """Remove a closed connection."""
@@ -158,7 +158,7 @@ class PublisherThrottle:
         self._left_bytes -= appended_bytes
         if counted_bytes > self._left_bytes and transport not in self._paused:
             self._paused.add(transport)
-            transport.stop(Stop.STORE)
+            transport.stop_reading(Stop.STORE)
 
     def _note_taken(self) -> None:
         """Subtract the records that a commit has taken since the last turn, and resume their publishers."""
@@ -170,7 +170,7 @@ class PublisherThrottle:
                 resumed = [transport for transport in publishers if transport in self._paused]
                 self._paused.difference_update(resumed)
                 for transport in resumed:
-                    transport.go(Stop.STORE)
+                    transport.resume_reading(Stop.STORE)
 
     def _block(self, publishers: list[ThrottledConnection]) -> None:
         """Block publishers that are not blocked yet and tell them why, except in vhosts that refuse publishes.
@@ -180,7 +180,7 @@ class PublisherThrottle:
         for transport in self._alarms.block([each for each in publishers if each.session.blocked_max_s != 0]):
             transport.session.warn("connection.blocked", reason=self._alarms.reason)
             _tell(transport, commands.Connection.Blocked(shortened(self._alarms.reason)))
-            transport.stop(Stop.ALARM)
+            transport.stop_reading(Stop.ALARM)
 
 
 def _tell(transport: ThrottledConnection, method: commands.Connection.Blocked | commands.Connection.Unblocked) -> None:

@@ -88,7 +88,7 @@ class Handshake(ssl.SSLObject):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except (ssl.SSLError, ssl.CertificateError) as error:
-            _log.warning("tls.handshake_failed", reason=getattr(error, "verify_message", "") or said(error))
+            _log.warning("tls.handshake_failed", reason=getattr(error, "verify_message", "") or openssl_reason(error))
             raise
 
 
@@ -158,13 +158,13 @@ def build(settings: Tls) -> ssl.SSLContext:
         # Always set: OpenSSL would ask for a missing password on the terminal.
         context.load_cert_chain(settings.certfile, keyfile, password=lambda: password)
     except (ssl.SSLError, OSError, ValueError) as error:
-        raise TlsUnusable(f"tls.certfile {settings.certfile}, tls.keyfile {keyfile}: {said(error)}") from None
+        raise TlsUnusable(f"tls.certfile {settings.certfile}, tls.keyfile {keyfile}: {openssl_reason(error)}") from None
     if settings.cafile:
         readable("tls.cafile", settings.cafile)
         try:
             context.load_verify_locations(settings.cafile)
         except (ssl.SSLError, OSError) as error:
-            raise TlsUnusable(f"tls.cafile {settings.cafile}: {said(error)}") from None
+            raise TlsUnusable(f"tls.cafile {settings.cafile}: {openssl_reason(error)}") from None
     if settings.verify == "peer":
         context.verify_mode = ssl.CERT_REQUIRED if settings.fail_if_no_peer_cert else ssl.CERT_OPTIONAL
     return context
@@ -179,7 +179,7 @@ def readable(setting: str, path: str) -> None:
         raise TlsUnusable(f"{setting} {path}: {error.strerror}") from None
 
 
-def said(error: Exception) -> str:
+def openssl_reason(error: Exception) -> str:
     """Return OpenSSL's reason without its source location."""
     reason = getattr(error, "reason", None)
     if reason is None:

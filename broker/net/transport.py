@@ -24,7 +24,7 @@ from broker.core.session.connection import SessionOfConnection
 from broker.delivery.turn import Outlet, Turn
 from broker.event_log import get_logger
 from broker.net.handshakes import Handshakes
-from broker.net.heartbeats import BRISK_MAX_S, Heartbeats
+from broker.net.heartbeats import SHORT_INTERVAL_MAX_S, Heartbeats
 from broker.net.publisher_throttle import PublisherThrottle, Stop
 from broker.net.receive_buffer import LARGE_READ_BYTES, ReceiveBuffer
 from broker.net.tls import peer_of
@@ -123,9 +123,9 @@ def acknowledge(end: sockets.socket | None) -> None:
 class Transport(Outlet):
     """Join a socket to its connection machine. It is an asyncio.Protocol; a subclass of that cannot be compiled."""
 
-    __slots__ = ("_blocked_s", "_brisk", "_closing_ticks", "_discarded_bytes", "_finishing", "_handshakes",
-                 "_heartbeats", "_is_left", "_machine", "_on_lost", "_on_made", "_prompt_ack", "_publishes",
-                 "_receive_buffer", "_shaking_hands", "_socket", "_stops", "_throttle", "_turn", "_unopened_s",
+    __slots__ = ("_blocked_s", "_closing_ticks", "_discarded_bytes", "_finishing", "_handshakes", "_heartbeats",
+                 "_is_left", "_machine", "_on_lost", "_on_made", "_prompt_ack", "_publishes", "_receive_buffer",
+                 "_shaking_hands", "_short_heartbeats", "_socket", "_stops", "_throttle", "_turn", "_unopened_s",
                  "_unopened_sent", "_unread_s", "connection", "peer", "session")  # fmt: skip
 
     _socket: asyncio.Transport
@@ -139,12 +139,12 @@ class Transport(Outlet):
         throttle: PublisherThrottle,
         *,
         handshakes: Handshakes,
-        brisk: dict[Transport, None],
+        short_heartbeats: dict[Transport, None],
         on_made: Callable[[Transport], bool],
         on_lost: Callable[[Transport], None],
         peer: Peer = UNKNOWN,
     ) -> None:
-        """`brisk` holds the clients with a short interval of heartbeats, for `beat`.
+        """`short_heartbeats` holds the clients with a short interval of heartbeats, for `beat`.
 
         `peer` is a part of this process; other clients are identified by their sockets.
         """
@@ -152,7 +152,7 @@ class Transport(Outlet):
         self._turn = turn
         self._throttle = throttle
         self._handshakes = handshakes
-        self._brisk = brisk
+        self._short_heartbeats = short_heartbeats
         self._on_made = on_made
         self._on_lost = on_lost
         self._shaking_hands = True
@@ -232,7 +232,7 @@ class Transport(Outlet):
         """End the session: the client has disconnected, cleanly or not."""
         self._is_left = True
         self._handshakes.end(self)
-        self._brisk.pop(self, None)
+        self._short_heartbeats.pop(self, None)
         self.session.output_window.pause()
         try:
             self.connection.lost()
@@ -275,14 +275,14 @@ class Transport(Outlet):
             return
         if not window.writable:
             if socket.get_write_buffer_size() > REPLIES_MAX_BYTES:
-                self.stop(Stop.OUTPUT)
+                self.stop_reading(Stop.OUTPUT)
             if self._stops & Stop.HELD and not self.connection.held:
-                self.go(Stop.HELD)  # a client that publishes may not read before its publishes were read
+                self.resume_reading(Stop.HELD)  # a client that publishes may not read before its publishes were read
             return
         if self._stops:
             if self._stops & Stop.HELD and not connection.held:
-                self.go(Stop.HELD)
-            self.go(Stop.OUTPUT)
+                self.resume_reading(Stop.HELD)
+            self.resume_reading(Stop.OUTPUT)
         if window.starved and window.take_starved():
             self.session.wake_consumers()  # they were skipped because too much output was unsent
 
@@ -325,11 +325,11 @@ class Transport(Outlet):
 
     def resume(self) -> None:
         """Resume reading in the next turn."""
-        self.go(Stop.TURN)
+        self.resume_reading(Stop.TURN)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def stop(self, reason: int) -> None:
+    def stop_reading(self, reason: int) -> None:
         """Stop reading for one more reason."""
         if self._finishing:
             return
@@ -337,7 +337,7 @@ class Transport(Outlet):
             self._socket.pause_reading()
         self._stops |= reason
 
-    def go(self, reason: int) -> None:
+    def resume_reading(self, reason: int) -> None:
         """Remove one reason; reading resumes when it was the last."""
         if not self._stops & reason:
             return
@@ -370,14 +370,14 @@ class Transport(Outlet):
             turn.schedule()
         if not connection.feed(data, budget_bytes):
             if connection.held:
-                self.stop(Stop.HELD)
+                self.stop_reading(Stop.HELD)
             elif connection.out_bytes > connection.limits.unsent_max_bytes:
-                self.stop(Stop.OUTPUT)
+                self.stop_reading(Stop.OUTPUT)
             else:
-                self.stop(Stop.TURN)
+                self.stop_reading(Stop.TURN)
                 turn.pause(self)
         elif connection.held:
-            self.stop(Stop.HELD)
+            self.stop_reading(Stop.HELD)
         if connection.state is not RUNNING:
             if connection.out_bytes:
                 return runs_turn
@@ -399,8 +399,8 @@ class Transport(Outlet):
             self._shaking_hands = False
             self._unopened_sent = connection.sent
             self._handshakes.end(self)
-            if 0 < connection.heartbeat_s <= BRISK_MAX_S and connection.heartbeat:
-                self._brisk[self] = None
+            if 0 < connection.heartbeat_s <= SHORT_INTERVAL_MAX_S and connection.heartbeat:
+                self._short_heartbeats[self] = None
         return runs_turn
 
     @property
@@ -441,7 +441,7 @@ class Transport(Outlet):
         interval = connection.heartbeat_s
         if not interval:
             return
-        if interval > BRISK_MAX_S:
+        if interval > SHORT_INTERVAL_MAX_S:
             self._beat(interval)
         heartbeats = self._heartbeats
         if heartbeats.is_silent(connection.received, interval, reading=not self._stops):
@@ -454,7 +454,7 @@ class Transport(Outlet):
         limit_s = self.session.blocked_max_s
         self._blocked_s += 1
         if has_left(self.descriptor):
-            self.go(Stop.ALARM)  # its earlier input is read, and then its end
+            self.resume_reading(Stop.ALARM)  # its earlier input is read, and then its end
         elif limit_s == 0:  # an operator has just lowered the limit to 0
             self._throttle.unblock(self)
         elif limit_s is not None and self._blocked_s >= limit_s:
@@ -477,7 +477,7 @@ class Transport(Outlet):
                 connection.write(heartbeat)
             else:  # the connection's output waits, and the client must know that the broker is alive
                 self._socket.write(heartbeat)
-            heartbeats.said(connection.sent)
+            heartbeats.sent(connection.sent)
 
     def drop(self, reason: str, code: int = 320) -> None:
         """Close the connection at once, and discard the output that waits. It works without a turn."""
@@ -504,7 +504,7 @@ class Transport(Outlet):
     def _read_again(self) -> None:
         """Resume reading, whatever stopped it: the client has to answer the close."""
         self._stops = Stop.STOPPING
-        self.go(Stop.STOPPING)
+        self.resume_reading(Stop.STOPPING)
 
     @property
     def received_bytes(self) -> int:

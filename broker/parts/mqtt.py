@@ -70,7 +70,7 @@ class Mqtt(Part):
         def machine(transport: Transport) -> MqttConnection:
             session = partial(listener.session_of, transport, MqttSessionOfConnection)
             mechanisms = listener.mechanisms(transport)
-            return MqttConnection(session, listener.limits, transport, listener.tell_error, context, mechanisms)
+            return MqttConnection(session, listener.limits, transport, listener.log_error, context, mechanisms)
 
         bound = self._ports.bound
         await listener.serve("mqtt", bound.of("mqtt.port"), bound.of("mqtt.tls_port"), machine)

@@ -25,7 +25,7 @@ class CertificateWatch:
         self._tasks = Tasks.logged("tls.not_reloaded")
         self._listeners = listeners
 
-    def look(self) -> None:
+    def reload_if_changed(self) -> None:
         """Reload the files if they have changed since the last check. Cost: one stat per file."""
         if self._tls is not None and self._tls.changed() and self._tls.reload():
             self._tasks.start(self.renew())

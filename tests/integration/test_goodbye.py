@@ -82,7 +82,7 @@ async def test_a_client_that_a_lost_node_drops_is_gone_without_a_turn(tmp_path: 
             broker.turn.act_while(lambda: False)
             for place, transport in enumerate(list(broker.listener.transports)):
                 if place:
-                    transport.stop(Stop.ALARM)
+                    transport.stop_reading(Stop.ALARM)
                 transport.drop("lost")
 
         try:

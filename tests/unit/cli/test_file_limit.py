@@ -5,7 +5,7 @@ import resource
 import pytest
 
 from broker.cli.serve import raise_file_limit
-from broker.net.strangers import ENOUGH
+from broker.net.strangers import DESCRIPTORS_WANTED
 
 UNLIMITED = resource.RLIM_INFINITY
 
@@ -14,10 +14,10 @@ UNLIMITED = resource.RLIM_INFINITY
     ("soft", "hard", "becomes"),
     [
         (1024, 4096, 4096),
-        (1024, UNLIMITED, ENOUGH),
-        (1024, ENOUGH * 2, ENOUGH),
+        (1024, UNLIMITED, DESCRIPTORS_WANTED),
+        (1024, DESCRIPTORS_WANTED * 2, DESCRIPTORS_WANTED),
         (4096, 4096, None),
-        (ENOUGH * 2, UNLIMITED, None),
+        (DESCRIPTORS_WANTED * 2, UNLIMITED, None),
         (UNLIMITED, UNLIMITED, None),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.net.heartbeats import BRISK_MAX_S, Heartbeats
+from broker.net.heartbeats import SHORT_INTERVAL_MAX_S, Heartbeats
 from broker.net.listener import STEPS
 
 
@@ -16,13 +16,13 @@ def gaps(interval: int, looks: int, talks: frozenset[int] = frozenset()) -> list
         sent_bytes += look in talks
         if heartbeats.is_due(sent_bytes, interval):
             sent_bytes += 8
-            heartbeats.said(sent_bytes)
+            heartbeats.sent(sent_bytes)
             found.append(look - last)
             last = look
     return found
 
 
-@pytest.mark.parametrize("interval_s", [1, 2, 3, BRISK_MAX_S])
+@pytest.mark.parametrize("interval_s", [1, 2, 3, SHORT_INTERVAL_MAX_S])
 def test_short_intervals_are_halved(interval_s: int) -> None:
     """Between two heartbeats lies half the interval, in tenths of a second."""
     assert set(gaps(interval_s * STEPS, 100 * STEPS)) == {interval_s * STEPS // 2}
