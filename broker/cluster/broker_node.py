@@ -94,7 +94,7 @@ class BrokerNode:
         self._tasks = Tasks(fail)
         self._timers = Timers(loop, fail)
         database = self.database = Database(
-            cluster.url.get_secret_value(), cluster.node, schema=cluster.schema_name, heard=self._heard
+            cluster.url.get_secret_value(), cluster.node, schema=cluster.schema_name, handle_hint=self._handle_hint
         )
         self.member = ClusterNode(
             database,
@@ -233,8 +233,8 @@ class BrokerNode:
         """Take what the members report with each beat; look for what departed ones left behind when one is gone."""
         self.mailbox.members_seen({member.epoch for member in members})
         for member in members:
-            self.topology.log.heard_applied(member.applied_version, member.epoch)
-        self.inquiries.heard(members)
+            self.topology.log.record_applied(member.applied_version, member.epoch)
+        self.inquiries.record_reports(members)
         if changed and self._follows:  # the vhosts are open
             self.consumers.look_for_orphans()
 
@@ -242,16 +242,16 @@ class BrokerNode:
         """Compare the rows that PostgreSQL says this node holds with its own state, while no call or lease runs."""
         self.data.reconcile(rows)
 
-    def _heard(self, hint: Hint) -> None:
-        self.topology.log.heard(hint)
+    def _handle_hint(self, hint: Hint) -> None:
+        self.topology.log.handle_hint(hint)
         if hint.kind in {LOOK, DEFINITIONS}:
             self.definitions.hint()
-        self.data.leases.heard(hint)
-        self.keeper.heard(hint)
-        self.claims.heard(hint)
-        self.mqtt_clients.heard(hint)
-        self.mailbox.heard(hint)
-        self.consumers.heard(hint)
+        self.data.leases.handle_hint(hint)
+        self.keeper.handle_hint(hint)
+        self.claims.handle_hint(hint)
+        self.mqtt_clients.handle_hint(hint)
+        self.mailbox.handle_hint(hint)
+        self.consumers.handle_hint(hint)
 
     def _queue_of(self, number: int) -> SharedQueue | None:
         """Return the queue of a level."""

@@ -104,7 +104,7 @@ class Caller:
         self.commit_soon()
         await future
 
-    def look(self) -> None:
+    def start_if_due(self) -> None:
         """Start a call if one is due, and confirm publishers that need none."""
         if self._tasks.busy or self._closed:
             return
@@ -267,7 +267,7 @@ class Caller:
     def _ring(self) -> None:
         self._timer = None
         self._urgent = True
-        self.look()
+        self.start_if_due()
 
 
 def _returned(left_out: LeftOut) -> list[Returned]:

@@ -84,7 +84,7 @@ class ConsumerRegistry:
         self._has_orphans = True
         self._work.set()
 
-    def heard(self, hint: Hint) -> None:
+    def handle_hint(self, hint: Hint) -> None:
         """Find the active consumer again, because a single active consumer has left."""
         if hint.kind == CONSUMERS and any(level in self._waiting for level in hint.levels):
             self._look_s = 0.0

@@ -129,7 +129,7 @@ class DataPath:
     def _look(self) -> None:
         try:
             self.leases.turn()
-            self.caller.look()
+            self.caller.start_if_due()
         except Exception as error:  # noqa: BLE001 - a defect: nothing may be confirmed after it
             self._fail(error)
 

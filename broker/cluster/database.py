@@ -60,19 +60,19 @@ WENT_BACK: Final = "the database went back in time"
 class Database:
     """The database, as one node sees it.
 
-    `heard` is called with each hint of another node, and with LOOK when hints may have been lost; `fenced` with an
-    ended epoch and the reason; `reconcile`, after a lost connection, with all rows that this node holds; `failed` with
-    a defect, which ends the broker. `topology` returns the newest version of the topology that this node has seen.
+    `handle_hint` is called with each hint of another node, and with LOOK when hints may have been lost; `fenced` with
+    an ended epoch and the reason; `reconcile`, after a lost connection, with all rows that this node holds; `failed`
+    with a defect, which ends the broker. `topology` returns the newest version of the topology that this node has seen.
     """
 
     def __init__(
-        self, url: str, node: str, *, schema: str = "slotmq", heard: Callable[[Hint], None] = lambda _: None
+        self, url: str, node: str, *, schema: str = "slotmq", handle_hint: Callable[[Hint], None] = lambda _: None
     ) -> None:
         self.node = node
         self.schema = schema
         self.epoch = 0
         self.generation = 0
-        self.heard = heard
+        self.handle_hint = handle_hint
         self.fenced: Callable[[int, str], None] = lambda _epoch, _reason: None
         self.failed: Callable[[BaseException], None] = _raise_in_loop
         self.topology: Callable[[], int] = lambda: 0
@@ -303,7 +303,7 @@ class Database:
 
     def _heard(self, payload: str) -> None:
         if hint := Hint.from_payload(payload):
-            self.heard(hint)
+            self.handle_hint(hint)
 
     # ---- any function
 
@@ -467,7 +467,7 @@ class Database:
 
     async def _listen(self, connections: Connections) -> None:
         await connections.listen(self.schema, self._heard)
-        self.heard(Hint(LOOK))
+        self.handle_hint(Hint(LOOK))
 
 
 def _raise_in_loop(error: BaseException) -> None:

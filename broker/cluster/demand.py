@@ -65,7 +65,7 @@ class Demand:
         if number < self._candidate:
             self._candidate = number
 
-    def look(self) -> None:
+    def ignore_bound(self) -> None:
         """Let the next lease ignore the bound. The bound itself stays: while a transaction is open elsewhere, it takes
         many leases to raise it, and each of them would read all rows deleted since.
         """

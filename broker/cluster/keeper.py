@@ -64,7 +64,7 @@ class Keeper:
         """Stop, because the epoch has ended or the node leaves."""
         await self._tasks.stop()
 
-    def heard(self, hint: Hint) -> None:
+    def handle_hint(self, hint: Hint) -> None:
         """Schedule a turn when another node has freed messages that may expire or exceed a limit."""
         if hint.kind == FREE:
             self.freed(hint.levels)

@@ -78,7 +78,7 @@ class Leases:
             self._consider(level)
         self._start()
 
-    def heard(self, hint: Hint) -> None:
+    def handle_hint(self, hint: Hint) -> None:
         """Handle a hint of another node, or the notice that hints may have been lost."""
         if hint.kind == LOOK:
             self._look_at_all()
@@ -111,7 +111,7 @@ class Leases:
         self._fetches.setdefault(level, []).append(then)
         if level.queue.rules.limited and not level.queue.consumers.present:
             self._surrender(level, level.manager.ready)  # the messages returned here may be too many
-        level.demand.look()
+        level.demand.ignore_bound()
         self._levels.touch(level)
 
     async def returned(self) -> None:
@@ -262,7 +262,7 @@ class Leases:
             for level in self._consuming:
                 strict = strict or level.queue.strict
                 if not level.queue.ready and not level.demand.asked:
-                    level.demand.look()
+                    level.demand.ignore_bound()
                     self._levels.touch(level)
             if strict:
                 self._find_levels()
@@ -427,5 +427,5 @@ class Leases:
         asked, self._asked = self._asked, []
         for level in asked:
             level.demand.answered(0, more=True, gathers=False)
-            level.demand.look()  # the lease may have been one
+            level.demand.ignore_bound()  # the lease may have been one
             self._levels.touch(level)

@@ -120,7 +120,7 @@ class Mailbox:
         """Stop: the epoch has ended, or the node leaves."""
         await self._tasks.stop()
 
-    def heard(self, hint: Hint) -> None:
+    def handle_hint(self, hint: Hint) -> None:
         """Look for answers after a hint, and record a node that asks before its first heartbeat was seen."""
         if hint.kind == JOINED:
             self._joined.add(hint.number)

@@ -310,7 +310,7 @@ class ClusterNode:
                     self._lose(WENT_BACK)
                     return
                 self._prolong(sent_s, now_s)
-                changed = self._others.looked(sent_s, now_s, pulse.members)
+                changed = self._others.record_poll(sent_s, now_s, pulse.members)
                 self._events.members_seen(pulse.members, changed=changed)
 
     def _take_time(self, database_ms: int, sent_s: float, answered_s: float) -> None:

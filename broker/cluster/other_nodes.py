@@ -44,7 +44,7 @@ class Observer:
         """Restart all counts, because a poll of the database failed."""
         self._looked_s = None
 
-    def looked(self, sent_s: float, answered_s: float, seen: Iterable[ClusterMember]) -> list[ClusterMember]:
+    def record_poll(self, sent_s: float, answered_s: float, seen: Iterable[ClusterMember]) -> list[ClusterMember]:
         """Record the answer to a poll sent at `sent_s`, and return the nodes that are dead."""
         if self._looked_s is None or answered_s - self._looked_s > self._lease_s * GAP_SHARE:
             self._nodes.clear()
@@ -91,15 +91,15 @@ class OtherNodes:
     def failed(self) -> None:
         self._observer.failed()
 
-    def looked(self, sent_s: float, now_s: float, members: list[ClusterMember]) -> bool:
+    def record_poll(self, sent_s: float, now_s: float, members: list[ClusterMember]) -> bool:
         """Record the answer to a heartbeat, declare silent nodes dead, and return whether the membership changed."""
         others = [member for member in members if member.node != self._database.node]
-        dead = self._observer.looked(sent_s, now_s, others)
+        dead = self._observer.record_poll(sent_s, now_s, others)
         before = {(member.node, member.epoch) for member in self.members}
         now = {(member.node, member.epoch) for member in members}
         self.members = members
         if before - now:
-            self._database.heard(Hint(LOOK))  # what they held is free
+            self._database.handle_hint(Hint(LOOK))  # what they held is free
         for member in dead:
             key = member.node, member.epoch
             if key not in self._counting_out:
@@ -118,7 +118,7 @@ class OtherNodes:
                 return
             if beats.setdefault(member.epoch, member.beats) != member.beats:
                 raise NameTaken(f"another broker is the node {member.node} ({member.url}): give this one another name")
-            if observer.looked(sent_s, self._clock(), [member]):
+            if observer.record_poll(sent_s, self._clock(), [member]):
                 await self._count_out(member)
                 return
             await asyncio.sleep(self._lease_s / BEATS_PER_LEASE)

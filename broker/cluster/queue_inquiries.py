@@ -47,7 +47,7 @@ class QueueInquiries:
         """Drop the messages of a queue that no node holds, and call `answered` with their number."""
         self._tasks.start(self._purge(queue, self._once(answered)))
 
-    def heard(self, members: Iterable[ClusterMember]) -> None:
+    def record_reports(self, members: Iterable[ClusterMember]) -> None:
         """Record the reports of the members."""
         self.elsewhere = {}
         for member in members:

@@ -95,7 +95,7 @@ class SharedClients(MqttClients):
         self._asking[self._last] = claim
         self._work.set()
 
-    def heard(self, hint: Hint) -> None:
+    def handle_hint(self, hint: Hint) -> None:
         """Find the client ids that newer connections on other nodes need."""
         if hint.kind == LOOK or (hint.kind == CLIENTS and self._held):
             self._work.set()

@@ -85,7 +85,7 @@ class ProducerClaims:
         self._waiting[key] = [claim]
         self._tasks.start(self._claim(key, claim))
 
-    def heard(self, hint: Hint) -> None:
+    def handle_hint(self, hint: Hint) -> None:
         """Release the producers that another node asks for."""
         if hint.kind != PRODUCERS:
             return

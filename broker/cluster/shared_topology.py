@@ -247,7 +247,7 @@ class SharedTopology:
 
     # -- cleaning up --------------------------------------------------------------------------------------------------
 
-    async def look(self, alive: Callable[[], Awaitable[Iterable[int]]]) -> None:
+    async def delete_orphans(self, alive: Callable[[], Awaitable[Iterable[int]]]) -> None:
         """Delete the exclusive queues of connections whose node is no longer a member. Raises: Unreachable."""
         self._owners.forget_ended()
         found = [

@@ -112,7 +112,7 @@ class FollowedTopology(Protocol):
     def take_dropped(self) -> Sequence[int]: ...
     def clear(self) -> None: ...
     def snapshot(self) -> Iterable[list[TopologyChange]]: ...
-    async def look(self, alive: Callable[[], Awaitable[Iterable[int]]]) -> None: ...
+    async def delete_orphans(self, alive: Callable[[], Awaitable[Iterable[int]]]) -> None: ...
 
 
 class _Sent(NamedTuple):
@@ -210,10 +210,10 @@ class TopologyLog:
         else:
             asyncio.get_running_loop().call_soon(refused, NODE_LOST)
 
-    def heard(self, hint: Hint) -> None:
+    def handle_hint(self, hint: Hint) -> None:
         """Handle a hint of another node about the topology, or the notice that hints may have been lost."""
         if hint.kind == APPLIED:
-            self.heard_applied(hint.number, hint.levels[0])
+            self.record_applied(hint.number, hint.levels[0])
         if hint.kind == LOOK or (hint.kind in {APPLIED, TOPOLOGY} and hint.number > self.applied):
             self._look_soon()
 
@@ -221,7 +221,7 @@ class TopologyLog:
         self._is_behind = True
         self._work.set()
 
-    def heard_applied(self, version: int, epoch: int) -> None:
+    def record_applied(self, version: int, epoch: int) -> None:
         """Record that a member has applied a version."""
         self._barrier.applied(epoch, version)
 
@@ -336,7 +336,7 @@ class TopologyLog:
                 if loop.time() >= look_s:
                     look_s = loop.time() + LOOK_S
                     self._look_soon()
-                    await self._topology.look(self.applied_by_member)
+                    await self._topology.delete_orphans(self.applied_by_member)
 
     async def _look_at_members(self) -> None:
         awaited = self._barrier.awaited()

@@ -58,7 +58,7 @@ class TestNode:
         self.may_be_lost.set()
         self.may_catch_up = asyncio.Event()
         self.may_catch_up.set()
-        self.database = Database(url, name, schema=schema, heard=self.hints.append)
+        self.database = Database(url, name, schema=schema, handle_hint=self.hints.append)
         self.node = ClusterNode(self.database, self, url=f"amqp://{name}", **{"lease_ms": LEASE_MS} | options)
 
     async def joining(self) -> None:

@@ -97,7 +97,7 @@ class ModelDatabase:
         self.synchronous: list[bool] = []
         self.counted: Counter[str] = Counter()
         self.rows_max: Counter[str] = Counter()  # of one statement
-        self.heard: Callable[[Hint], None] = lambda _: None
+        self.handle_hint: Callable[[Hint], None] = lambda _: None
         self.deaf = False
         self.steps: Callable[[], int] = lambda: 1
         self.pass_through: Callable[[str], asyncio.Future[None] | None] = lambda _: None
@@ -234,7 +234,7 @@ class ModelDatabase:
         await self._enter("notify")
         for node in self.tables.nodes:
             if node is not self and not node.deaf:
-                node.heard(hint)
+                node.handle_hint(hint)
 
     def held(self) -> list[LeasedRow]:
         """Return the rows of this node."""

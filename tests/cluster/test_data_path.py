@@ -319,7 +319,7 @@ async def test_damaged_chunks_keep_their_messages(pair: ModelPair) -> None:
     await until(lambda: pair.tables.left() == 2)
     parts = pair.tables.chunks[1]
     parts[0] = parts[0][:-1] + b"!"
-    pair.node_b.path.leases.heard(Hint(FREE, 1, [LEVEL]))
+    pair.node_b.path.leases.handle_hint(Hint(FREE, 1, [LEVEL]))
     await until(lambda: LEVEL in {key[0] for key in pair.tables.rows if key[2] == "b"})
     await until(lambda: bool(pair.queue_b.level.damaged))
     assert not consumer.got
@@ -354,7 +354,7 @@ async def test_hints_name_levels_once_however_many_calls_there_were(pair: ModelP
     """While a hint is being sent, the next ones join."""
     gate = asyncio.get_running_loop().create_future()
     heard: list[Hint] = []
-    pair.b.heard = heard.append
+    pair.b.handle_hint = heard.append
     pair.a.pass_through = lambda name: gate if name == "notify" else None
     for number in range(5):
         pair.node_a.publish([pair.queue_a], bodies(1, number))
@@ -367,10 +367,10 @@ async def test_hints_name_levels_once_however_many_calls_there_were(pair: ModelP
 async def test_a_node_that_finds_nothing_says_so_once(pair: ModelPair) -> None:
     """The hint that messages are wanted goes out when a level runs dry, and not at each look."""
     heard: list[Hint] = []
-    pair.a.heard = heard.append
+    pair.a.handle_hint = heard.append
     pair.queue_b.add(1)
     await calm(pair.queue_b)
-    pair.node_b.path.leases.heard(Hint(LOOK))
+    pair.node_b.path.leases.handle_hint(Hint(LOOK))
     await calm(pair.queue_b)
     await until(lambda: bool(heard))
     assert heard == [Hint(WANTED, 0, [LEVEL])]

@@ -33,7 +33,7 @@ def stop(queue: PathQueue) -> Callable[[], None]:
 def starve(queue: PathQueue, consumer: TestConsumer) -> None:
     """Let the node look while another one wants messages and the consumer has no room, and give it room again."""
     consumer.prefetch = 0
-    queue.node.path.leases.heard(Hint(WANTED, 0, [LEVEL]))
+    queue.node.path.leases.handle_hint(Hint(WANTED, 0, [LEVEL]))
     queue.node.path.leases._tick()
     consumer.prefetch = 10
     queue.credit(consumer)
@@ -137,7 +137,7 @@ async def test_a_paused_node_does_not_look_at_what_it_cannot_deliver(pair: Model
     pair.node_a.publish([pair.queue_a], bodies(8))
     await pair.node_a.path.drain()
     pair.node_a.path.leases.pause()
-    pair.node_a.path.leases.heard(Hint(FREE, 1, [LEVEL]))
+    pair.node_a.path.leases.handle_hint(Hint(FREE, 1, [LEVEL]))
     looks = 0
     consider = pair.node_a.path.leases._consider
 

@@ -32,7 +32,7 @@ class TopologyNode:
         self.flushes = 0
         self.is_dead = False
         self.clients: list[Client] = []
-        self.database = Database(url, name, schema=schema, heard=self._heard)
+        self.database = Database(url, name, schema=schema, handle_hint=self._handle_hint)
         self.topology = SharedTopology(self.database, flushed=self._flushed, fail=self.failures.append)
         self.node = ClusterNode(
             self.database,
@@ -65,8 +65,8 @@ class TopologyNode:
         await self.node.close()
         self.is_dead = True
 
-    def _heard(self, hint: Hint) -> None:
-        self.topology.log.heard(hint)
+    def _handle_hint(self, hint: Hint) -> None:
+        self.topology.log.handle_hint(hint)
 
     async def _flushed(self) -> None:
         self.flushes += 1

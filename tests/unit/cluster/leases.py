@@ -211,7 +211,7 @@ class Simulation:
             return
         node.tenure.expired(now_s)
         node.tenure.answered(epoch, sent_s, now_s)
-        for dead in node.observer.looked(sent_s, now_s, [one for one in seen if one.node != node.name]):
+        for dead in node.observer.record_poll(sent_s, now_s, [one for one in seen if one.node != node.name]):
             self._at(self._delay_s(), partial(self._count_out, dead))
         if node.tenure.may_act(now_s):
             self._ask(node, lambda: self.database.lease(node.name, epoch), lambda item: self._leased(node, epoch, item))

@@ -70,10 +70,10 @@ def test_a_look_for_lost_hints_keeps_the_bound() -> None:
     demand.passed(7, 100, 100)
     demand.passed(9, 101, 101)
     demand.answered(1, more=False, gathers=False)
-    demand.look()
+    demand.ignore_bound()
     assert demand.free
     assert [demand.begin(), demand.begin()] == [0, 7]
-    demand.look()
+    demand.ignore_bound()
     demand.forget()
     assert not demand.looks
 

@@ -14,7 +14,7 @@ B = seen("b", 1, 5, LEASE_S)
 
 def look(observer: Observer, at_s: float, *seen: ClusterMember) -> list[str]:
     """Look at `at_s` with an answer a moment later, and return the names of the dead."""
-    return [dead.node for dead in observer.looked(at_s, at_s + 0.1, seen)]
+    return [dead.node for dead in observer.record_poll(at_s, at_s + 0.1, seen)]
 
 
 def look_until(observer: Observer, until_s: float, *seen: ClusterMember) -> list[str]:

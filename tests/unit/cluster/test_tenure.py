@@ -160,9 +160,9 @@ class _NeverExpires(NodeTenure):
 class _CountsOutages(Observer):
     __slots__ = ()
 
-    def looked(self, sent_s: float, answered_s: float, seen: Iterable[ClusterMember]) -> list[ClusterMember]:
+    def record_poll(self, sent_s: float, answered_s: float, seen: Iterable[ClusterMember]) -> list[ClusterMember]:
         self._looked_s = answered_s
-        return super().looked(sent_s, answered_s, seen)
+        return super().record_poll(sent_s, answered_s, seen)
 
 
 @pytest.mark.parametrize(
