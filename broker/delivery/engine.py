@@ -275,7 +275,7 @@ class Engine(TurnEngine):
         if self._stops:
             return
         try:
-            self.store.slots.mend()
+            self.store.slots.repair()
         except StoreFailed as error:
             self.fail(error)
         if self._checkpoint.busy:
@@ -296,7 +296,7 @@ class Engine(TurnEngine):
         self._stops = True
         await self._checkpoint.ended()
         if self._parts.lasting:
-            self.store.slots.mend()  # as the next `tick` would
+            self.store.slots.repair()  # as the next `tick` would
             while self._settled:
                 self._settled.pop().log_settlements()
             await self.checkpointer.take(clean=True)

@@ -115,7 +115,7 @@ async def messages_at(level: Level, slot: Slot, wanted: Sequence[int]) -> Sequen
         read = store.slots.read
         return await asyncio.to_thread(read, level.number, slot.first, slot.end, wanted, segments, MessageLoader())
     finally:
-        store.let_go(segments)
+        store.unpin(segments)
 
 
 def _nothing() -> None:

@@ -173,7 +173,7 @@ class SlotReader:
             return
         done.exception()  # `then` looks at it if the slot still exists; a deleted slot's files may be removed
         try:
-            self._store.let_go(segments)
+            self._store.unpin(segments)
             then(done)
             self._schedule()
         except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing may be confirmed after it

@@ -248,7 +248,7 @@ class CheckpointFolder:
         self._needs.append(LogNeed.of(checkpoint, between))
         self._keep(_KEPT)
 
-    def give_up_older(self) -> bool:
+    def drop_older(self) -> bool:
         """Keep only the newest checkpoint and return whether there was an older one. Raises: StoreFailed."""
         had_older = len(self._needs) > 1 or len(self._numbers) > 1
         self._keep(1)

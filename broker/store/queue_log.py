@@ -136,7 +136,7 @@ class QueueLogs:
             chosen = slice(start - first, stop - first)
             self.write(queue_number, start, (positions[chosen], sizes[chosen]), due_ms[chosen])
 
-    def mend(self, queue_number: int, message_id: int, seen: Entry, entry: Entry) -> None:
+    def repair(self, queue_number: int, message_id: int, seen: Entry, entry: Entry) -> None:
         """Overwrite one damaged entry, unless it was written meanwhile or is no longer needed.
 
         Shapes: `seen` is what `read` returned for it.

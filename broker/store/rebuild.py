@@ -84,7 +84,7 @@ class EntryCompletion:
                 if told and not (missing or window.doubtful or number in rebuilt):
                     continue
                 entries = self._queue_logs.read(number, window.first, window.end)
-                lost = window.look(entries, self._log.segments)
+                lost = window.recount(entries, self._log.segments)
                 if lost:
                     found.append(_Suspect(number, window, lost))
         return found
@@ -116,7 +116,7 @@ class EntryCompletion:
         entries = self._queue_logs.read(number, window.first, window.end)
         positions = entries[0]
         gone = []
-        for index in window.look(entries, self._log.segments):
+        for index in window.recount(entries, self._log.segments):
             window.bits[index] = 1
             if not is_spilled(positions[index] >> OFFSET_BITS):  # the spill does not outlive the process
                 gone.append(index)

@@ -141,13 +141,13 @@ class Recovery:
             try:
                 header = self.log.header(number)
             except ValueError as error:
-                if self._cut(start, str(error)):
+                if self._handle_damage(start, str(error)):
                     return
             else:
                 at_checkpoint = number == position >> OFFSET_BITS
                 if not at_checkpoint and header.previous_end != self.end:
                     reason = f"segment {number} follows on {_place(header.previous_end)}, the one before ends here"
-                    if self._cut(min(header.previous_end, self.end), reason):
+                    if self._handle_damage(min(header.previous_end, self.end), reason):
                         return
             if not self._scan_segment(number, max(position & OFFSET_MASK if start <= position else 0, HEADER_BYTES)):
                 return
@@ -178,11 +178,11 @@ class Recovery:
             self.end = number << OFFSET_BITS | offset
             if not damage:
                 return True
-            if self._cut(self.end, damage):
+            if self._handle_damage(self.end, damage):
                 return False
             offset = self.log.resume(number, offset)
 
-    def _cut(self, position: int, reason: str) -> bool:
+    def _handle_damage(self, position: int, reason: str) -> bool:
         """Handle damage: cut an unsynced tail and return True, or report damage that the caller skips and return False.
         Raises: CorruptStore if the damaged bytes were synced and quarantine is off.
         """

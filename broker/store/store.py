@@ -177,7 +177,7 @@ class VhostStore:
         """Count n fewer slots that need a segment of the log or of the spill."""
         (self.spill if is_spilled(segment) else self.log).drop_live(segment, n)
 
-    def let_go(self, segments: Iterable[int]) -> None:
+    def unpin(self, segments: Iterable[int]) -> None:
         """Count one slot fewer for each of its segments."""
         for segment in segments:
             self.drop_live(segment, 1)
@@ -205,7 +205,7 @@ class VhostStore:
     def discard(self, state: QueueState) -> None:
         """Discard a recovered queue that no change of the topology declares, with its references."""
         for slot in state.slots:
-            self.let_go(slot.segments)
+            self.unpin(slot.segments)
         self.forget_queue(state.number, at_once=False)
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ class VhostStore:
         self._checkpoints.write(checkpoint, sync=self._sync, between=between)
         self._checkpoint_position = checkpoint.position
         if self._saves_space:
-            self._checkpoints.give_up_older()
+            self._checkpoints.drop_older()
         self._reclaim()
 
     def save_space(self, *, on: bool) -> None:
@@ -237,7 +237,7 @@ class VhostStore:
         Raises: StoreFailed.
         """
         self._saves_space = on
-        if on and self._checkpoints.give_up_older():
+        if on and self._checkpoints.drop_older():
             before = dict(self.log.segments)
             gone = self._reclaim()
             freed_bytes = sum([before[segment] for segment in gone])

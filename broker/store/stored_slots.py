@@ -68,7 +68,7 @@ class StoredSlots:
     """The reader of messages on disk, for any thread.
 
     A message whose entry is damaged, or leads to no record of that message, is searched in the log before it counts as
-    lost. `mend` writes the entries that were found to the queue log, on the loop.
+    lost. `repair` writes the entries that were found to the queue log, on the loop.
     """
 
     def __init__(
@@ -236,10 +236,10 @@ class StoredSlots:
             _log.warning("store.entries_rebuilt", queue=queue_number, messages=len(found))
         return found
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Write the entries found to the queue logs; on the loop. Raises: StoreFailed."""
         while self._found:
-            self._queues.mend(*self._found.popleft())
+            self._queues.repair(*self._found.popleft())
 
     def read_span(self, position: int, size: int) -> bytes:
         """Return a piece of the log or the spill, with zeros for unreadable bytes."""

@@ -92,7 +92,7 @@ class Window:
         if len(self.segments) == 1:
             self.segments = dict.fromkeys(self.segments, self.bits.count(0))
 
-    def look(self, entries: Entries, segments: Mapping[int, int]) -> list[int]:
+    def recount(self, entries: Entries, segments: Mapping[int, int]) -> list[int]:
         """Count the unsettled messages by segment from their entries; return the indexes of those without a record.
 
         Shapes: `segments` maps the number of each segment to its bytes. A message in the spill has no record.

@@ -23,7 +23,7 @@ ROWS_AT_ONCE: Final = 200  # half a millisecond; then other threads may run
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Some messages of one slot. Shapes: ``held`` are the messages, None if the slot is on disk; then ``segments`` are
-    pinned until `let_go`. ``end`` is the id after the range of the piece; missing messages of the range are settled.
+    pinned until `unpin`. ``end`` is the id after the range of the piece; missing messages of the range are settled.
     """
 
     slot: Slot
@@ -76,10 +76,10 @@ def gather(
     return pieces
 
 
-def let_go(store: VhostStore, pieces: Sequence[Piece]) -> None:
+def unpin(store: VhostStore, pieces: Sequence[Piece]) -> None:
     """Unpin the segments of the pieces."""
     for piece in pieces:
-        store.let_go(piece.segments)
+        store.unpin(piece.segments)
 
 
 def copy_pieces(

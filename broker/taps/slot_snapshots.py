@@ -18,7 +18,7 @@ from broker.core.queue.queue import Queue
 from broker.event_log import get_logger
 from broker.store.damage import StoreFailed
 from broker.taps.cursors import IN_CLUSTER, TapRefused, vhost_named
-from broker.taps.slot_rows import Piece, copy_pieces, gather, let_go
+from broker.taps.slot_rows import Piece, copy_pieces, gather, unpin
 from broker.tasks import uncancelled
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class Snapshots(Mapping[str, Snapshot]):
                     write = self._writing(engine, level, pieces, snapshot, len(files))
                     written, above = await uncancelled(self._writer.in_thread(write))
                 finally:
-                    let_go(engine.store, pieces)
+                    unpin(engine.store, pieces)
             if written is not None:
                 files.append(written)
                 taking.add(written.bytes)

@@ -25,7 +25,7 @@ from broker.slot_files.seal_log import Seal
 from broker.slot_files.slot_folder import SlotFolder
 from broker.store.damage import CorruptStore, StoreFailed
 from broker.store.store import VhostStore
-from broker.taps.slot_rows import Piece, copy_pieces, gather, let_go
+from broker.taps.slot_rows import Piece, copy_pieces, gather, unpin
 from broker.tasks import Tasks
 
 _log = get_logger()
@@ -214,7 +214,7 @@ class SlotWriter:
                 engine.fail(error)
             return  # of a deleted level: its records were removed
         finally:
-            let_go(engine.store, pieces)
+            unpin(engine.store, pieces)
         await self._settle(engine, level, end)
         self._since_ms[queue] = self.clock.now_ms
         self._widen(queue)

@@ -155,7 +155,7 @@ class PathNode:
         database.reconcile = self.path.reconcile
         recorder = VhostStore.open(MemoryFiles(), Path("/unused"), segment_bytes=1 << 20, sync=False)[0].recorder
         store = SimpleNamespace(
-            recorder=recorder, let_go=lambda _: None, forget_queue=lambda _, **_how: None, drop_entries=None
+            recorder=recorder, unpin=lambda _: None, forget_queue=lambda _, **_how: None, drop_entries=None
         )
         self.ports = cast(
             "Any",

@@ -112,7 +112,7 @@ def test_flips_in_a_queue_log_cost_nothing(form: str) -> None:
             ]
         assert {event["event"] for event in events} <= {"store.entries_rebuilt"}
         before = bytes(block)
-        store.slots.mend()
+        store.slots.repair()
         if before != bytes(block):
             block[offset] ^= 1 << bit  # `flips` flips it back
             assert bodies(store, recovered) == list(range(1, 13))
@@ -129,7 +129,7 @@ def test_whole_entries_are_not_rebuilt(form: str) -> None:
     with capture_logs() as events:
         store, recovered = reopened(files)
         assert bodies(store, recovered) == list(range(1, 31))
-        store.slots.mend()
+        store.slots.repair()
     assert events == []
     assert bytes(queue_log(files, "group")) == before
 

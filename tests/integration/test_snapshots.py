@@ -13,7 +13,7 @@ import pytest
 from broker.slot_files.slot_file import PERSISTENT, REDELIVERED
 from broker.store.files import Files
 from broker.taps.cursors import TapRefused
-from broker.taps.slot_rows import gather, let_go
+from broker.taps.slot_rows import gather, unpin
 from broker.testing import Broker
 from tests.deadline import DEADLINE_S
 from tests.filling_disk import FillingDisk
@@ -172,7 +172,7 @@ async def test_what_is_on_disk_counts_for_a_file_too(tmp_path: Path) -> None:
         stream = queue_of(broker.server, "q").level
         manager = stream.manager
         pieces = gather(stream, manager.slots, below=manager.next_id, most_rows=50_000, most_bytes=10_000)
-        let_go(stream.store, pieces)
+        unpin(stream.store, pieces)
         assert len(pieces) == 10
         assert len(await snapshot_rows(broker.server.taps, "q")) == 40
 

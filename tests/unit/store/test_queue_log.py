@@ -172,7 +172,7 @@ def test_a_chunk_that_vanishes_has_no_entries() -> None:
     logs.sync()
     files.contents.clear()
     assert logs.read(3, 1, 3) == ([0, 0], [0, 0])
-    logs.mend(3, 2, (0, 0), (3, 4))
+    logs.repair(3, 2, (0, 0), (3, 4))
     assert new_logs(files).check(3, 1, 3)
     assert logs.read(3, 1, 3) == ([0, 3], [0, 4])
 
@@ -208,7 +208,7 @@ def test_an_entry_that_was_written_meanwhile_is_not_mended() -> None:
     """A repair does not overwrite an entry that compaction wrote after the search."""
     logs = new_logs()
     logs.write(3, 1, ([5], [6]))
-    logs.mend(3, 1, (0, 0), (1, 2))
+    logs.repair(3, 1, (0, 0), (1, 2))
     assert logs.read(3, 1, 2) == ([5], [6])
 
 
