@@ -20,7 +20,7 @@ from broker.administration.definitions import (
     Draft,
     differing,
 )
-from broker.administration.slices import finished
+from broker.administration.slices import run_in_slices
 from broker.core.auth.permissions import Permissions
 from broker.core.auth.users import Users
 from broker.core.policy.policy import OPERATOR_POLICY, Policies
@@ -156,7 +156,7 @@ class Administration(Definitions):
                     draft.check_vhost(fields["vhost"])
                 result = edit(draft)
                 if isinstance(result, Generator):
-                    await finished(result)
+                    await run_in_slices(result)
                 if (swept := await self._try(draft)) is not None:
                     break
                 await self._take_stored()  # another broker was first: `edit` decides again
@@ -169,8 +169,8 @@ class Administration(Definitions):
         """Store and apply a draft, and return the vhosts whose policies have changed, None if the stored definitions
         differ from those in force.
         """
-        wanted = await finished(draft.storing())
-        changes = await finished(differing(self.stored, wanted))
+        wanted = await run_in_slices(draft.storing())
+        changes = await run_in_slices(differing(self.stored, wanted))
         made = self._unmade(changes)
         if made:
             await self._make_vhosts(made)
@@ -223,7 +223,7 @@ class Administration(Definitions):
 
     async def open(self, version: int, stored: Mapping[str, Any]) -> None:
         """Apply stored definitions at the start; their vhosts were opened."""
-        await self._apply(version, stored, await finished(differing(self.stored, stored)))
+        await self._apply(version, stored, await run_in_slices(differing(self.stored, stored)))
 
     async def follow(self, *, anew: bool = False) -> None:
         """Apply definitions stored by another broker; with `anew`, even if the version is known. Raises: ValueError if
@@ -252,7 +252,7 @@ class Administration(Definitions):
         if stored is None or (version == self.version and not anew):
             return
         known = self.version
-        await self._apply_or_fail(version, stored, await finished(differing(self.stored, stored)))
+        await self._apply_or_fail(version, stored, await run_in_slices(differing(self.stored, stored)))
         if version != known:
             _log.info("definitions.followed", version=version)
 
@@ -277,7 +277,7 @@ class Administration(Definitions):
         for name in self._unmade(changes):
             await self._add(name)
         swept: dict[str, Vhost] = {}
-        await finished(self._putting(changes, swept))
+        await run_in_slices(self._putting(changes, swept))
         for vhost in swept.values():
             vhost.policies.changed()
         self.stored = stored

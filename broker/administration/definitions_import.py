@@ -32,7 +32,7 @@ from broker.administration.definitions import (
     same_row,
 )
 from broker.administration.rehearsal import Rehearsal, Touched
-from broker.administration.slices import STEPS_AT_ONCE, emptied, finished
+from broker.administration.slices import STEPS_AT_ONCE, clear_in_slices, run_in_slices
 from broker.amqp.errors import ChannelError, NodeLost, ProtocolError
 from broker.core.auth.users import user_of
 from broker.core.definitions.document import (
@@ -106,7 +106,7 @@ class ImportTally:
                     (self.present if same_row(row, old) else self.changed)[part] += 1
         self.without_effect += _without_effect(self._document)
 
-    def let_go(self) -> None:
+    def clear(self) -> None:
         """Refer to no entry any more: their owner frees them in slices."""
         self._document, self._before = Document(), {}
 
@@ -165,11 +165,11 @@ class DefinitionsImport:
             counts = {name: len(getattr(document, name)) for name in document.__slots__ if name != "unknown"}
         finally:
             if self._tally is not None:
-                self._tally.let_go()
+                self._tally.clear()
             document, self._document = self._document, Document()
             entries = [list(getattr(document, part)) for part in document.__slots__]
             del document
-            await emptied(self._undo, *self._absent.values(), *entries)
+            await clear_in_slices(self._undo, *self._absent.values(), *entries)
         for part, _number in self._refused:
             counts[part] -= 1
         for reason in self.skipped:
@@ -187,24 +187,24 @@ class DefinitionsImport:
 
     async def _take(self) -> bool:
         """Import the document, and return whether anything had to be done."""
-        self._document = replace(self._document, queues=tuple(await finished(self._typing_queues())))
+        self._document = replace(self._document, queues=tuple(await run_in_slices(self._typing_queues())))
         await self._check()
         administration = self._administration
-        self._tally = ImportTally(self._document, await finished(keying_rows(administration.stored)))
-        await finished(self._comparing(self._tally))
-        changed = any(self._absent.values()) or await finished(self._changing_definitions())
+        self._tally = ImportTally(self._document, await run_in_slices(keying_rows(administration.stored)))
+        await run_in_slices(self._comparing(self._tally))
+        changed = any(self._absent.values()) or await run_in_slices(self._changing_definitions())
         if changed:
             await self._rehearsed()
             await self._apply(self._tally)
         reasons = enumerate(map(ignored_default_type, self._document.vhosts))
         ignored = [f"vhosts[{number}]: {reason}" for number, reason in reasons if reason is not None]
         self.skipped = [*ignored, *self._refused.values(), *self.skipped]
-        await finished(self._tally.comparing(await finished(keying_rows(administration.stored))))
+        await run_in_slices(self._tally.comparing(await run_in_slices(keying_rows(administration.stored))))
         return changed
 
     async def _apply(self, tally: ImportTally) -> None:
         administration = self._administration
-        written = await finished(writing_document(await finished(self._keeping())))
+        written = await run_in_slices(writing_document(await run_in_slices(self._keeping())))
         version, present, is_unknown = administration.version, tally.present.copy(), False
         while True:
             try:
@@ -218,7 +218,7 @@ class DefinitionsImport:
                 await asyncio.sleep(REJOIN_S)
                 self._undo.clear()
                 tally.restart(present)
-        await emptied(*[rows for rows in written.values() if isinstance(rows, list)])
+        await clear_in_slices(*[rows for rows in written.values() if isinstance(rows, list)])
 
     async def _finish_applying(self, tally: ImportTally) -> None:
         """Declare everything that is absent, and store the rest; undo it if anything is refused. Raises: NodeLost and
@@ -309,13 +309,13 @@ class DefinitionsImport:
         for name, reason in administration.vhosts.offline.items():
             if name in {vhost["name"] for vhost in document.vhosts}:
                 raise BadDefinitions(f"Virtual host '{name}' is down: {reason}")
-        await finished(self._checking_vhosts())
+        await run_in_slices(self._checking_vhosts())
         names = dict.fromkeys(row["name"] for row in document.vhosts if row["name"] not in administration.vhosts)
         with _placed("vhosts"):
             administration.check_new_vhosts(administration, names)
         await self._hashed()
         self._draft = Draft(administration, administration.vhosts.offline)
-        await finished(self._putting(self._draft))
+        await run_in_slices(self._putting(self._draft))
 
     async def _rehearsed(self) -> None:
         """Declare absent entries in copies of the vhosts. Raises: BadDefinitions."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker.administration.slices import finished
+from broker.administration.slices import run_in_slices
 from broker.core.confirmable import Confirmable
 from broker.core.deadlines import Clock, Deadlines
 from broker.core.publishing.local_store import LocalStore
@@ -95,11 +95,11 @@ class Rehearsal:
             try:
                 for name, copy in copies.items():
                     if name in self._vhosts:
-                        await finished(copying(self._vhosts[name], copy, touched[name]))
+                        await run_in_slices(copying(self._vhosts[name], copy, touched[name]))
                 yield copies
             finally:
                 for copy in copies.values():
-                    await finished(_emptying(copy))
+                    await run_in_slices(_emptying(copy))
 
     def _empty(self, name: str, stores: ExitStack) -> Vhost:
         store, _nothing = VhostStore.open(

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary  # of event loops
 
 STEPS_AT_ONCE: Final = 50  # objects that are compared, copied, declared or encoded between two turns of the loop
 OBJECTS_AT_ONCE: Final = 200  # objects read between two turns of the loop: less than a millisecond
-EMPTIED_AT_ONCE: Final = 1000  # objects that are freed between two turns of the loop
+CLEARED_AT_ONCE: Final = 1000  # objects that are freed between two turns of the loop
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ async def in_slices(objects: Iterable[T], at_once: int = OBJECTS_AT_ONCE) -> Asy
         await pause()
 
 
-async def finished(steps: Generator[None, None, T]) -> T:
+async def run_in_slices(steps: Generator[None, None, T]) -> T:
     """Run a generator, each step of which handles one object, in slices, and return its result."""
     while True:
         for _ in range(STEPS_AT_ONCE):
@@ -51,9 +51,9 @@ async def finished(steps: Generator[None, None, T]) -> T:
         await asyncio.sleep(0)
 
 
-async def emptied(*lists: list[Any]) -> None:
+async def clear_in_slices(*lists: list[Any]) -> None:
     """Empty unused lists in slices, because freeing a million objects takes too long for one turn."""
     for rows in lists:
         while rows:
-            del rows[-EMPTIED_AT_ONCE:]
+            del rows[-CLEARED_AT_ONCE:]
             await asyncio.sleep(0)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
-from broker.administration.slices import finished
+from broker.administration.slices import run_in_slices
 from broker.core.definitions.json_text import SHORT, read_json, reading_json
 from broker.event_log import get_logger
 from broker.manage.answers import PieceResponse, Response
@@ -59,7 +59,7 @@ async def _begin(call: Call, conversation: ControlConversation) -> None:
     """Begin to answer a request. Raises: HttpRefused."""
     line = await conversation.request_line(call.broker.settings().http.timeout_ms / 1000)
     try:
-        fields = read_json(line) if len(line) <= SHORT else await finished(reading_json(line, OUTER_LEVELS))
+        fields = read_json(line) if len(line) <= SHORT else await run_in_slices(reading_json(line, OUTER_LEVELS))
     except ValueError:
         fields = None
     name = str(fields.get("verb")) if isinstance(fields, dict) else ""

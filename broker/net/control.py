@@ -19,7 +19,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
-from broker.administration.slices import finished
+from broker.administration.slices import run_in_slices
 from broker.amqp.errors import UNEXPECTED
 from broker.core.definitions.json_text import SHORT, read_json, reading_json
 from broker.event_log import get_logger
@@ -112,7 +112,7 @@ async def answer_line(verbs: Mapping[str, Verb], reader: asyncio.StreamReader, w
         return False
     if line:
         try:
-            fields = read_json(line) if len(line) <= SHORT else await finished(reading_json(line, OUTER_LEVELS))
+            fields = read_json(line) if len(line) <= SHORT else await run_in_slices(reading_json(line, OUTER_LEVELS))
         except ValueError as error:
             answer = _refusal(f"a request is one JSON object a line: {error}")
         else:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from broker import __version__
 from broker.administration.definitions_import import TOPOLOGY, DefinitionsImport
-from broker.administration.slices import emptied, finished
+from broker.administration.slices import clear_in_slices, run_in_slices
 from broker.core.definitions.export import topology_of, user_fields
 from broker.core.definitions.reading import reading_document
 from broker.core.vhost import Vhost
@@ -54,13 +54,13 @@ async def import_definitions(broker: OperatedBroker, asked: ImportDefinitions, a
     administration, vhost = broker.administration, asked.vhost
     _check_vhost(broker, vhost)
     taking = DefinitionsImport(
-        await finished(reading_document(asked.definitions, vhost)),
+        await run_in_slices(reading_document(asked.definitions, vhost)),
         administration,
         broker.rehearsal,
         asker.tell,
         skip_refused=asked.skip_refused,
     )
-    await emptied(*[rows for rows in asked.definitions.values() if isinstance(rows, list)])
+    await clear_in_slices(*[rows for rows in asked.definitions.values() if isinstance(rows, list)])
     imported = await taking.run()
     await administration.swept(tell=asker.tell)
     return {"imported": imported, **taking.outcome(), "skipped": taking.skipped}

@@ -233,7 +233,7 @@ async def test_an_export_has_no_binding_without_its_ends(tmp_path: Path) -> None
 
 async def test_the_entries_of_a_document_are_freed_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To free the entries of 100,000 objects at once takes 23 ms, also where the import changes nothing."""
-    monkeypatch.setattr(slices, "EMPTIED_AT_ONCE", 100)
+    monkeypatch.setattr(slices, "CLEARED_AT_ONCE", 100)
     freed: Counter[int] = Counter()
     turn = 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from broker.administration.slices import finished
+from broker.administration.slices import run_in_slices
 from broker.core.definitions.json_text import reading_json
 from broker.manage.answers import Response, json_answer, no_content, object_answer
 from broker.manage.api.names import COMPATIBLE_VERSION
@@ -41,7 +41,7 @@ async def take(call: Call) -> Response:
     if call.request.headers.get("content-type", "").startswith(FORM):
         body = await asyncio.to_thread(_file_of, call.request.headers["content-type"], body)
     try:
-        document: Any = await finished(reading_json(body, OUTER_LEVELS))
+        document: Any = await run_in_slices(reading_json(body, OUTER_LEVELS))
     except ValueError as error:
         raise bad_request(f"a definitions document is one JSON object: {error}") from None
     skips = call.asks("skip_refused")
