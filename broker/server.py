@@ -260,10 +260,10 @@ class BrokerServer:
 
     async def _take_settings(self, settings: Settings) -> None:
         """Apply settings, none of which needs a restart. Raises: TlsUnusable, having changed nothing."""
-        await self._ports.take_settings(settings)
-        self.shared.take_settings(settings)
+        await self._ports.apply_settings(settings)
+        self.shared.apply_settings(settings)
         for part in self.parts[1:]:
-            await part.take_settings(settings)
+            await part.apply_settings(settings)
         await self._certificates.renew()
 
     def _step(self) -> None:

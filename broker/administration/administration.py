@@ -76,7 +76,7 @@ class Administration(Definitions):
         self._changes = Tasks.logged("definitions.failed")
         self.closed = False  # the broker is about to stop, so that long work has to end
 
-    def take_settings(self, settings: Settings) -> None:
+    def apply_settings(self, settings: Settings) -> None:
         """Apply changed settings."""
         self.vhosts_max = settings.limits.vhosts_max
 
@@ -92,9 +92,9 @@ class Administration(Definitions):
         found = self.vhosts.get(vhost)
         return Policies() if found is None else found.policies
 
-    def take_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
+    def set_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
         """Store the entry of a vhost, and set the vhost's default queue type."""
-        super().take_facts(vhost, facts)
+        super().set_facts(vhost, facts)
         if vhost in self.vhosts:
             self.vhosts[vhost].set_default_queue_type(default_type(facts))
 
@@ -113,7 +113,7 @@ class Administration(Definitions):
         if vhost is None:
             return
         if key[1] == VHOST_LIMITS:
-            vhost.take_limits(vhost_limits_table(self.parameters.get(key)))
+            vhost.set_limits(vhost_limits_table(self.parameters.get(key)))
         elif key[1] == PAUSED_QUEUE:
             vhost.queues.set_paused(key[2], paused=key in self.parameters)
 

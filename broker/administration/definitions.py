@@ -128,7 +128,7 @@ class Definitions(ABC):
         limits = self.vhost_limits(name)
         return {**fields, "limits": limits or []} if limits or "limits" in fields else fields  # [] as in RabbitMQ
 
-    def take_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
+    def set_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
         self.vhost_facts[vhost] = dict(facts)
 
     def set_parameter(self, key: ParameterKey, value: Any) -> None:
@@ -169,7 +169,7 @@ class Definitions(ABC):
             elif names[0] in self.users:
                 rights.clear(*names)
         elif part == "vhosts" and row is not None:
-            self.take_facts(names[0], facts_of(row))
+            self.set_facts(names[0], facts_of(row))
             if row.get("limits"):
                 self.set_parameter(limits_key(names[0]), row["limits"])
         elif part == "global_parameters":
@@ -251,13 +251,13 @@ class Draft(Definitions):
         if name not in self.vhost_facts:
             raise ValueError(f"Virtual host '{name}' does not exist")
 
-    def take_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
+    def set_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
         self._has_own_vhosts = True
-        super().take_facts(vhost, facts)
+        super().set_facts(vhost, facts)
 
     def add_vhost(self, name: str, facts: Mapping[str, Any]) -> None:
         self._policies[name] = Policies()
-        self.take_facts(name, facts)
+        self.set_facts(name, facts)
 
     def drop_vhost(self, name: str) -> None:
         """Remove a vhost with everything that belongs to it."""

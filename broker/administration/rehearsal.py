@@ -81,7 +81,7 @@ class Rehearsal:
         self._clock = clock
         self._generate = generate
 
-    def take_settings(self, settings: Settings) -> None:
+    def apply_settings(self, settings: Settings) -> None:
         """Apply changed settings, from the next copy on."""
         self._settings = settings
 

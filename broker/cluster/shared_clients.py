@@ -33,7 +33,7 @@ class Claim(Awaited):
         self.connection = connection
         self.number = 0
 
-    def take_number(self, number: int) -> None:
+    def set_number(self, number: int) -> None:
         self.number = number
 
 
@@ -91,7 +91,7 @@ class SharedClients(MqttClients):
     def claim(self, claim: Claim) -> None:
         """Claim a client id, even while an older connection has it."""
         self._last += 1
-        claim.take_number(self._last)
+        claim.set_number(self._last)
         self._asking[self._last] = claim
         self._work.set()
 

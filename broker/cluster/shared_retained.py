@@ -39,7 +39,7 @@ class Retaining(Awaited):
         self.body = body
         self.counts: tuple[int, int] | None = None  # messages and bytes, if there is no room for it
 
-    def take_counts(self, counts: tuple[int, int] | None) -> None:
+    def set_counts(self, counts: tuple[int, int] | None) -> None:
         """Set how many messages and bytes are retained, if there is no room for another; None once it is committed."""
         self.counts = counts
 
@@ -133,7 +133,7 @@ class SharedRetained(RetainedMessages):
         except StatementRefused as error:
             refusal = str(error)
         for place, retaining in enumerate(batch, 1):
-            retaining.take_counts(counts.get(place))
+            retaining.set_counts(counts.get(place))
             retaining.answered(refusal)
 
     def _take_batch(self) -> list[Retaining]:

@@ -119,12 +119,12 @@ class SharedTopology:
             vhost = self._vhosts.get(change.vhost)
             match change:
                 case QueueDeclared():
-                    change.take_number(await self._take_numbers(change.levels))
+                    change.set_number(await self._take_numbers(change.levels))
                     if vhost is not None:
                         found = vhost.policies.rules_for(change.name, read_typed(change.arguments))
                         limits += _limits(vhost.name, change.level_numbers, found[0])
                 case ExchangeDeclared() if change.type == DELAYED:
-                    change.take_number(await self._take_numbers(1))
+                    change.set_number(await self._take_numbers(1))
                 case QueueDeleted() if vhost is not None:
                     dropped += self._levels(vhost, change.name, change.number)
                 case QueueDeleted():

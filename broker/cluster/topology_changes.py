@@ -88,7 +88,7 @@ class ExchangeDeclared(TopologyChange):
     arguments: dict[str, Any]
     holding: int | None = None
 
-    def take_number(self, number: int) -> None:
+    def set_number(self, number: int) -> None:
         self.holding = number
 
     @property
@@ -147,7 +147,7 @@ class QueueDeclared(TopologyChange):
     def own(self, owner: ForeignOwner) -> None:
         self.owner = owner
 
-    def take_number(self, number: int) -> None:
+    def set_number(self, number: int) -> None:
         self.number = number
 
     @property

@@ -194,12 +194,12 @@ class Vhost:
         """Set the type of queues that clients declare without one."""
         self.default_queue_type = default
 
-    def take_limits(self, table: Mapping[str, int]) -> None:
+    def set_limits(self, table: Mapping[str, int]) -> None:
         """Replace the vhost's own limits by those in a table."""
-        self.limits.take_table(table)
+        self.limits.set_own(table)
         self._decide_refusal()
 
-    def take_alarm(self, reason: str) -> None:
+    def set_alarm(self, reason: str) -> None:
         """Set the reason for which an alarm blocks publishers; an empty reason ends it."""
         self._alarm = reason
         self._decide_refusal()

@@ -35,12 +35,12 @@ class VhostLimits:
 
     def take(self, limits: VhostLimits) -> None:
         """Copy the limits of another vhost."""
-        self.take_settings(limits)
+        self.apply_settings(limits)
         self.own_queues_max = limits.own_queues_max
         self.connections_max = limits.connections_max
         self.blocked_max_s = limits.blocked_max_s
 
-    def take_settings(self, limits: VhostLimits) -> None:
+    def apply_settings(self, limits: VhostLimits) -> None:
         """Apply the limits of changed settings, and keep the vhost's own."""
         self.exchanges_max = limits.exchanges_max
         self.queues_max = limits.queues_max
@@ -48,7 +48,7 @@ class VhostLimits:
         self.transient_shared_queues = limits.transient_shared_queues
         self.in_cluster = limits.in_cluster
 
-    def take_table(self, table: Mapping[str, int]) -> None:
+    def set_own(self, table: Mapping[str, int]) -> None:
         """Replace the vhost's own limits by those in a table."""
         self.own_queues_max = limit_in(table, QUEUES)
         self.connections_max = limit_in(table, CONNECTIONS)

@@ -57,7 +57,7 @@ class Compactor:
         self._seen: dict[int, int] = {}  # the number of slots that kept each segment at the last check
         self.relocated = 0
 
-    def take_settings(self, settings: Store) -> None:
+    def apply_settings(self, settings: Store) -> None:
         """Apply changed settings, from the next segment on."""
         self._below_ratio = settings.compact_below_ratio
 

@@ -120,12 +120,12 @@ class Engine(TurnEngine):
         self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._disk, turn.shorten)
         self.compactor = Compactor(self.vhost, store, self.committer, self._disk, settings.store.compact_below_ratio)
 
-    def take_settings(self, settings: Settings) -> None:
+    def apply_settings(self, settings: Settings) -> None:
         """Apply changed settings; existing objects may exceed the new limits."""
         self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
-        self.compactor.take_settings(settings.store)
-        self.vhost.ports.take_settings(keep_poisoned=settings.amqp.keep_poisoned)
-        self.vhost.limits.take_settings(limits_of(settings))
+        self.compactor.apply_settings(settings.store)
+        self.vhost.ports.apply_settings(keep_poisoned=settings.amqp.keep_poisoned)
+        self.vhost.limits.apply_settings(limits_of(settings))
 
     @property
     def at_rest(self) -> bool:

@@ -51,7 +51,7 @@ class ManageListener:
         self._descriptors_max = descriptors_for_clients()
         self._stopping = False
         self.port = 0
-        self.take_settings(settings)
+        self.apply_settings(settings)
 
     @property
     def url(self) -> str:
@@ -70,7 +70,7 @@ class ManageListener:
         self.port = bound[0].getsockname()[1]
         self._servers = await self._listen()
 
-    def take_settings(self, settings: Settings) -> None:
+    def apply_settings(self, settings: Settings) -> None:
         """Apply changed settings; connected clients keep their limits."""
         self._settings = settings
         self._limits = settings.http

@@ -97,7 +97,7 @@ class Listener:
         self.ports: dict[str, int] = {}
         self.protocols: dict[str, Callable[[], asyncio.Protocol]] = {}
 
-    def take_settings(self, settings: Settings) -> None:
+    def apply_settings(self, settings: Settings) -> None:
         """Apply changed settings; limits that were negotiated with a client stay."""
         self._settings = settings
         self.limits = limits_of(settings)
@@ -314,7 +314,7 @@ class Listener:
             is_down=self._is_down,
             connected_ms=self._turn.now_ms,
         )
-        transport.take_session(session)
+        transport.set_session(session)
         session.output_window.set_high_water(self._settings.flow.high_water_bytes)
         return session
 

@@ -219,7 +219,7 @@ class Transport(Outlet):
         else:
             self._receive_buffer = ReceiveBuffer(None, now_ms)
 
-    def take_session(self, session: SessionOfConnection) -> None:
+    def set_session(self, session: SessionOfConnection) -> None:
         """Set the session of the connection."""
         self.session = session
 

@@ -90,7 +90,7 @@ async def put_vhost(administration: Administration, name: str, facts: Mapping[st
         _check_up(administration, name)
         known = draft.vhost_facts.get(name, {})
         metadata = {"metadata": {**known["metadata"], **facts}} if "metadata" in known else {}
-        draft.take_facts(name, {**known, **facts, **metadata})
+        draft.set_facts(name, {**known, **facts, **metadata})
         return False
 
     is_new = await administration.change(change)

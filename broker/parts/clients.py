@@ -50,7 +50,7 @@ class Clients(Part):
         self.permissions = Permissions(users)
         self.usage = Usage(users)
         self.alarms = Alarms(watermarks(settings))
-        self.throttle = PublisherThrottle(self.alarms, vhosts.pending_bytes, tell_vhosts=vhosts.take_alarm)
+        self.throttle = PublisherThrottle(self.alarms, vhosts.pending_bytes, tell_vhosts=vhosts.set_alarm)
         shared.turn.check_backlog_by(self.throttle.turn, self.throttle.counted_bytes)
         self.logins = logins_of(settings.auth, users, self._passwords.check)
         self.listener = Listener(
@@ -93,7 +93,7 @@ class Clients(Part):
         self.listener.abort()
         self._http.abort()
 
-    async def take_settings(self, settings: Settings) -> None:
+    async def apply_settings(self, settings: Settings) -> None:
         """Apply changed settings."""
-        self.listener.take_settings(settings)
+        self.listener.apply_settings(settings)
         self.alarms.take(watermarks(settings))

@@ -110,10 +110,10 @@ class Data(Part):
             self._shared.stopping.wait_for("sync", bytes=unwritten_bytes)
         await (self.vhosts.drain() if self.node is None else self.node.drain(timeout_s))
 
-    async def take_settings(self, settings: Settings) -> None:
+    async def apply_settings(self, settings: Settings) -> None:
         """Apply changed settings."""
-        self.vhosts.take_settings(settings)
-        self.taps.take_settings(settings)
+        self.vhosts.apply_settings(settings)
+        self.taps.apply_settings(settings)
 
     def _open_slots(self, ahead_ms: int) -> SlotFolder:
         shared, store = self._shared, self._shared.settings.store

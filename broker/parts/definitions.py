@@ -90,7 +90,7 @@ class Definitions(Part):
         """Finish changes that have begun."""
         await self.administration.close()
 
-    async def take_settings(self, settings: Settings) -> None:
+    async def apply_settings(self, settings: Settings) -> None:
         """Apply changed settings."""
-        self.rehearsal.take_settings(settings)
-        self.administration.take_settings(settings)
+        self.rehearsal.apply_settings(settings)
+        self.administration.apply_settings(settings)

@@ -142,10 +142,10 @@ class Http(Part):
         if self._broker is not None:
             self._broker.samples.tick()
 
-    async def take_settings(self, settings: Settings) -> None:
+    async def apply_settings(self, settings: Settings) -> None:
         """Apply changed settings."""
         for listener in self._listeners.values():
-            listener.take_settings(settings)
+            listener.apply_settings(settings)
 
     async def renew_tls(self) -> None:
         """Accept new clients with the current certificate."""

@@ -65,7 +65,7 @@ class Part:
     async def close(self) -> None:
         """Release everything at once, after `stop` or without one."""
 
-    async def take_settings(self, settings: Settings) -> None:
+    async def apply_settings(self, settings: Settings) -> None:
         """Apply changed settings, none of which needs a restart."""
 
 
@@ -108,6 +108,6 @@ class Shared:
         """Record that all parts were started."""
         self.served = True
 
-    def take_settings(self, settings: Settings) -> None:
+    def apply_settings(self, settings: Settings) -> None:
         """Put changed settings in force."""
         self.settings = settings

@@ -54,7 +54,7 @@ class Ports(Part):
         """Close the sockets."""
         self.bound.close()
 
-    async def take_settings(self, settings: Settings) -> None:
+    async def apply_settings(self, settings: Settings) -> None:
         """Read another certificate. Raises: TlsUnusable, having changed nothing."""
         if self.tls is not None:
             self.tls.take(settings.tls)

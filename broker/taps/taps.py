@@ -63,7 +63,7 @@ class Taps:
         self.cursors = Cursors(vhosts, self._writer, self._retention.soon)
         vhosts.tell(self._writer.leave, self._forget)
 
-    def take_settings(self, settings: Settings) -> None:
+    def apply_settings(self, settings: Settings) -> None:
         """Apply changed settings, from the next file on; cursors, snapshots and the caps of single taps stay."""
         self._settings = settings
 

@@ -92,11 +92,11 @@ class Vhosts(Mapping[str, "Vhost"]):
         """Call `opened` when a vhost is added, before any client uses it."""
         self._opened.append(opened)
 
-    def take_settings(self, settings: Settings) -> None:
+    def apply_settings(self, settings: Settings) -> None:
         """Apply changed settings to every vhost."""
         self._settings = settings
         for engine in self.engines.values():
-            engine.take_settings(settings)
+            engine.apply_settings(settings)
 
     def __getitem__(self, name: str) -> Vhost:
         return self._by_name[name]
@@ -237,13 +237,13 @@ class Vhosts(Mapping[str, "Vhost"]):
         for engine in self.engines.values():
             engine.save_space(on=on)
 
-    def take_alarm(self, reason: str) -> None:
+    def set_alarm(self, reason: str) -> None:
         """Tell every vhost, including later ones, the reason for which an alarm blocks publishers; an empty reason ends
         it.
         """
         self._alarm = reason
         for engine in self.engines.values():
-            engine.vhost.take_alarm(reason)
+            engine.vhost.set_alarm(reason)
 
     def log_positions(self) -> list[int]:
         """Return the position of each vhost's log."""
@@ -338,7 +338,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._by_name[name] = engine.vhost
         if self._saves_space:
             engine.save_space(on=True)
-        engine.vhost.take_alarm(self._alarm)
+        engine.vhost.set_alarm(self._alarm)
         for opened in self._opened:
             opened(engine)
         if recovered.records or recovered.messages:

@@ -24,7 +24,7 @@ from broker.mqtt.reason_codes import ADMINISTRATIVE_ACTION
 class MqttBasic(BasicSession):
     """Consume the queues of one session. Shapes: `subscriptions` are those with the queues at QoS 0 and QoS 1; `shared`
     has the options of each shared subscription, by consumer tag.
-    Invariant: `take_form` comes before the first consumer.
+    Invariant: `set_form` comes before the first consumer.
     """
 
     __slots__ = ("_copies", "_form", "_settling", "shared", "subscriptions")
@@ -38,7 +38,7 @@ class MqttBasic(BasicSession):
         self.subscriptions = Subscriptions(), Subscriptions()
         self.shared: dict[str, Match] = {}
 
-    def take_form(self, form: ClientForm) -> None:
+    def set_form(self, form: ClientForm) -> None:
         """Set the form of the packets to the client."""
         self._form = form
         self.prefetch_consumer = form.window

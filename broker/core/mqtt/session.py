@@ -102,7 +102,7 @@ class MqttSession(SessionOfChannel):
         self._mapping = form.mapping
         self.session.identify(swapped(form.client_id) if form.mapping.swaps else form.client_id)
         self.expiry_s = expiry_s
-        self.deliveries.take_form(form)
+        self.deliveries.set_form(form)
 
     def queue_name(self, qos: int) -> str:
         """Return the name of the queue for a QoS."""

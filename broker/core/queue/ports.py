@@ -76,7 +76,7 @@ class QueuePorts(Generic[S, Q]):
         self.clock = self.deadlines.clock
         self.sliced = SlicedWork(self.deadlines)
 
-    def take_settings(self, *, keep_poisoned: bool) -> None:
+    def apply_settings(self, *, keep_poisoned: bool) -> None:
         """Apply changed settings."""
         self.keep_poisoned = keep_poisoned
 

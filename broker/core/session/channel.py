@@ -257,7 +257,7 @@ class SessionOfChannel:
         tag = method.consumer_tag or vhost.new_name("amq.ctag-")
         name = vhost.replies.new_name(vhost.new_name)
         self.replies = vhost.replies[name] = ReplyConsumer(tag, name, self.channel, self.basic.unacked)
-        self.publisher.detailed.take_replies(self.replies)
+        self.publisher.detailed.set_reply_consumer(self.replies)
         if not method.nowait:
             self.channel.send(commands.Basic.ConsumeOk(tag))
 
@@ -265,7 +265,7 @@ class SessionOfChannel:
         """End the consumer of direct replies, if the channel has one."""
         consumer, self.replies = self.replies, None
         if consumer is not None:
-            self.publisher.detailed.take_replies(None)
+            self.publisher.detailed.set_reply_consumer(None)
             del self.vhost.replies[consumer.name]
 
     def select_confirms(self, method: commands.Confirm.Select) -> None:

@@ -61,7 +61,7 @@ class DetailedPublisher(ClassSession):
         self._producer: Producer | None = None  # the producer of the last numbered publish
         self.replies: ReplyConsumer | None = None
 
-    def take_replies(self, consumer: ReplyConsumer | None) -> None:
+    def set_reply_consumer(self, consumer: ReplyConsumer | None) -> None:
         """Set or clear the channel's reply consumer."""
         self.replies = consumer
 
@@ -310,7 +310,7 @@ class DetailedPublisher(ClassSession):
         producer = self._producers.of(mark.producer, self._user_name)
         self._producers.check_room(producer, sequence)
         publication = self._check(entry, mark.facts, header[:PROPERTIES_AT] + mark.bare, body)
-        publication.take_number(producer, sequence, header)
+        publication.set_number(producer, sequence, header)
         return publication
 
     def _route(self, entry: PublishEntry, keys: Sequence[str], header: bytes) -> tuple[Queue, ...]:

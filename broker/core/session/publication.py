@@ -79,7 +79,7 @@ class Publication:
         """Whether its number was used by an earlier publish."""
         return self.producer is not None and self.sequence in self.producer.sequences
 
-    def take_number(self, producer: Producer, sequence: int, original: bytes) -> None:
+    def set_number(self, producer: Producer, sequence: int, original: bytes) -> None:
         """Set the number that a producer gave the publish, and the header with it."""
         self.producer, self.sequence, self.original = producer, sequence, original
 
