@@ -60,9 +60,9 @@ class BoundedPattern:
 
     def search(self, name: str) -> bool:
         """Return whether the pattern matches somewhere in the name; False if the time ran out. Cost: that of `told`."""
-        return self.told(name) is True
+        return self.try_search(name) is True
 
-    def told(self, name: str) -> bool | None:
+    def try_search(self, name: str) -> bool | None:
         """Answer as `search` does, but return None if the time ran out, which must not be cached.
 
         Cost: TRIES_MAX times SEARCH_MAX_MS of computing; twice that when other threads compute too.

@@ -68,7 +68,7 @@ class Passage(NamedTuple):
 class Watcher(Protocol):
     """Receive each message that is published or delivered."""
 
-    def hear(self, passage: Passage) -> None:
+    def offer(self, passage: Passage) -> None:
         """Accept a message without delay, or drop it."""
 
 
@@ -153,7 +153,7 @@ class Firehose:
 
     def _tell(self, passage: Passage) -> None:
         for watcher in self._watchers:
-            watcher.hear(passage)
+            watcher.offer(passage)
         if self.publishing:
             # A queue that is being served must not get a message in between: the copies follow in the same turn.
             self._due.append(passage)

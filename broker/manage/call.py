@@ -228,18 +228,18 @@ class UserAsker(Asker):
         """Return a function that raises ChannelError for publishes that the user may not make in a vhost."""
         return partial(check_publish, self._call.broker, self._call.user, vhost)
 
-    def tell(self, progress: Mapping[str, Any]) -> None:
+    def write_progress(self, progress: Mapping[str, Any]) -> None:
         """Send progress."""
         if self._conversation is not None:
-            self._conversation.tell(progress)
+            self._conversation.write_progress(progress)
 
-    async def say(self, progress: Mapping[str, Any]) -> None:
+    async def send_progress(self, progress: Mapping[str, Any]) -> None:
         """Send progress, if the user may still have it. Raises: ChannelError, OperationRefused."""
         if not self._call.lasts():
             raise OperationRefused(f"the login of user '{self.user_name}' has ended")
         self._still()
         if self._conversation is not None:
-            await self._conversation.say(progress)
+            await self._conversation.send_progress(progress)
 
     def enough(self) -> bool:
         """Return whether the client has ended its side, or disconnected."""

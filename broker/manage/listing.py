@@ -52,7 +52,7 @@ class NameFilter:
         if self._pattern is None:
             return self._part in name.lower()
         begun_s = thread_time()
-        found = self._pattern.told(name)
+        found = self._pattern.try_search(name)
         self.spent_s += thread_time() - begun_s
         if found is None or self.spent_s > EXPRESSION_MAX_S:
             raise bad_request(f"{INVALID}: the regular expression takes too long")

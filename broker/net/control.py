@@ -166,16 +166,16 @@ class _Client(Asker):
         self._writer = writer
         self.listening: asyncio.Task[None] | None = None  # cancels the verb when the client hangs up
 
-    def tell(self, progress: Mapping[str, Any]) -> None:
+    def write_progress(self, progress: Mapping[str, Any]) -> None:
         """Send progress."""
         if not self._writer.is_closing():
             self._writer.write(_encoded({"progress": progress}).encode() + b"\n")
 
-    async def say(self, progress: Mapping[str, Any]) -> None:
+    async def send_progress(self, progress: Mapping[str, Any]) -> None:
         """Send progress, and wait until the client has room for more."""
         if self.listening is None:
             self.listening = Tasks.logged("control.failed").start(self._cancel(asyncio.current_task()))
-        self.tell(progress)
+        self.write_progress(progress)
         await self._writer.drain()
 
     def enough(self) -> bool:

@@ -43,9 +43,9 @@ async def backup(broker: OperatedBroker, asked: Backup, asker: Asker) -> dict[st
         raise OperationRefused("'target' should be an absolute path")
 
     def told(step: str, done: int, total: int) -> None:
-        asker.tell({"step": step, "done": done, "total": total})
+        asker.write_progress({"step": step, "done": done, "total": total})
 
-    await asker.say({"step": "gathered vhosts", "done": 0, "total": 0})  # a client that disconnects ends it
+    await asker.send_progress({"step": "gathered vhosts", "done": 0, "total": 0})  # a client that disconnects ends it
     return await broker.backups.take(target, told)
 
 
@@ -57,12 +57,12 @@ async def import_definitions(broker: OperatedBroker, asked: ImportDefinitions, a
         await run_in_slices(reading_document(asked.definitions, vhost)),
         administration,
         broker.rehearsal,
-        asker.tell,
+        asker.write_progress,
         skip_refused=asked.skip_refused,
     )
     await clear_in_slices(*[rows for rows in asked.definitions.values() if isinstance(rows, list)])
     imported = await taking.run()
-    await administration.swept(tell=asker.tell)
+    await administration.swept(tell=asker.write_progress)
     return {"imported": imported, **taking.outcome(), "skipped": taking.skipped}
 
 

@@ -65,7 +65,7 @@ def _exchange_and_key(vhost: Vhost, text: str, sought: str = "exchange") -> tupl
     raise OperationRefused(f"no {sought} '{text}' in vhost '{vhost.name}'")
 
 
-def told(destination: Queue | Exchange, key: str | None) -> dict[str, Any]:
+def destination_json(destination: Queue | Exchange, key: str | None) -> dict[str, Any]:
     """Return a destination as JSON."""
     if isinstance(destination, Queue):
         return {"queue": destination.name}

@@ -114,7 +114,7 @@ async def _settled(unacked: Callable[[], int], timeout_s: int, asker: Asker) -> 
     while (left := unacked()) and loop.time() < begun + timeout_s:
         if loop.time() >= told:
             told += TOLD_S
-            await asker.say({"waits_for": "acknowledgements", "count": left})
+            await asker.send_progress({"waits_for": "acknowledgements", "count": left})
         await asyncio.sleep(LOOK_S)
     return left
 

@@ -25,7 +25,7 @@ from broker.core.session.publication import check_user_id
 from broker.delivery.engine import Engine
 from broker.delivery.queue_messages import Peeked, load
 from broker.event_log import get_logger
-from broker.operations.destination import destination_of, queue_named, told
+from broker.operations.destination import destination_json, destination_of, queue_named
 from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OfQueue, OperationRefused, Range, parameters
@@ -190,7 +190,7 @@ async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[
         "published": count[Outcome.TAKEN],
         "unroutable": count[Outcome.UNROUTABLE],
         "refused": count[Outcome.REFUSED],
-        "to": told(destination, key),
+        "to": destination_json(destination, key),
     }
 
 
@@ -206,7 +206,7 @@ async def get(broker: OperatedBroker, asked: Get, asker: Asker) -> dict[str, int
             await fetch(engine, queue, asked.count, FETCH_BYTES_MAX, fetched)
             if len(fetched) == before:
                 break
-        asker.tell({"messages": [_row(one) for one in fetched]})
+        asker.write_progress({"messages": [_row(one) for one in fetched]})
         if await asker.accepted() and not asked.requeue:
             settle(engine, fetched)
             _log.info("messages.fetched", vhost=vhost.name, queue=queue.name, messages=len(fetched))

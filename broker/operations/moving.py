@@ -15,7 +15,7 @@ from broker.core.moving.placement import to_exchange, to_origin, to_queue
 from broker.core.queue.queue import Queue
 from broker.delivery.engine import Engine
 from broker.event_log import get_logger
-from broker.operations.destination import destination_of, queue_named, told
+from broker.operations.destination import destination_json, destination_of, queue_named
 from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OfQueue, OperationRefused, Range, parameters

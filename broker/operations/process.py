@@ -109,10 +109,10 @@ def settings(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> Mapping[
 
 async def stop(broker: OperatedBroker, asked: Stop, asker: Asker) -> None:
     """Stop the broker, after its clients have finished if they are to; the end of the socket is the answer."""
-    asker.tell({"pid": os.getpid()})
+    asker.write_progress({"pid": os.getpid()})
     if asked.drain:
         await drain(broker, Drain(timeout_s=asked.drain_s, reason="the broker is about to stop"), asker)
-    broker.ask_to_stop(asker.tell)
+    broker.ask_to_stop(asker.write_progress)
     await asyncio.Event().wait()
 
 

@@ -32,10 +32,10 @@ class Asker:
         """Return a check that raises ChannelError for publishes that the asker may not make in a vhost."""
         return permit_all
 
-    def tell(self, progress: Mapping[str, Any]) -> None:
+    def write_progress(self, progress: Mapping[str, Any]) -> None:
         """Send progress before the answer."""
 
-    async def say(self, progress: Mapping[str, Any]) -> None:
+    async def send_progress(self, progress: Mapping[str, Any]) -> None:
         """Send progress, and wait until there is room for more; the verb is cancelled when the client hangs up."""
 
     def enough(self) -> bool:

@@ -71,13 +71,13 @@ async def trace(broker: OperatedBroker, asked: Trace, asker: Asker) -> None:
     broker.traces.add(watch)
     vhost.firehose.watch(watch)
     try:
-        await asker.say({"tracing": vhost.name})
+        await asker.send_progress({"tracing": vhost.name})
         while broker.administration.vhosts.get(vhost.name) is vhost:
             rows = await watch.rows()
             if rows:
-                await asker.say({"passed": rows})
+                await asker.send_progress({"passed": rows})
             if dropped := watch.take_dropped():
-                await asker.say({"dropped": dropped})
+                await asker.send_progress({"dropped": dropped})
             await asyncio.sleep(0)
     finally:
         vhost.firehose.forget(watch)
@@ -108,7 +108,7 @@ class TraceWatch:
         self._ready = asyncio.Event()
         self.dropped = 0
 
-    def hear(self, passage: Passage) -> None:
+    def offer(self, passage: Passage) -> None:
         """Buffer a message that the filters accept, if there is room."""
         if not self._wants(passage):
             return

@@ -160,7 +160,7 @@ async def set_policy(broker: OperatedBroker, asked: SetPolicy, asker: Asker) -> 
     check_depth("definition", asked.definition)
     definition = plain_definition(asked.definition, operator=asked.operator)
     policy = Policy(asked.name, asked.pattern, asked.apply_to, definition, asked.priority)
-    await put_policy(broker.administration, asked.vhost, policy, operator=asked.operator, tell=asker.tell)
+    await put_policy(broker.administration, asked.vhost, policy, operator=asked.operator, tell=asker.write_progress)
 
 
 async def put_policy(administration: Administration, vhost: str, policy: Policy, *, operator: bool, tell: Tell) -> None:
@@ -191,7 +191,7 @@ async def delete_policy(broker: OperatedBroker, asked: DeletePolicy, asker: Aske
             raise ValueError(f"{'Operator policy' if operator else 'Policy'} '{name}' does not exist")
 
     await broker.administration.change(change, "policy.cleared", vhost=asked.vhost, policy=name, operator=operator)
-    await broker.administration.swept(asked.vhost, tell=asker.tell)
+    await broker.administration.swept(asked.vhost, tell=asker.write_progress)
 
 
 async def set_parameter(administration: Administration, vhost: str, component: str, name: str, value: Any) -> bool:

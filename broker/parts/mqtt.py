@@ -63,7 +63,7 @@ class Mqtt(Part):
             qos_max=2 if node is None else 1,
         )
         await self._load(context)
-        self._data.vhosts.follow(lambda engine: context.load(engine.vhost, nothing))
+        self._data.vhosts.on_open(lambda engine: context.load(engine.vhost, nothing))
         self._look_at_anonymous_user(settings.mqtt.anonymous_user)
         listener = self._clients.listener
 

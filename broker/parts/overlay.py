@@ -39,7 +39,7 @@ class Overlay(Part):
         await self.brokers.start()
         for engine in vhosts.engines.values():
             self._accept(engine)
-        vhosts.follow(self._accept)
+        vhosts.on_open(self._accept)
 
     async def start(self) -> None:
         """Open the links."""

@@ -39,7 +39,7 @@ class BrokerStatistics:
         self._usage = usage
         self._ended = VhostTally()  # the sum of the vhosts that were deleted
         self._tallies = [engine.vhost.tally for engine in vhosts.engines.values()]  # not engines, which are large
-        vhosts.follow(self._opened)
+        vhosts.on_open(self._opened)
 
     def totals(self) -> MessageCounts:
         """Return the counts of messages of the whole broker; none ever falls."""

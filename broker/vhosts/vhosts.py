@@ -83,12 +83,12 @@ class Vhosts(Mapping[str, "Vhost"]):
         """Set the function that closes the connections of a vhost going offline, with a reason."""
         self._close_connections = close_connections
 
-    def tell(self, leave: Callable[[Engine], Awaitable[None]], forget: Callable[[str], Awaitable[None]]) -> None:
+    def on_close(self, leave: Callable[[Engine], Awaitable[None]], forget: Callable[[str], Awaitable[None]]) -> None:
         """Call `leave` before an engine ends, and `forget` when a vhost is deleted, offline or not."""
         self._leave.append(leave)
         self._forget.append(forget)
 
-    def follow(self, opened: Callable[[Engine], None]) -> None:
+    def on_open(self, opened: Callable[[Engine], None]) -> None:
         """Call `opened` when a vhost is added, before any client uses it."""
         self._opened.append(opened)
 

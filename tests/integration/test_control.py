@@ -41,14 +41,14 @@ def crash(_request: Request) -> Any:
 async def work(request: Request) -> Any:
     """Report progress, then answer."""
     for done in range(request.integer("steps", 2)):
-        request.asker.tell({"done": done})
+        request.asker.write_progress({"done": done})
         await asyncio.sleep(0)
     return "done"
 
 
 async def work_on(request: Request) -> Any:
     """Work until the client has received enough."""
-    request.asker.tell({"begun": True})
+    request.asker.write_progress({"begun": True})
     for _ in range(1_000_000):
         if request.asker.enough():
             return "stopped"
@@ -58,7 +58,7 @@ async def work_on(request: Request) -> Any:
 
 async def hand_over(request: Request) -> Any:
     """Send a message, and answer whether the client received it."""
-    request.asker.tell({"message": "m"})
+    request.asker.write_progress({"message": "m"})
     return await request.asker.accepted()
 
 

@@ -447,7 +447,7 @@ async def test_what_comes_in_between_undoes_the_import(tmp_path: Path, monkeypat
         heard = broker.entrance.control._verbs["import_definitions"]
 
         def listening(request: Any) -> Any:
-            request.asker.tell = meddle
+            request.asker.write_progress = meddle
             return heard(request)
 
         monkeypatch.setitem(broker.entrance.control._verbs, "import_definitions", listening)

@@ -138,7 +138,7 @@ class Permissions:
         cached.
         """
         rights = self._rights.get((user, resource.vhost))
-        return False if rights is None else rights[kind].told(named(resource).name)
+        return False if rights is None else rights[kind].try_search(named(resource).name)
 
     # -- changes ------------------------------------------------------------------------------------------------------
 

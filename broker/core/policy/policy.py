@@ -93,7 +93,7 @@ class _Rule:
         """
         if kind not in self._kinds or not USELESS[kind].isdisjoint(self.policy.definition):
             return False
-        found = self.pattern.told(name)
+        found = self.pattern.try_search(name)
         return self._operator if found is None else found
 
 
