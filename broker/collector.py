@@ -30,10 +30,10 @@ class Collector:
     nothing is ever unfrozen. The cycles of failures and of asyncio are found while they are young. Once a second the
     objects that have become old since are visited once more, and frozen. If there are many, because a topology has
     grown, they are frozen at once. Python begins a collection when allocated objects outnumber freed ones by a limit.
-    An import frees one for each new one, and generation 0 would grow to 100,000 objects. So `look_young` counts those,
-    too.
+    An import frees one for each new one, and generation 0 would grow to 100,000 objects. So `collect_young` counts
+    those, too.
     Invariant: a collection visits at most VISITED_MAX objects, and those created since the last two calls of
-        `look_young`; `look` begins none that would follow more than REFERENCES_MAX references.
+        `collect_young`; `collect_old` begins none that would follow more than REFERENCES_MAX references.
     Source: the gc module's freeze(), from Instagram's web servers.
     """
 
@@ -41,7 +41,7 @@ class Collector:
         self._loop = loop
         self._alarm: asyncio.TimerHandle | None = None
         self._aged = 0  # collections of generation 1 since the last freeze
-        self._collects = False  # there were collections since the last `look_young`
+        self._collects = False  # there were collections since the last `collect_young`
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -70,7 +70,7 @@ class Collector:
             gc.callbacks.remove(self._collected)
         self._freeze()
 
-    def look(self) -> None:
+    def collect_old(self) -> None:
         """Collect the objects that have become old since the last time, and freeze the others.
 
         If they have very many references, as in an import, all are frozen.
@@ -82,7 +82,7 @@ class Collector:
             else:
                 self.collect()
 
-    def look_young(self) -> None:
+    def collect_young(self) -> None:
         """Collect young objects if Python did not and they are many. Cost: some ten nanoseconds for each."""
         if not self._collects and len(gc.get_objects(generation=0)) > YOUNG:
             generation = int(gc.get_count()[1] > ROUNDS)  # that Python would choose
@@ -114,5 +114,5 @@ class Collector:
         self._alarm = self._loop.call_later(INTERVAL_S, self._ring)
 
     def _ring(self) -> None:
-        self.look()
+        self.collect_old()
         self._wait()

@@ -112,7 +112,7 @@ class Heap:
             self._libc.free(address)
         self._blocks.clear()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Begin to return free memory if the broker has worked since the last check and uses more than at its start."""
         work = self._work()
         worked, self._worked = work - self._worked, work
@@ -139,7 +139,7 @@ class Heap:
         self._release()
 
     def _wait(self) -> None:
-        self._alarm = self._loop.call_later(INTERVAL_S, self.look)
+        self._alarm = self._loop.call_later(INTERVAL_S, self.check)
 
     def _take(self) -> None:
         """Allocate blocks until the heap would have to grow for them: all of them were free."""

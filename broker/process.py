@@ -92,7 +92,7 @@ async def _serve_until_stopped(
 
     signals.listen(lambda: loop.call_soon_threadsafe(reload), signal.SIGHUP)
     collector.start()
-    broker.step_with(collector.look_young)
+    broker.step_with(collector.collect_young)
     print(ready_line(broker), flush=True)
     systemd.ready(_status(broker))
     heap.start()

@@ -72,7 +72,7 @@ class Arrivals(Watch):
         self._start_ns = start_ns
         self._dues = array("Q")
 
-    def look(self, buffer: bytes | bytearray, at: int, stride: int, count: int) -> None:
+    def record(self, buffer: bytes | bytearray, at: int, stride: int, count: int) -> None:
         """Note deliveries with their bodies."""
         bucket = (self.now_ns - self._start_ns) // BUCKET_NS
         self.buckets[bucket] = self.buckets.get(bucket, 0) + count

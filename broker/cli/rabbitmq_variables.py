@@ -23,7 +23,7 @@ VARIABLES: Final = frozenset(
 WATERMARK: Final = "RABBITMQ_VM_MEMORY_HIGH_WATERMARK"
 NODE_KEYS: Final = {"RABBITMQ_NODE_PORT": "server.port", "RABBITMQ_NODE_IP_ADDRESS": "server.host"}
 # These concern Erlang, RabbitMQ's files, logs and plugins, or were only read by images before 3.9.
-WITHOUT_MEANING: Final = frozenset(
+IGNORED: Final = frozenset(
     "ADVANCED_CONFIG_FILE BASE CONFIG_FILE CONFIG_FILES CONF_ENV_FILE CTL_DIST_PORT_MAX CTL_DIST_PORT_MIN CTL_ERL_ARGS "
     "DEFAULT_USER_TAGS DIST_PORT ENABLED_PLUGINS ENABLED_PLUGINS_FILE ERLANG_COOKIE FEATURE_FLAGS "
     "FEATURE_FLAGS_FILE FORCED_FEATURE_FLAGS_ON_INIT GENERATED_CONFIG_DIR HIPE_COMPILE HOME IO_THREAD_POOL_SIZE "
@@ -39,7 +39,7 @@ SIZE: Final = re.compile(r"(\d+)(?:([kKmMgG])(i[bB]|[bB])?)?")
 POWERS: Final = {"K": 1, "M": 2, "G": 3}
 
 
-def rabbitmq_layer(environ: Mapping[str, str]) -> tuple[dict[str, tuple[str, Any]], list[str]]:
+def settings_from_variables(environ: Mapping[str, str]) -> tuple[dict[str, tuple[str, Any]], list[str]]:
     """Return the settings that variables give, each with its variable and value, and a line for each bad variable.
 
     An empty variable is ignored, because a compose file may pass on unset ones. No line has the value, which may be a
@@ -72,7 +72,7 @@ def rabbitmq_layer(environ: Mapping[str, str]) -> tuple[dict[str, tuple[str, Any
 
 def ignored_variables(environ: Mapping[str, str]) -> list[str]:
     """Return the variables of a node that are set and have no effect here."""
-    return sorted(f"RABBITMQ_{name}" for name in WITHOUT_MEANING if environ.get(f"RABBITMQ_{name}"))
+    return sorted(f"RABBITMQ_{name}" for name in IGNORED if environ.get(f"RABBITMQ_{name}"))
 
 
 def _size(value: str) -> str | int:

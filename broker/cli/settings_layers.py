@@ -17,7 +17,7 @@ from pydantic import SecretStr, ValidationError
 
 from broker.cli.broker_folder import SettingsError, read_toml
 from broker.cli.client_variables import CLIENT_VARIABLES
-from broker.cli.rabbitmq_variables import VARIABLES, rabbitmq_layer, read
+from broker.cli.rabbitmq_variables import VARIABLES, read, settings_from_variables
 from broker.settings import PREFIX, Settings, sections
 from broker.settings.cluster import Cluster
 from broker.settings.problem import nearest, problem_lines
@@ -41,7 +41,7 @@ def load(
     variables: dict[str, str] = {}
     from_environment = read_environment(os.environ) if environment else {}
     if environment:
-        found, problems = rabbitmq_layer(os.environ)
+        found, problems = settings_from_variables(os.environ)
         if problems:
             raise SettingsError(problems)
         for key, (variable, value) in found.items():

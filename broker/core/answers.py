@@ -71,7 +71,7 @@ class Answers:
 
     def promise(self, channel: Channel, method: Method | None) -> Withheld:
         """Reserve the place of an answer on its channel before the method takes effect; `fulfil` must follow. Without
-        an answer, the channel's next answers wait until `let_go`.
+        an answer, the channel's next answers wait until `release`.
         """
         answer = channel.withhold(method)
         self._connections[channel.connection] = None

@@ -70,7 +70,7 @@ def _link(folder: Path) -> str:
     except LinkedFolder as found:
         return str(found)
     except StoreFailed:
-        """It cannot be read, which other checks tell."""
+        pass  # the folder cannot be read: other checks report that
     return ""
 
 

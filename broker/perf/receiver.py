@@ -58,7 +58,7 @@ class Watch:
         """Start to record, if the messages carry stamps."""
         self._since_ns = max(self._since_ns, at_ns)
 
-    def look(self, buffer: bytes | bytearray, at: int, stride: int, count: int) -> None:
+    def record(self, buffer: bytes | bytearray, at: int, stride: int, count: int) -> None:
         """Record the times of `count` messages; sample a large number, and let each sample count for its neighbours."""
         now_ns, since_ns = self.now_ns, self._since_ns
         step = 1 + count // _SAMPLES
@@ -87,7 +87,7 @@ class Receiver:
         self._demand = demand
         self._watch = watch
         self._quota = quota
-        self.scanner = peer.scanner(watch=watch.look)
+        self.scanner = peer.scanner(watch=watch.record)
         self._out = b""
         self.acked = 0
         self._start_ns = 0

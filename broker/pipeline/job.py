@@ -306,10 +306,10 @@ def carry_out(
     except (BadUsage, SettingsError, Unanswered):
         raise
     except Exception as error:  # noqa: BLE001 - a stack trace through two languages helps no user
-        from broker.pipeline.spark.log import told
+        from broker.pipeline.spark.log import failure_of
 
         progress.close()
-        failure = told(error)
+        failure = failure_of(error)
         print(f"slotmq: {failure}", file=sys.stderr)
         return failure.code
     finally:

@@ -19,7 +19,7 @@ from broker.pipeline.faults import OK
 from broker.pipeline.job import Progress
 from broker.pipeline.jobs.doctor import DoctorOptions, run_doctor
 from broker.pipeline.spark.java import find_java
-from broker.pipeline.spark.log import SparkLog, told
+from broker.pipeline.spark.log import SparkLog, failure_of
 from tests.slot_folders import SlotFolder, TapMessage
 
 if TYPE_CHECKING:
@@ -73,13 +73,13 @@ def test_what_a_worker_raises_is_one_line(spark: SparkSession, capfd: pytest.Cap
 
     with pytest.raises(Exception, match="message 7") as raised:
         spark.range(4).rdd.foreach(fail)
-    failure = told(raised.value)
+    failure = failure_of(raised.value)
     log = SparkLog.current
     assert log is not None
     assert str(failure) == f"ValueError: no such thing as message 7 (details: {log.path})"
     with pytest.raises(Exception, match="TABLE_OR_VIEW_NOT_FOUND") as raised:
         spark.sql("SELECT * FROM nowhere")
-    assert str(told(raised.value)).startswith("The table or view `nowhere` cannot be found. ")
+    assert str(failure_of(raised.value)).startswith("The table or view `nowhere` cannot be found. ")
     assert "message 7" in log.path.read_text()
     said = capfd.readouterr()
     assert said.err == said.out == ""

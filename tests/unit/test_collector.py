@@ -83,9 +83,9 @@ async def test_no_collection_visits_many_objects() -> None:
     with visits() as visited:
         for second in range(20):
             kept += [[second] for _ in range(second * YOUNG)]
-            collector.look()
+            collector.collect_old()
         for _ in range(100):
-            collector.look()
+            collector.collect_old()
     collector.close()
     assert len(kept) > 10 * VISITED_MAX
     assert len(visited) > len(kept) // YOUNG // 2
@@ -98,7 +98,7 @@ async def test_nothing_is_unfrozen_while_the_broker_serves() -> None:
     collector.start()
     frozen = gc.get_freeze_count()
     for _ in range(100):
-        collector.look()
+        collector.collect_old()
     assert gc.get_freeze_count() >= frozen - 100
     collector.close()
 
@@ -112,7 +112,7 @@ async def test_cycles_that_became_old_are_collected_once() -> None:
     gc.collect(1)  # it is old now
     del kept
     assert seen() is not None
-    collector.look()
+    collector.collect_old()
     assert seen() is None
     collector.close()
 
@@ -128,7 +128,7 @@ async def test_objects_that_take_the_place_of_freed_ones_are_collected() -> None
             for _ in range(YOUNG):
                 old.pop()
                 made.append([])
-            collector.look_young()
+            collector.collect_young()
         gc.collect(1)
     collector.close()
     assert len(made) == 20 * YOUNG
@@ -143,7 +143,7 @@ async def test_a_very_long_list_is_frozen_without_a_look_at_what_it_holds(held: 
     kept: list[object] = [None] * held
     gc.collect(1)  # it is old now
     before, frozen = gc.get_stats()[2]["collections"], gc.get_freeze_count()
-    collector.look()
+    collector.collect_old()
     assert gc.get_stats()[2]["collections"] - before == (held < REFERENCES_MAX)
     assert gc.get_freeze_count() > frozen
     collector.close()

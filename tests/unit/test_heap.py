@@ -90,10 +90,10 @@ async def main():
     kept = held[::500]
     held.clear()
     full = anonymous_bytes()
-    steps.run(heap.look)  # nothing has worked
+    steps.run(heap.check)  # nothing has worked
     work[0] += 1
     steps.done.clear()
-    steps.run(heap.look)
+    steps.run(heap.check)
     await steps.done.wait()
     intact = sum(body == bytes([1]) * 10_000 for body in kept)
     left = anonymous_bytes() - before

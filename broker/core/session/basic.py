@@ -253,7 +253,7 @@ class BasicSession(ChannelConsumers):
             answers = self._vhost.answers
             answer = answers.promise(self._channel, None)
             returns = self._returns(deliveries, failed=True)
-            self._vhost.ports.sliced.run(returns, partial(answers.let_go, self._channel, answer))
+            self._vhost.ports.sliced.run(returns, partial(answers.release, self._channel, answer))
         for consumer in consumers:
             self._vhost.queues.consumer_left(consumer.queue)
         self.last_served = None  # it holds this session

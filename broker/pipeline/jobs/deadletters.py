@@ -178,7 +178,7 @@ def group_deaths(frame: DataFrame, wanted: Wanted) -> list[dict[str, Any]]:
 
     def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield told(batch, wanted)
+            yield with_deaths(batch, wanted)
 
     seen = frame.select(*SEEN[:-1], F.substring("body", 1, SAMPLE_BYTES).alias("body"))
     found = (
@@ -197,7 +197,7 @@ def group_deaths(frame: DataFrame, wanted: Wanted) -> list[dict[str, Any]]:
     return [_group(row.asDict(recursive=True)) for row in found.collect()]
 
 
-def told(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
+def with_deaths(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
     """Return the selected dead letters of a batch with the columns of their death."""
     kept, chosen = chosen_deaths(batch, wanted)
     made = {

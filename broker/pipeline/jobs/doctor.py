@@ -20,7 +20,7 @@ from broker.pipeline.faults import NO_JAVA, OK, USAGE, JobFailed
 from broker.pipeline.job import Progress, Summary, add_spark, carry_out, spark_of
 from broker.pipeline.spark import java
 from broker.pipeline.spark.java import Search
-from broker.pipeline.spark.log import told
+from broker.pipeline.spark.log import failure_of
 from broker.pipeline.spark.server import package_version
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Machine:
         return found
 
 
-def look() -> Machine:
+def inspect_machine() -> Machine:
     """Return the findings of this machine."""
     temporary = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0] or tempfile.gettempdir()
     return Machine(
@@ -134,7 +134,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def run_doctor(options: DoctorOptions, progress: Progress) -> Summary:
     """Return the findings; the exit code says whether jobs can run here."""
-    machine, found = look(), java.search(os.environ)
+    machine, found = inspect_machine(), java.search(os.environ)
     values: dict[str, Any] = {**asdict(machine), "warnings": machine.warnings, **_java_values(found), "job": None}
     del values["shell"]
     lines, code = [*_machine_lines(machine), *_java_lines(found)], OK
@@ -152,7 +152,7 @@ def run_doctor(options: DoctorOptions, progress: Progress) -> Summary:
             rows = f"{options.rows:,} rows went through Python in {job['job_s']} s"
             lines += [f"job      Spark started in {job['start_s']} s; {rows}", "the pipeline can run here"]
         except Exception as error:  # noqa: BLE001 - a failure must not hide the findings before it
-            failure = told(error)
+            failure = failure_of(error)
             values["failure"], code = str(failure), failure.code
             lines.append(f"job      {failure}")
     return Summary(values, code, tuple(lines))

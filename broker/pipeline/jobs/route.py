@@ -107,7 +107,7 @@ def run_route(options: RouteOptions, progress: Progress) -> Summary:
 
 def count_frame(frame: DataFrame, topology: Topology, today: Topology | None = None) -> dict[str, Any]:
     """Return which queues the messages of a frame would reach."""
-    return told(counted_routes(frame, named(topology, *filter(None, [today]))), topology, today)
+    return summary_of(counted_routes(frame, named(topology, *filter(None, [today]))), topology, today)
 
 
 def routed_rows(frame: DataFrame, topology: Topology) -> DataFrame:
@@ -118,7 +118,7 @@ def routed_rows(frame: DataFrame, topology: Topology) -> DataFrame:
     return asked.mapInArrow(with_queues(topologies), ", ".join([*fields, "queues array<string>"]))
 
 
-def told(rows: Iterable[Mapping[str, Any]], topology: Topology, today: Topology | None) -> dict[str, Any]:
+def summary_of(rows: Iterable[Mapping[str, Any]], topology: Topology, today: Topology | None) -> dict[str, Any]:
     """Return the summary's values from the counted rows."""
     by_kind: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -140,7 +140,7 @@ def told(rows: Iterable[Mapping[str, Any]], topology: Topology, today: Topology 
         "without_exchange": total("no exchange"),
         "bindings": len(topology.bindings),
         "dead": len(dead),
-        "queues": _places(by_kind.get("queue", ()), "queue"),
+        "queues": _ranked(by_kind.get("queue", ()), "queue"),
         "by_binding": [
             {
                 "vhost": topology.bindings[number].vhost,
@@ -158,9 +158,9 @@ def told(rows: Iterable[Mapping[str, Any]], topology: Topology, today: Topology 
             "messages": total("changed"),
             "keys": total("changed", 1),
             "lost_by_all": total("lost by all"),
-            "gained": _places(by_kind.get("gained", ()), "queue"),
-            "lost": _places(by_kind.get("lost", ()), "queue"),
-            "today": _places(by_kind.get("today", ()), "queue"),
+            "gained": _ranked(by_kind.get("gained", ()), "queue"),
+            "lost": _ranked(by_kind.get("lost", ()), "queue"),
+            "today": _ranked(by_kind.get("today", ()), "queue"),
             "changed_keys": busiest_keys(by_kind.get("moved", ()), "key", SHOWN_MAX),
             "bindings_added": _only_in(topology, today),
             "bindings_removed": _only_in(today, topology),
@@ -168,7 +168,7 @@ def told(rows: Iterable[Mapping[str, Any]], topology: Topology, today: Topology 
     return values
 
 
-def _places(rows: Iterable[Mapping[str, Any]], what: str) -> list[dict[str, Any]]:
+def _ranked(rows: Iterable[Mapping[str, Any]], what: str) -> list[dict[str, Any]]:
     ordered = sorted(rows, key=lambda row: (-row["messages"], row["vhost"], row["name"]))
     return [
         {"vhost": row["vhost"], what: row["name"], "messages": row["messages"], "keys": row["keys"]} for row in ordered
@@ -185,7 +185,7 @@ def lines_of(values: Mapping[str, Any]) -> Iterable[str]:
     yield f"{values['messages']:,} messages under {values['keys']:,} keys; {values['copies']:,} copies to queues"
     lost = f"{values['nobody_gets']:,} messages under {values['keys_nobody_gets']:,} keys reach nobody"
     unknown = values["without_exchange"]
-    yield f"{lost}; {unknown:,} of them name an exchange that is not there" if unknown else lost
+    yield f"{lost}; {unknown:,} of them name an exchange that does not exist" if unknown else lost
     yield from _table("queue", values["queues"])
     yield from _table("nobody gets", values["unrouted_keys"])
     yield f"{values['dead']:,} of {values['bindings']:,} bindings match nothing"

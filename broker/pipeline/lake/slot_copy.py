@@ -324,7 +324,7 @@ class SlotCopy(ExitStack):
         for batch in batches(rows, rows=good):
             self._done.rows += batch.num_rows
             self._messages.add(batch)
-            rows.let_go()
+            rows.page_out()
 
     def _note(self, slot: SlotHandle, reason: str, **row: Any) -> None:
         """Record an unreadable row, or a whole slot if none is given, by the columns of BAD_SCHEMA."""

@@ -172,7 +172,7 @@ def _ids_right(rows: SlotRows, slots: Sequence[SlotHandle]) -> bool:
 def _batches(rows: SlotRows, schema: pa.Schema, chosen: Any) -> Iterator[pa.RecordBatch]:
     for batch in batches(rows, schema.names, chosen):
         yield batch if batch.schema == schema else batch.cast(schema)  # with the nullability of the user's schema
-        rows.let_go()
+        rows.page_out()
 
 
 def _rows(run: SlotRun, slot: SlotHandle, rows: SlotRows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -260,7 +260,7 @@ class SlotRows:
                 known[table] = None
         return known[table]
 
-    def let_go(self) -> None:
+    def page_out(self) -> None:
         """Take large mapped files out of this process's resident memory; their pages return when they are used."""
         for view in self._views:
             mapped = view.buffer.obj
@@ -276,7 +276,9 @@ class SlotRows:
         """
         firsts = np.cumsum([0, *(view.rows for view in self._views)])
         damaged = [
-            int(first) + at for first, view in zip(firsts, self._views, strict=False) for at in view.verify(self.let_go)
+            int(first) + at
+            for first, view in zip(firsts, self._views, strict=False)
+            for at in view.verify(self.page_out)
         ]
         reasons = dict.fromkeys(damaged, "its checksum is wrong")
         for position in np.flatnonzero(self._places.malformed).tolist():

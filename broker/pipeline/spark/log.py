@@ -128,7 +128,7 @@ class SparkLog:
         return ""
 
 
-def told(error: Exception) -> JobFailed:
+def failure_of(error: Exception) -> JobFailed:
     """Return the failure for the user, with the exit code; the log has the details of any other exception."""
     fault = fault_in(error)
     if fault is not None:

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.pipeline.spark.log import SparkLog, told
+from broker.pipeline.spark.log import SparkLog, failure_of
 from broker.pipeline.spark.server import TOKEN, files, versions
 from broker.pipeline.spark.server_files import ServerFiles, ServerRequest, ServerState
 from broker.pipeline.spark.session import LOOPBACK, is_local, local_cores, session
@@ -53,7 +53,7 @@ def main() -> int:
     try:
         state, spark = _begin(request)
     except Exception as error:  # noqa: BLE001 - the waiting command reports it
-        failure = told(error)
+        failure = failure_of(error)
         return _answer({"error": str(failure), "code": failure.code})
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())

@@ -49,7 +49,7 @@ def bodies(*numbers: int) -> bytes:
 def arrived(*numbers: int) -> Arrivals:
     """Return what a connection received."""
     arrivals = Arrivals(0)
-    arrivals.look(bodies(*numbers), 0, 8, len(numbers))
+    arrivals.record(bodies(*numbers), 0, 8, len(numbers))
     return arrivals
 
 
@@ -57,8 +57,8 @@ def test_every_delivery_is_found_by_its_topic() -> None:
     """Numbers come from the stamps, also of bodies between other bytes."""
     arrivals = Arrivals(0)
     buffer = b"..".join(bodies(number) for number in (1, 5, 2, 9))
-    arrivals.look(buffer, 0, 10, 4)
-    arrivals.look(bodies(13), 0, 0, 1)
+    arrivals.record(buffer, 0, 10, 4)
+    arrivals.record(bodies(13), 0, 0, 1)
     assert arrivals.by_topic(NUMBERING) == {1: [1, 5, 9, 13], 2: [2]}
     assert sum(arrivals.buckets.values()) == 5
 

@@ -110,7 +110,7 @@ def test_of_many_messages_a_sample_stands_for_all() -> None:
     watch = Watch(16)
     watch.start(1)
     watch.now_ns = 1000
-    watch.look(STAMP.pack(400, 900) * 1000, 0, 16, 1000)
+    watch.record(STAMP.pack(400, 900) * 1000, 0, 16, 1000)
     assert (watch.due_times.count, watch.due_times.percentile(50)) == (1000, 600)
     assert (watch.sent_times.count, watch.sent_times.percentile(50)) == (1000, 100)
 

@@ -13,7 +13,7 @@ import pytest
 from broker.pipeline.faults import ERROR, NO_JAVA, OK, USAGE, JobFailed
 from broker.pipeline.job import Progress, Summary
 from broker.pipeline.jobs import doctor
-from broker.pipeline.jobs.doctor import DoctorOptions, Machine, look, memory_bytes, run_doctor
+from broker.pipeline.jobs.doctor import DoctorOptions, Machine, inspect_machine, memory_bytes, run_doctor
 from broker.pipeline.spark import java
 from broker.pipeline.spark.java import Java, RefusedJava, Search
 
@@ -35,7 +35,7 @@ def examined(
 ) -> Summary:
     """Return the doctor's output on a machine on which Spark does not start."""
     machine = dataclasses.replace(MACHINE, packages=packages or {"pyspark": "4.3.0"})
-    monkeypatch.setattr(doctor, "look", lambda: machine)
+    monkeypatch.setattr(doctor, "inspect_machine", lambda: machine)
     monkeypatch.setattr(java, "search", lambda _: Search(found, (OLD,)))
 
     def spark() -> Any:
@@ -122,6 +122,6 @@ def test_a_container_may_have_less_than_the_machine() -> None:
 
 def test_this_machine_can_be_looked_at() -> None:
     """The check of this machine finds cores and a folder for temporary files."""
-    found = look()
+    found = inspect_machine()
     assert found.cores >= 1
     assert found.temporary_bytes > 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.pipeline.faults import ERROR, GAP, USAGE, SourceRefused
-from broker.pipeline.spark.log import LINE_MAX, SparkLog, reason, told
+from broker.pipeline.spark.log import LINE_MAX, SparkLog, failure_of, reason
 from broker.pipeline.spark.server_files import ServerFiles, ServerState
 
 IN_A_TASK = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
@@ -30,11 +30,11 @@ Traceback (most recent call last):
 
 def test_a_fault_of_the_sources_is_told_alone() -> None:
     """A gap in a worker ends the job with the gap's code and its own line, without a trace."""
-    failure = told(RuntimeError(IN_A_TASK.format(raised="broker.pipeline.faults.SlotMissing: slot 3 is gone")))
+    failure = failure_of(RuntimeError(IN_A_TASK.format(raised="broker.pipeline.faults.SlotMissing: slot 3 is gone")))
     assert (str(failure), failure.code) == ("slot 3 is gone", GAP)
-    failure = told(RuntimeError(IN_A_TASK.format(raised="broker.pipeline.faults.JobRefused: no such column")))
+    failure = failure_of(RuntimeError(IN_A_TASK.format(raised="broker.pipeline.faults.JobRefused: no such column")))
     assert (str(failure), failure.code) == ("no such column", USAGE)
-    failure = told(SourceRefused("no such store"))
+    failure = failure_of(SourceRefused("no such store"))
     assert (str(failure), failure.code) == ("no such store", ERROR)
 
 
@@ -83,7 +83,7 @@ def test_the_trace_stands_in_the_log_that_the_line_names(tmp_path: Path, monkeyp
     try:
         os.environ["SLOTMQ_TEST_MISSING"]
     except KeyError as error:
-        failure = told(error)
+        failure = failure_of(error)
     log = SparkLog.current
     assert log is not None
     assert str(failure) == f"KeyError: 'SLOTMQ_TEST_MISSING' (details: {log.path})"
