@@ -144,7 +144,7 @@ class CatchUp:
         self.is_complete = False
         self._in_flight: deque[tuple[int, int]] = deque()  # the last numbers of runs, and their bytes
 
-    def goes_on(self, first: int) -> bool:
+    def continues(self, first: int) -> bool:
         """Return whether a request for the numbers from `first` on says that the sent ones before have arrived."""
         if not self.since < first <= self.next:
             return False

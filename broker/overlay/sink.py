@@ -46,7 +46,7 @@ class RoundTrip:
             self._deviation_ms = elapsed_ms // 2
         self.timeout_ms = min(LONGEST_WAIT_MS, max(LEAST_WAIT_MS, self._smoothed_ms + 4 * self._deviation_ms))
 
-    def missed(self) -> None:
+    def back_off(self) -> None:
         """Wait twice as long for the next answer."""
         self.timeout_ms = min(LONGEST_WAIT_MS, 2 * self.timeout_ms)
 
@@ -81,14 +81,14 @@ class ByteBudget:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
 
-    def take(self, size_bytes: int) -> bool:
+    def reserve(self, size_bytes: int) -> bool:
         """Reserve bytes, or return False if they exceed the limit."""
         if self.used_bytes + size_bytes > self.limit_bytes:
             return False
         self.used_bytes += size_bytes
         return True
 
-    def give(self, size_bytes: int) -> None:
+    def release(self, size_bytes: int) -> None:
         """Release bytes."""
         self.used_bytes -= size_bytes
 
@@ -245,7 +245,7 @@ class Sink:
             elif now_ms < self._asked_ms + max(self._round_trip.timeout_ms, STREAM_MS if self._streams else 0):
                 return None
             else:
-                self._round_trip.missed()
+                self._round_trip.back_off()
                 self.attempts += 1
             self._repeated = first == self._asked_first
         else:
@@ -329,7 +329,7 @@ class Sink:
                 fresh.append((element, value))
             if isinstance(element, VectorChange):
                 value = self._time_in(element.new)
-        if not self._budget.take(sum(size_bytes(element) for element, _ in fresh)):
+        if not self._budget.reserve(sum(size_bytes(element) for element, _ in fresh)):
             return
         for element, before in fresh:
             self._waiting[element.number] = element, before
@@ -377,7 +377,7 @@ class Sink:
     def _drop_waiting(self, coverage: Coverage) -> None:
         """Drop runs that arrived out of order; they are requested again, and arrive with their vector."""
         coverage.forget_later()
-        self._budget.give(sum(size_bytes(element) for element, _ in self._waiting.values()))
+        self._budget.release(sum(size_bytes(element) for element, _ in self._waiting.values()))
         self._waiting.clear()
         self._numbers.clear()
 
@@ -409,7 +409,7 @@ class Sink:
         """Yield the elements that waited, up to a number, and forget those that have come again."""
         while self._numbers and self._numbers[0] <= upto:
             element, _ = self._waiting.pop(heappop(self._numbers))
-            self._budget.give(size_bytes(element))
+            self._budget.release(size_bytes(element))
             if element.number > above:
                 yield element
 

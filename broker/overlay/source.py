@@ -201,10 +201,10 @@ class StreamSource:
             return self._base(nack)
         last = min(nack.last, self.sent)
         catch_up = self._catch_ups.get(nack.leaf)
-        goes_on = again or (catch_up is not None and catch_up.goes_on(nack.first))
+        continues = again or (catch_up is not None and catch_up.continues(nack.first))
         if nack.first > last:
             return [replace(self.tip(), target=nack.leaf)]
-        if catch_up is None or not goes_on:
+        if catch_up is None or not continues:
             catch_up = self._catch_ups[nack.leaf] = CatchUp(nack.first)
         elif nack.last < WHOLE_STREAM:
             catch_up.limit()

@@ -24,11 +24,11 @@ def test_a_window_slides_on_with_each_question() -> None:
     window.sent(9, 100)
     window.sent(19, 200)
     assert (window.flight_bytes, window.next) == (300, 20)
-    assert window.goes_on(12)
+    assert window.continues(12)
     assert (window.flight_bytes, window.next) == (200, 20)
-    assert not window.goes_on(12)
-    assert not window.goes_on(21)
-    assert window.goes_on(20)
+    assert not window.continues(12)
+    assert not window.continues(21)
+    assert window.continues(20)
     assert window.flight_bytes == 0
 
 
