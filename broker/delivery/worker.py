@@ -505,7 +505,7 @@ class Workers:
         self._put_last(worker, self._new_worker())
         for queue in worker.queues:
             for level in queue.levels:
-                level.manager.give_back_all(worker.owner)
+                level.manager.end_leases(worker.owner)
             queue.move_to(self.assign(queue), failed=queue is worker.failed)
             if queue.failures < FAILURES_MAX:
                 queue.wake()

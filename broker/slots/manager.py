@@ -281,19 +281,19 @@ class SlotManager:
         slot.requeue(indexes, failed=failed)
         self._again_ready(slot, indexes)
 
-    def give_back(self, slot: Slot) -> None:
+    def end_lease(self, slot: Slot) -> None:
         """End the lease of one slot (WSO2's re-assign when the last subscriber leaves).
 
         Delivered messages stay with their channels; the rest is available to the next owner.
         """
-        slot.give_back()
+        slot.end_lease()
         self._offer(slot)
 
-    def give_back_all(self, owner: Owner) -> int:
+    def end_leases(self, owner: Owner) -> int:
         """End every lease of `owner` cleanly (its last consumer has left), and return their number."""
         held = self.leased_to(owner)
         for slot in held:
-            self.give_back(slot)
+            self.end_lease(slot)
         return len(held)
 
     def leased_to(self, owner: Owner) -> list[Slot]:

@@ -217,9 +217,9 @@ class Slot:
         self.owner = owner
         self.epoch = epoch
 
-    def give_back(self) -> None:
+    def end_lease(self) -> None:
         """End the lease. Raises: IllegalMove."""
-        self.move_tenure("give_back")
+        self.move_tenure("end_lease")
         self.owner = None
 
     def delete(self) -> None:

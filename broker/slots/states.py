@@ -40,7 +40,7 @@ class IllegalMove(Exception):
 FILL_MOVES: Final = {(Fill.OPEN, "seal"): Fill.SEALED}
 TENURE_MOVES: Final = {
     (Tenure.FREE, "lease"): Tenure.LEASED,
-    (Tenure.LEASED, "give_back"): Tenure.FREE,
+    (Tenure.LEASED, "end_lease"): Tenure.FREE,
     (Tenure.FREE, "delete"): Tenure.DELETED,
     (Tenure.LEASED, "delete"): Tenure.DELETED,
 }

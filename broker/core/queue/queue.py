@@ -234,7 +234,7 @@ class Queue(QueueHead):
         if priority < 0:
             return self.level
         if priority == HOLDING_PRIORITY:
-            return self.hold().level
+            return self.ensure_holding().level
         return self.level_at(priority) if self.strict and priority <= PRIORITY_MAX else None
 
     @property
@@ -244,7 +244,7 @@ class Queue(QueueHead):
             return [level.number for level in self.levels]
         return numbers_of(self.number)
 
-    def hold(self) -> Holding:
+    def ensure_holding(self) -> Holding:
         """Return the holding of the queue's delayed messages, creating it if necessary."""
         holding = self.holding
         if holding is None:
@@ -275,7 +275,7 @@ class Queue(QueueHead):
     ) -> None:
         """Hold a message until it is due. Shapes: `number` and `returns` as of `Holding.keep`."""
         waiting = HeldMessage(message, due_ms)
-        slot, index = self.hold().keep(waiting, due_ms, number, returns)
+        slot, index = self.ensure_holding().keep(waiting, due_ms, number, returns)
         if self.duplicates is not None:
             self.note_at(slot, index, waiting)
 
@@ -384,7 +384,7 @@ class Queue(QueueHead):
             self.wake()  # another one may be the active one now
         else:
             for level in self.levels:
-                level.manager.give_back_all(self.worker.owner)
+                level.manager.end_leases(self.worker.owner)
             self.used()
 
     @property
@@ -396,7 +396,7 @@ class Queue(QueueHead):
         """Deliver nothing until `resume`, and return the leases to the slot manager; everything else continues."""
         self.consumers.pause()
         for level in self.levels:
-            level.manager.give_back_all(self.worker.owner)
+            level.manager.end_leases(self.worker.owner)
 
     def resume(self) -> None:
         """Deliver again."""

@@ -178,7 +178,7 @@ class BasicSession(ChannelConsumers):
             self._fetches = True
             tag = self.unacked.add(level, slot, index)
         if not queue.consumers and slot.owner is not None:
-            manager.give_back(slot)
+            manager.end_lease(slot)
         envelope = message.envelope
         if self._vhost.firehose.active:
             self._vhost.firehose.delivered(self._session, self.number, queue, message, redelivered=redelivered)
@@ -191,7 +191,7 @@ class BasicSession(ChannelConsumers):
         """Continue a basic.get whose slot was read, with that slot unless an earlier one is ready."""
         self._get_later(queue, no_ack=no_ack)
         if not queue.deleted and not queue.consumers and slot.owner is not None:
-            level.manager.give_back(slot)
+            level.manager.end_lease(slot)
 
     def _get_later(self, queue: Queue, *, no_ack: bool) -> None:
         """Continue a basic.get that waited for the disk or for expired messages to be dropped."""

@@ -96,7 +96,7 @@ def test_an_owner_goes_back_to_a_lower_slot() -> None:
     higher = made.get(ONE)
     assert lower is not None
     assert higher is not None
-    made.give_back(lower)
+    made.end_lease(lower)
     assert made.get(ONE) is lower
     taken = made.take(lower, lower.length)
     assert made.get(ONE) is higher

@@ -39,13 +39,13 @@ def test_fill_moves_are_the_table(state: Fill, event: str) -> None:
     ("state", "event", "expected"),
     [
         (Tenure.FREE, "lease", Tenure.LEASED),
-        (Tenure.FREE, "give_back", None),
+        (Tenure.FREE, "end_lease", None),
         (Tenure.FREE, "delete", Tenure.DELETED),
         (Tenure.LEASED, "lease", None),
-        (Tenure.LEASED, "give_back", Tenure.FREE),
+        (Tenure.LEASED, "end_lease", Tenure.FREE),
         (Tenure.LEASED, "delete", Tenure.DELETED),
         (Tenure.DELETED, "lease", None),
-        (Tenure.DELETED, "give_back", None),
+        (Tenure.DELETED, "end_lease", None),
         (Tenure.DELETED, "delete", None),
     ],
 )
