@@ -115,7 +115,7 @@ class BrokerNode:
         self.mailbox = Mailbox(data, now_ms=lambda: turn.now_ms, fail=give_up)
         self.unused = UnusedQueues(database, give_up)
         self.queue_parts = QueueParts(data, self.inquiries, self.consumers, self.unused)
-        data.caller.tell_unused(self.claims.reread)
+        data.caller.on_unused(self.claims.reread)
         self.keeper = Keeper(data, read_clock=turn.read_clock, fail=give_up)
         self.definitions = SharedDefinitions(database, self.topology.replace_limits)
 

@@ -70,7 +70,7 @@ class Caller:
         self.calls = 0
         self.tally = CommitTally()
 
-    def tell_unused(self, unused: Callable[[set[str]], None]) -> None:
+    def on_unused(self, unused: Callable[[set[str]], None]) -> None:
         """Call `unused` with producers whose sequence numbers stay unused because their messages were refused."""
         self._unused = unused
 

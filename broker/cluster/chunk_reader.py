@@ -29,7 +29,7 @@ class ChunkReader:
         self._size_bytes = 0
         self.reads = 0
 
-    def keep(self, number: int, parts: Sequence[bytes]) -> None:
+    def cache(self, number: int, parts: Sequence[bytes]) -> None:
         """Cache a chunk that this node wrote, because its own consumers may lease its messages next."""
         self._put(number, parts, sum([len(part) for part in parts]))
 

@@ -75,7 +75,7 @@ class DataPath:
         if not shared:
             self._loop.call_soon(then)
 
-    def tell_freed(self, freed: Callable[[Sequence[int]], None]) -> None:
+    def on_freed(self, freed: Callable[[Sequence[int]], None]) -> None:
         """Set the function that is called with the levels in which this node has freed messages."""
         self._freed_also = freed
 
@@ -134,6 +134,6 @@ class DataPath:
             self._fail(error)
 
     def _freed(self, number: int, levels: list[int], parts: Sequence[bytes]) -> None:
-        self.reader.keep(number, parts)
+        self.reader.cache(number, parts)
         self.leases.freed(number, levels)
         self._freed_also(levels)

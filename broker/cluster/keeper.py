@@ -54,7 +54,7 @@ class Keeper:
         self._soon = WakeUp()
         self._tasks = Tasks(fail)
         self.turns = 0
-        data.tell_freed(self.freed)
+        data.on_freed(self.freed)
 
     def start(self) -> None:
         """Begin for a new epoch."""

@@ -143,7 +143,7 @@ def _settle_again(levels: SharedLevels, held: Mapping[Place, LeasedRow], known: 
 def _narrow(returned: Returned, held: Mapping[Place, LeasedRow]) -> None:
     """Leave out returned messages, because this node's keeper may lease them before the return is sent again."""
     row = held.get(returned.slot.place)
-    returned.keep(None if row is None else row.bits)
+    returned.retain_only(None if row is None else row.bits)
 
 
 def _add(known: dict[Place, bitarray], place: Place, bits: bitarray) -> None:

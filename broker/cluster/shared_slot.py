@@ -86,7 +86,7 @@ class Returned:
         if seen:
             self.seen[: len(bits)] |= bits
 
-    def keep(self, bits: bitarray | None) -> None:
+    def retain_only(self, bits: bitarray | None) -> None:
         """Leave out all messages except these; None means none."""
         if bits is None:
             self.bits.setall(0)

@@ -150,7 +150,7 @@ class PathNode:
         self.buried: list[tuple[bytes, str]] = []
         self.path = DataPath(database, asyncio.get_running_loop(), failed=self.failures.append)
         self.unused: list[set[str]] = []
-        self.path.caller.tell_unused(self.unused.append)
+        self.path.caller.on_unused(self.unused.append)
         database.handle_hint = self.path.leases.handle_hint
         database.reconcile = self.path.reconcile
         recorder = VhostStore.open(MemoryFiles(), Path("/unused"), segment_bytes=1 << 20, sync=False)[0].recorder
