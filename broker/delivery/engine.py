@@ -351,7 +351,7 @@ class Engine(TurnEngine):
         self.pager.end()
         self.close()
 
-    async def give_up(self, error: CorruptStore) -> None:
+    async def abandon(self, error: CorruptStore) -> None:
         """End the engine of a vhost whose store is damaged: its files stay unchanged."""
         self._stops = True
         await self._checkpoint.ended()

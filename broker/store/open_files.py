@@ -43,7 +43,7 @@ class _Loan:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lender.give_back(self)
+        self._lender.release(self)
 
 
 class OpenFiles:
@@ -70,7 +70,7 @@ class OpenFiles:
             loan.begin()
         return loan
 
-    def give_back(self, loan: _Loan) -> None:
+    def release(self, loan: _Loan) -> None:
         """End one reader's use of a file."""
         with self._lock:
             loan.end()

@@ -145,7 +145,7 @@ class QueueLogs:
         if (positions[0], sizes[0]) == seen:
             self.move(queue_number, message_id, ([entry[0]], [entry[1]]))
 
-    def keep(self, queue_number: int, first: int, end: int) -> None:
+    def mark_needed(self, queue_number: int, first: int, end: int) -> None:
         """Record that the entries of the ids first <= id < end, which are on disk, are needed."""
         self._live.setdefault(queue_number, IdRanges()).add(first, end)
 

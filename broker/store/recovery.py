@@ -115,7 +115,7 @@ class Recovery:
         messages = 0
         for state in queues.values():
             for slot in state.slots:
-                self._queue_logs.keep(state.number, slot.first, slot.end)
+                self._queue_logs.mark_needed(state.number, slot.first, slot.end)
                 messages += slot.unsettled
         self._queue_logs.drop_unneeded(self.end)
         return Recovered(

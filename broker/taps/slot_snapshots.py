@@ -221,7 +221,7 @@ class Snapshots(Mapping[str, Snapshot]):
             async with self._writer.turn:
                 if level.deleted:
                     raise TapRefused(f"queue '{level.queue.name}' was deleted")
-                if self._writer.left(engine):
+                if self._writer.is_gone(engine):
                     raise TapRefused(f"queue '{level.queue.name}' cannot be read any more")
                 pieces = gather(
                     level,

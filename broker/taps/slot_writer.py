@@ -127,13 +127,13 @@ class SlotWriter:
         """Run a *blocking* call in the writer's thread and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, do)
 
-    async def leave(self, engine: Engine) -> None:
+    async def finish_with(self, engine: Engine) -> None:
         """Wait until the writer has finished with a vhost whose store is about to close."""
         engine.retire()
         async with self.turn:
             pass
 
-    def left(self, engine: Engine) -> bool:
+    def is_gone(self, engine: Engine) -> bool:
         """Return whether a vhost may no longer be read, because it is deleted or offline, or the broker is stopping."""
         return self._ends or engine.retired
 

@@ -188,7 +188,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         engine = self.engines[name]
         await engine.finish_sliced()  # somebody may wait for its end
         await self._finish(engine)
-        await engine.give_up(error)
+        await engine.abandon(error)
         del self.engines[name]
         self._turn.engines.remove(engine)
 
