@@ -71,7 +71,7 @@ class LineLogger:
     def warning(self, event: str, **fields: Any) -> None:
         """Log an event that needs attention, unless an equal one was logged just before."""
         if self._least <= WARNING:
-            held_back = self._repeated.pass_on(event, fields)
+            held_back = self._repeated.admit(event, fields)
             if held_back is not None:
                 self._log("warning", event, fields, held_back)
 
@@ -224,7 +224,7 @@ class RepeatedWarnings:
         self._clock = clock
         self._seen: OrderedDict[tuple[object, ...], list[float]] = OrderedDict()  # kind -> [when it passed, suppressed]
 
-    def pass_on(self, event: str, fields: Mapping[str, Any]) -> int | None:
+    def admit(self, event: str, fields: Mapping[str, Any]) -> int | None:
         """Return the number held back before this warning, or None to hold it back too."""
         if not self._interval_s:
             return 0

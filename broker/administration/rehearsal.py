@@ -140,7 +140,7 @@ def copying(source: Vhost, copy: Vhost, touched: Touched) -> Generator[None, Non
     An exclusive queue has the same owner in both.
     """
     copy.queues.reserve_numbers(source.queues.next_number)
-    copy.limits.take(source.limits)
+    copy.limits.copy_from(source.limits)
     whole = not _has_room(source, touched)
     exchanges: Iterable[Exchange] = list(source.exchanges.values())
     queues: Iterable[Queue] = list(source.queues.values())

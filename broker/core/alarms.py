@@ -94,7 +94,7 @@ class Alarms(Generic[C]):
         self.alarms: dict[str, Alarm | Outage] = {}
         self.blocked: set[C] = set()
 
-    def take(self, watermarks: Iterable[Watermark]) -> None:
+    def set_watermarks(self, watermarks: Iterable[Watermark]) -> None:
         """Apply changed limits from the next measurement on, to raised alarms too."""
         self._watermarks = {watermark.kind: watermark for watermark in watermarks}
 

@@ -33,7 +33,7 @@ class VhostLimits:
     connections_max: int | None = None
     blocked_max_s: int | None = None
 
-    def take(self, limits: VhostLimits) -> None:
+    def copy_from(self, limits: VhostLimits) -> None:
         """Copy the limits of another vhost."""
         self.apply_settings(limits)
         self.own_queues_max = limits.own_queues_max

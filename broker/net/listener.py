@@ -256,7 +256,7 @@ class Listener:
                         async with asyncio.timeout(QUIET_S):
                             await self.empty()
                     quiet = [one for one in self.transports if received_bytes.get(one) == one.received_bytes]
-                    left += sum([transport.leave() for transport in quiet])
+                    left += sum([transport.close_silent() for transport in quiet])
         except TimeoutError:
             _log.warning(
                 "connection.dropped", count=len(self.transports), reason="still sending or receiving while stopping"

@@ -112,7 +112,7 @@ class TlsContext:
         self._seen = marks
         return True
 
-    def take(self, settings: Tls) -> None:
+    def load(self, settings: Tls) -> None:
         """Load the settings and the files that they name. Raises: TlsUnusable, changing nothing."""
         self.context = build(settings)
         self._settings = settings
@@ -122,7 +122,7 @@ class TlsContext:
     def reload(self) -> bool:
         """Reload the files; return False and log an error when they cannot be used."""
         try:
-            self.take(self._settings)
+            self.load(self._settings)
         except TlsUnusable as error:
             _log.error("tls.not_reloaded", reason=str(error))
             return False

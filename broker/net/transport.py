@@ -437,7 +437,7 @@ class Transport(Outlet):
         if not self.session.output_window.writable:
             self._unread_s += 1
             if self._unread_s == slow_s:
-                self.session.tell_unread(slow_s, self._socket.get_write_buffer_size())
+                self.session.log_unread(slow_s, self._socket.get_write_buffer_size())
         interval = connection.heartbeat_s
         if not interval:
             return
@@ -511,7 +511,7 @@ class Transport(Outlet):
         """The number of bytes received from the client so far."""
         return self.connection.received + self._discarded_bytes
 
-    def leave(self) -> bool:
+    def close_silent(self) -> bool:
         """Close the socket of a client that does not answer, unless output waits; return whether it was closed now.
 
         The kernel keeps the unread output and the end of the file for the client. Call it for a client that has been

@@ -168,7 +168,7 @@ class HeadTimes:
         found = [await self._arrived_ms(level) for level in queue.levels]
         return min((at_ms for at_ms in found if at_ms is not None), default=None)
 
-    def keep(self, queues: set[Queue]) -> None:
+    def retain_only(self, queues: set[Queue]) -> None:
         """Forget the heads of all other queues."""
         levels = {level for queue in queues for level in queue.levels}
         self._on_disk = {level: head for level, head in self._on_disk.items() if level in levels}

@@ -53,7 +53,7 @@ async def top(broker: OperatedBroker, asked: Top, _asker: Asker) -> dict[str, An
     page = rows[asked.offset : asked.offset + asked.limit]
     for row in page:
         await row.find_age(heads)
-    heads.keep({row.queue for row in (rows if by == "age" else page)})
+    heads.retain_only({row.queue for row in (rows if by == "age" else page)})
     told = broker.facts()
     return {
         "queues": [row.fields for row in page],

@@ -96,4 +96,4 @@ class Clients(Part):
     async def apply_settings(self, settings: Settings) -> None:
         """Apply changed settings."""
         self.listener.apply_settings(settings)
-        self.alarms.take(watermarks(settings))
+        self.alarms.set_watermarks(watermarks(settings))

@@ -57,4 +57,4 @@ class Ports(Part):
     async def apply_settings(self, settings: Settings) -> None:
         """Read another certificate. Raises: TlsUnusable, having changed nothing."""
         if self.tls is not None:
-            self.tls.take(settings.tls)
+            self.tls.load(settings.tls)

@@ -192,7 +192,7 @@ class ResolvedPublish(Dependent):
         self.cache, self.key = cache, key
         self.route.add_made(self)
 
-    def leave(self) -> None:
+    def mark_uncached(self) -> None:
         """Record that no cache holds it."""
         self.cache = None
         self.route.drop_made(self)
@@ -243,7 +243,7 @@ class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
             self._forget_exchanges()
         known = self.exchanges.get(name)
         if known is not None:
-            known.leave()
+            known.mark_uncached()
         self.exchanges[name] = exchange
         exchange.enter(self, name)
 
@@ -261,16 +261,16 @@ class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
     def drop_all(self) -> None:
         """Forget everything."""
         for entry in self.entries.values():
-            entry.leave()
+            entry.mark_uncached()
         self._clear()
         self._forget_exchanges()
 
     def _discard(self, payload: bytes) -> E:
         entry = super()._discard(payload)
-        entry.leave()
+        entry.mark_uncached()
         return entry
 
     def _forget_exchanges(self) -> None:
         for exchange in self.exchanges.values():
-            exchange.leave()
+            exchange.mark_uncached()
         self.exchanges.clear()

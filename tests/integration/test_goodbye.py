@@ -192,7 +192,7 @@ async def test_a_client_that_closes_and_does_not_read_is_let_go(tmp_path: Path) 
                 return transport._finishing
 
             await wait_until_async(closing, "the end of the handshake")
-            transport.leave()
+            transport.close_silent()
             assert broker.listener.transports, "it has not read its last word"
             for _ in range(CLOSE_TICKS + 1):
                 broker.listener.tick()

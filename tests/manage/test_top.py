@@ -94,7 +94,7 @@ async def test_the_age_of_a_head_on_disk_is_read_once(tmp_path: Path, monkeypatc
         assert [await heads.oldest_ms(queue) for _ in range(3)] == [at_ms] * 3
         assert len(reads) == 1
         assert queue.level.store.log.live == kept, "a look lets go of the segments that it read"
-        heads.keep(set())
+        heads.retain_only(set())
         assert not heads._on_disk
 
 

@@ -98,7 +98,7 @@ def test_long_and_deep_values_are_bounded() -> None:
 
 def warn(gate: RepeatedWarnings, event: str, **fields: Any) -> int | None:
     """Return what the gate says to a warning: how many were suppressed before it, or None if it is suppressed."""
-    return gate.pass_on(event, fields)
+    return gate.admit(event, fields)
 
 
 def test_repeated_warnings_are_counted_instead_of_said() -> None:

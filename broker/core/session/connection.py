@@ -188,7 +188,7 @@ class SessionOfConnection(SessionClient):
         """Log what happens to the connection because of an alarm."""
         _log.warning(event, **self.facts, **fields)
 
-    def tell_unread(self, unread_s: int, unsent_bytes: int) -> None:
+    def log_unread(self, unread_s: int, unsent_bytes: int) -> None:
         """Log that the client has not read the broker's output for some time, with the first of its consumers."""
         consumers = self._consumers()
         fields: dict[str, Any] = {**self.facts, "unread_s": unread_s, "unsent_bytes": unsent_bytes}

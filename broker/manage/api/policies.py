@@ -52,7 +52,7 @@ async def put(call: Call, *, operator: bool) -> Response:
     made = Policy(
         name, fields.text("pattern"), fields.text("apply-to", "all"), definition, _priority(fields.value("priority"))
     )
-    await put_policy(call.broker.administration, vhost.name, made, operator=operator, tell=Asker().tell)
+    await put_policy(call.broker.administration, vhost.name, made, operator=operator, tell=Asker().write_progress)
     return created() if is_new else no_content()
 
 

@@ -106,7 +106,7 @@ def test_other_limits_judge_an_alarm_that_stands() -> None:
     for limit_bytes in (5000, 0):
         flow: Alarms[str] = Alarms([MEMORY, DISK])
         flow.measure("memory", 1000)
-        flow.take([Watermark("memory", limit_bytes, "memory.alarm_bytes"), DISK])
+        flow.set_watermarks([Watermark("memory", limit_bytes, "memory.alarm_bytes"), DISK])
         assert flow.measure("memory", 1000)
         assert not flow.alarms
         assert not flow.measure("memory", 1000)

@@ -13,7 +13,7 @@ from tests.unit.core.room import Room
 def limited(exchanges: int = 9, queues: int = 9, bindings: int = 9) -> Vhost:
     """Return a vhost with low limits."""
     vhost = Room().vhost
-    vhost.limits.take(VhostLimits(exchanges, queues, bindings))
+    vhost.limits.copy_from(VhostLimits(exchanges, queues, bindings))
     return vhost
 
 
@@ -76,7 +76,7 @@ def test_what_holds_delayed_messages_is_not_counted() -> None:
 def test_an_operator_may_want_no_transient_shared_queues() -> None:
     """As in RabbitMQ since 4.3, a queue that is neither durable nor exclusive is 541, and no other."""
     vhost = Room().vhost
-    vhost.limits.take(VhostLimits(transient_shared_queues=False))
+    vhost.limits.copy_from(VhostLimits(transient_shared_queues=False))
     with pytest.raises(ConnectionFault, match="INTERNAL_ERROR - Feature `transient_nonexcl_queues` is deprecated"):
         vhost.queues.declare("q")
     vhost.queues.declare("durable", durable=True)
