@@ -28,7 +28,7 @@ def test_a_backlog_whose_publishers_are_gone_pauses_nobody_later() -> None:
     assert not throttle.turn()
     assert not throttle.watching
     throttle.published(later)
-    later.stop.assert_not_called()
+    later.stop_reading.assert_not_called()
 
 
 class Store:
@@ -58,9 +58,11 @@ class Store:
     @staticmethod
     def is_stopped(publisher: Mock) -> bool:
         """Return whether a publisher is stopped for the store."""
-        calls = [call[0] for call in publisher.method_calls if call[0] in ("stop", "go")]
-        assert "stop" not in [before for before, after in pairwise(calls) if before == after]  # never stopped twice
-        return bool(calls) and calls[-1] == "stop"
+        calls = [call[0] for call in publisher.method_calls if call[0] in ("stop_reading", "resume_reading")]
+        assert "stop_reading" not in [
+            before for before, after in pairwise(calls) if before == after
+        ]  # never stopped twice
+        return bool(calls) and calls[-1] == "stop_reading"
 
 
 @pytest.mark.interpreted("a publisher of the test takes the place of a connection")
@@ -149,8 +151,8 @@ def test_a_connection_that_has_ended_is_not_among_the_blocked() -> None:
     assert throttle.blocked == {stays}
     alarms.measure("memory", 0)
     throttle.alarms_changed()
-    stays.go.assert_called_once_with(Stop.ALARM)
-    ended.go.assert_not_called()
+    stays.resume_reading.assert_called_once_with(Stop.ALARM)
+    ended.resume_reading.assert_not_called()
 
 
 @pytest.mark.interpreted("a publisher of the test takes the place of a connection")
