@@ -35,12 +35,12 @@ class Moved:
 
     @property
     def messages(self) -> float:
-        """Return how many messages went all the way: those in flight at either end count half."""
+        """How many messages went all the way: those in flight at either end count half."""
         return (sum(self.sent_each) + sum(self.got_each)) / 2
 
     @property
     def rates(self) -> Figures:
-        """Return how many messages were published and delivered in a second."""
+        """How many messages were published and delivered in a second."""
         published, delivered = sum(self.sent_each), sum(self.got_each)
         return {"published_per_s": published / self.seconds, "delivered_per_s": delivered / self.seconds}
 
@@ -93,7 +93,7 @@ class Herd:
 
     @property
     def confirmed(self) -> int:
-        """Return how many messages the broker has confirmed."""
+        """How many messages the broker has confirmed."""
         return sum([source.confirmed for source in self._sources])
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> Moved:

@@ -31,7 +31,7 @@ class SettingsSource:
 
 
 class Reload:
-    """Applies changed settings, one reload after the other."""
+    """Apply changed settings, one reload after the other."""
 
     def __init__(self, source: SettingsSource | None, take: Callable[[Settings], Awaitable[None]]) -> None:
         """Take the callback that applies new settings; it raises BrokerError when it applied none.

@@ -18,7 +18,7 @@ def end_at_once() -> None:
 
 
 class Signals:
-    """Passes each signal on to its listener, or remembers it until there is one.
+    """Pass each signal on to its listener, or remember it until there is one.
 
     They are handlers of the process, not of the loop: a loop removes its handlers when it closes, after which a signal
     would end the process with an exit code of its own. Create it in the main thread.

@@ -20,7 +20,7 @@ EXTENSION_S: Final = 30  # how long systemd waits after each report of a recover
 
 
 class Systemd:
-    """Reports to systemd from the event loop, so that a loop that hangs reports nothing and the watchdog ends it."""
+    """Report to systemd from the event loop, so that a loop that hangs reports nothing and the watchdog ends it."""
 
     def __init__(
         self,

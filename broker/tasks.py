@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 class Tasks:
-    """Runs the tasks of one part of the broker until they are done, or stopped.
+    """Run the tasks of one part of the broker until they are done, or stopped.
 
     Invariant: each error of a task reaches `failed`; none is lost.
     """
@@ -102,7 +102,7 @@ async def called_back(begin: Callable[[Callable[[_T], None]], object]) -> _T:
 
 
 class WakeUp:
-    """Wakes one task. Wake-ups that come before the task waits again count once."""
+    """Wake one task. Wake-ups that come before the task waits again count once."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()

@@ -39,7 +39,7 @@ SASL_PLAIN: Final = re.compile(r"[^\s\0]{0,255}(?:\0|\\x00|\\0)[^\0\\]{1,255}(?:
 
 
 class LineLogger:
-    """Writes each event as one line. It has the methods of a structlog logger that the broker calls.
+    """Write each event as one line. It has the methods of a structlog logger that the broker calls.
 
     Cost: opening and closing a connection logs two lines, so it is compiled and has no chain of processors.
     """

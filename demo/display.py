@@ -43,7 +43,7 @@ class Watch:
 
     @property
     def complete(self) -> bool:
-        """Return whether all flights are confirmed and the expected number of distinct deliveries has arrived."""
+        """Whether all flights are confirmed and the expected number of distinct deliveries has arrived."""
         return self.published_s is not None and self._ledger.total(Count.DISTINCT) >= self._deliveries
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Watch:
 
 
 class Display(Progress):
-    """Shows events and three counts that grow; `above` returns what is between events and bars."""
+    """Show events and three counts that grow; `above` returns what is between events and bars."""
 
     def __init__(self, rows: int, deliveries: int, plain: bool, above: Callable[[], RenderableType]) -> None:
         self._plain = plain or not sys.stdout.isatty()

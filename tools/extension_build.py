@@ -137,7 +137,7 @@ class ObjectCache:
 
 
 class ParallelBuild(build_ext):
-    """Builds extensions as setuptools does, on all cores and with a cache."""
+    """Build extensions as setuptools does, on all cores and with a cache."""
 
     def build_extensions(self) -> None:
         """Compile every C file, link all objects into one library, and write the extension that starts each module."""

@@ -30,7 +30,7 @@ def obstacle() -> str | None:
 
 
 class CompiledBuild(BuildHookInterface[Any]):
-    """Compiles into a temporary folder, and adds the result to the wheel."""
+    """Compile into a temporary folder, and add the result to the wheel."""
 
     def dependencies(self) -> list[str]:
         """Return the dependencies of compiling; none if nothing will be compiled.

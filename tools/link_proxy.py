@@ -25,7 +25,7 @@ class Way(Enum):
 
 
 class LinkProxy:
-    """Listens on a free port of loopback and forwards to another one. Runs in the loop of its test.
+    """Listen on a free port of loopback and forward to another one. Runs in the loop of its test.
 
     Units: `delay_s` is added to each direction, `bytes_per_s` limits each direction, 0 does not.
     """

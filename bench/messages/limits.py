@@ -38,5 +38,5 @@ class Limits:
 
     @property
     def stall_s(self) -> float:
-        """Return after how many seconds a run counts as stalled."""
+        """After how many seconds a run counts as stalled."""
         return 5 * self.seconds + 30

@@ -46,7 +46,7 @@ _DRAIN_LIMIT_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Queues up messages, then measures the broker's memory, restarts and drain."""
+    """Queue up messages, then measure the broker's memory, restarts and drain."""
 
     name: str = "S7"
     title: str = "persistent, durable, 100 B, no consumer: publish, memory, restart, drain"

@@ -105,7 +105,7 @@ def add_relay_times(run: Run) -> None:
 
 
 class Starter:
-    """Starts all brokers of a stage at once: those that are not measured sit idle.
+    """Start all brokers of a stage at once: those that are not measured sit idle.
 
     Raises: BrokerFailed immediately, when the broker at --url cannot be used.
     """

@@ -26,7 +26,7 @@ BITS_MOST: Final = 8 * 16 * 1024 * 1024
 
 
 class SplitOnce(Generic[T]):
-    """Tests the message against each pattern: a pattern is split into words when it is added, a key once per match.
+    """Test the message against each pattern: a pattern is split into words when it is added, a key once per match.
 
     Cost: a match costs all patterns, whatever the key; add and remove cost one look-up. `visited` counts patterns.
     """
@@ -54,7 +54,7 @@ class SplitOnce(Generic[T]):
         return self._patterns.get(self._key(pattern))
 
     def remove(self, pattern: Pattern) -> T:
-        """Forget one pattern and return its target. Raises: KeyError if it is not there."""
+        """Forget one pattern and return its target. Raises: KeyError if it is missing."""
         target = self._patterns.pop(self._key(pattern))
         if not self._patterns:
             self._patterns.clear()  # a dict keeps its size when keys are deleted
@@ -71,7 +71,7 @@ class SplitOnce(Generic[T]):
 
 
 class Conventional(SplitOnce[T]):
-    """Splits both the message's key and the binding key again for each test: three times as slow as `SplitOnce`."""
+    """Split both the message's key and the binding key again for each test: three times as slow as `SplitOnce`."""
 
     def match(self, key: str) -> list[T]:
         """Return the targets of the patterns that match. Cost: all patterns."""
@@ -96,7 +96,7 @@ class Length:
 
 
 class WordEngine(SplitOnce[T]):
-    """Maps patterns to targets by sets of the patterns that fit at each level.
+    """Map patterns to targets by sets of the patterns that fit at each level.
 
     There is no level for a `#`, which moves all levels after it: patterns with one stay in a linear residue, and so
     does the empty pattern, which has no level. `visited` counts patterns: scanned, intersected, or in the residue.
@@ -114,7 +114,7 @@ class WordEngine(SplitOnce[T]):
         return {"patterns": len(self._patterns) - residue, "residue": residue, "words": words}
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Store the target of one pattern, or return the one that it has already. Cost: the words of the pattern."""
+        """Add a pattern with its target, or return the target that it already has. Cost: the words of the pattern."""
         known, words = super().add(pattern, target), pattern.words
         if known is not None:
             return known
@@ -129,7 +129,7 @@ class WordEngine(SplitOnce[T]):
         return None
 
     def remove(self, pattern: Pattern) -> T:
-        """Forget one pattern and return its target. Raises: KeyError if it is not there. Cost: the pattern's words."""
+        """Forget one pattern and return its target. Raises: KeyError if it is missing. Cost: the pattern's words."""
         target, words = super().remove(pattern), pattern.words
         if words in self._residue:
             self._residue.remove(words)
@@ -168,7 +168,7 @@ class WordEngine(SplitOnce[T]):
 
 
 class TopicWords(WordEngine[T]):
-    """Caches for each word that messages had at a level the patterns that it fits.
+    """Cache for each word that messages had at a level the patterns that it fits.
 
     A word that is not cached costs a scan of the patterns; so publishers who vary their words make this engine linear,
     and that many times over. Cost: a match costs the residue, the patterns under its rarest word, and a scan per word
@@ -243,7 +243,7 @@ class TopicWords(WordEngine[T]):
 
 
 class PatternWords(WordEngine[T]):
-    """Keeps the patterns under each of their words; a star has a row of its own.
+    """Keep the patterns under each of their words; a star has a row of its own.
 
     Cost: a match costs the residue and, for each word, the patterns that fit the message's rarest word; with many stars
     that grows with all patterns. Add and remove cost the pattern's words.
@@ -301,7 +301,7 @@ class PlainBitmap(SplitOnce[T]):
         return {key: row.to01() for key, (_, row) in self._rows.items()}
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Store the target of one pattern, or return the one that it has already. Cost: a test for every row."""
+        """Add a pattern with its target, or return the target that it already has. Cost: a test for every row."""
         known = super().add(pattern, target)
         if known is not None:
             return known
@@ -319,7 +319,7 @@ class PlainBitmap(SplitOnce[T]):
         return None
 
     def remove(self, pattern: Pattern) -> T:
-        """Forget one pattern and return its target. Cost: a bit in every row. Raises: KeyError if it is not there."""
+        """Forget one pattern and return its target. Cost: a bit in every row. Raises: KeyError if it is missing."""
         target = super().remove(pattern)
         position = self._positions.pop(pattern.words)
         self._columns[position] = None

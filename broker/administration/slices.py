@@ -1,6 +1,6 @@
 """Slices of long work: the loop turns between them, so that a client waits for one slice and not for the work.
 
-However many callers ask for long answers, one of them has a slice in each turn of the loop.
+However many callers read long lists (`in_slices`), only one of them runs a slice in each turn of the loop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _turns: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = Weak
 
 
 async def pause() -> None:
-    """Let the loop do other work, and continue at this caller's turn."""
+    """Let the loop do other work, and continue after the other callers that pause."""
     loop = asyncio.get_running_loop()
     turn = _turns.get(loop)
     if turn is None:
@@ -40,7 +40,7 @@ async def in_slices(objects: Iterable[T], at_once: int = OBJECTS_AT_ONCE) -> Asy
 
 
 async def finished(steps: Generator[None, None, T]) -> T:
-    """Run the steps of some work, each of one object, in slices, and return its result."""
+    """Run a generator, each step of which handles one object, in slices, and return its result."""
     while True:
         for _ in range(STEPS_AT_ONCE):
             try:
@@ -52,7 +52,7 @@ async def finished(steps: Generator[None, None, T]) -> T:
 
 
 async def emptied(*lists: list[Any]) -> None:
-    """Empty unused lists in slices: freeing a million objects takes longer than a turn may."""
+    """Empty unused lists in slices, because freeing a million objects takes too long for one turn."""
     for rows in lists:
         while rows:
             del rows[-EMPTIED_AT_ONCE:]

@@ -181,7 +181,7 @@ class Channel:
 
     @property
     def unfinished_bytes(self) -> int:
-        """Return the number of body bytes held of an incomplete message."""
+        """The number of body bytes held of an incomplete message."""
         return sum(map(len, self._body))
 
     def start(self, session: ChannelSession) -> None:

@@ -118,27 +118,27 @@ class Connection(ConnectionOutput):
 
     @property
     def finished(self) -> bool:
-        """Return whether nothing more will be read; the output may still need to be written."""
+        """Whether nothing more will be read; the output may still need to be written."""
         return self.state is CLOSED
 
     @property
     def closing(self) -> bool:
-        """Return whether connection.close was sent and close-ok has not arrived."""
+        """Whether connection.close was sent and close-ok has not arrived."""
         return self.state is CLOSING
 
     @property
     def unfinished_bytes(self) -> int:
-        """Return the number of body bytes held of incomplete messages."""
+        """The number of body bytes held of incomplete messages."""
         return sum(channel.unfinished_bytes for channel in self.channels.values())
 
     @property
     def buffered_bytes(self) -> int:
-        """Return the number of received bytes that wait to be processed."""
+        """The number of received bytes that wait to be processed."""
         return self._cutter.buffered_bytes
 
     @property
     def spared_bytes(self) -> int:
-        """Return the number of processed bytes that used up no budget, because they belong to large bodies."""
+        """The number of processed bytes that used up no budget, because they belong to large bodies."""
         return self._cutter.spared_bytes
 
     @property

@@ -94,7 +94,7 @@ Octets = bytes | memoryview
 
 
 class FrameCutter:
-    """Cuts frames out of the received bytes by offset, lazily.
+    """Cut frames out of the received bytes by offset, lazily.
 
     A body frame of at least `LARGE_BYTES` may be returned in parts, as they arrive, which are views of the received
     chunks. Its last octet is returned when its end octet has arrived.
@@ -143,13 +143,13 @@ class FrameCutter:
 
     @property
     def buffered_bytes(self) -> int:
-        """Return the number of received bytes that are not cut yet."""
+        """The number of received bytes that are not cut yet."""
         ahead_bytes = 0 if self._ahead is None else len(self._ahead[2]) + FRAME_OVERHEAD_BYTES
         return ahead_bytes + len(self._buffer) - self.at + sum(map(len, self._late))
 
     @property
     def has_frame(self) -> bool:
-        """Return whether frames() would yield a frame, or raise, without more bytes."""
+        """Whether frames() would yield a frame, or raise, without more bytes."""
         if self._ahead is not None:
             return True
         if self._late:

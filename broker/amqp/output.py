@@ -29,7 +29,7 @@ class OutputTaker:
 
 
 class Nobody(OutputTaker):
-    """Takes no output, in place of a transport that is gone."""
+    """Take no output, in place of a transport that is gone."""
 
     def output_waits(self) -> None:
         """Do nothing."""

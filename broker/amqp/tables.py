@@ -104,7 +104,7 @@ class Entry(NamedTuple):
 
 
 class TableReader:
-    """Reads the tables of one payload.
+    """Read the tables of one payload.
 
     Cost: linear in the payload's octets.
     Invariant: no octet outside the enclosing length is ever read, and nothing inside is left over.

@@ -20,7 +20,7 @@ FILE_BYTES_MAX: Final = 1 << 20  # a settings file is read whole; nobody writes 
 
 
 class SettingsError(ValueError):
-    """Settings, or a file of them, that cannot be used; `problems` has one line for each."""
+    """The settings, or their file, cannot be used; `problems` has one line for each problem."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -44,7 +44,7 @@ def broker_folder(flag: str | None, file: os.PathLike[str] | str | None) -> str:
 
 
 def shown(folder: str) -> str:
-    """Return a data folder for an error text: absolute, with the flag that names another one."""
+    """Return a data folder as error texts show it: its absolute path, and the flag that selects another one."""
     try:
         folder = os.path.abspath(folder)  # noqa: PTH100 - pathlib costs a health check more than its question does
     except OSError:  # the current folder was removed

@@ -12,7 +12,7 @@ ERASE: Final = "\r\x1b[K"
 
 
 class ProgressLine:
-    """Shows one line until the next, and clears it at the end."""
+    """Show one line until the next, and clear it at the end."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._live = not quiet and sys.stderr.isatty()

@@ -1,7 +1,7 @@
-"""The variables of RabbitMQ's image and of its nodes as settings.
+"""Settings from the environment variables of RabbitMQ's container image and of its nodes.
 
-Those of the image name the first user: `RABBITMQ_DEFAULT_USER`, `_PASS` and `_VHOST`, each also as a file that a
-variable with `_FILE` names. `SLOTMQ_DEFAULT_USER` and so on mean the same, and win.
+Those of the image set the first user: `RABBITMQ_DEFAULT_USER`, `_PASS` and `_VHOST`. With the suffix `_FILE` a variable
+names a file that has the value. `SLOTMQ_DEFAULT_USER` and so on mean the same, and take precedence.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VARIABLES: Final = frozenset(
 
 WATERMARK: Final = "RABBITMQ_VM_MEMORY_HIGH_WATERMARK"
 NODE_KEYS: Final = {"RABBITMQ_NODE_PORT": "server.port", "RABBITMQ_NODE_IP_ADDRESS": "server.host"}
-# Erlang, RabbitMQ's own files and logs, its plugins, and variables that only images before 3.9 read.
+# These concern Erlang, RabbitMQ's files, logs and plugins, or were only read by images before 3.9.
 WITHOUT_MEANING: Final = frozenset(
     "ADVANCED_CONFIG_FILE BASE CONFIG_FILE CONFIG_FILES CONF_ENV_FILE CTL_DIST_PORT_MAX CTL_DIST_PORT_MIN CTL_ERL_ARGS "
     "DEFAULT_USER_TAGS DIST_PORT ENABLED_PLUGINS ENABLED_PLUGINS_FILE ERLANG_COOKIE FEATURE_FLAGS "
@@ -34,16 +34,16 @@ WITHOUT_MEANING: Final = frozenset(
     "SERVER_CODE_PATH SERVER_ERL_ARGS SERVER_START_ARGS SERVICENAME SSL_CACERTFILE SSL_CERTFILE SSL_DEPTH "
     "SSL_FAIL_IF_NO_PEER_CERT SSL_KEYFILE SSL_VERIFY STREAM_DIR UPGRADE_LOG USE_LONGNAME".split()
 )
-# RabbitMQ's sizes: kB, MB and GB are decimal, k, M, G and KiB, MiB, GiB are not.
+# RabbitMQ's sizes: kB, MB and GB are decimal units; k, M, G and KiB, MiB, GiB are binary ones.
 SIZE: Final = re.compile(r"(\d+)(?:([kKmMgG])(i[bB]|[bB])?)?")
 POWERS: Final = {"K": 1, "M": 2, "G": 3}
 
 
 def rabbitmq_layer(environ: Mapping[str, str]) -> tuple[dict[str, tuple[str, Any]], list[str]]:
-    """Return the keys that are set, each with its variable and value, and a line for each variable that cannot be used.
+    """Return the settings that variables give, each with its variable and value, and a line for each bad variable.
 
-    An empty variable is ignored, because a compose file may pass on unset ones. The value may be a password: no line
-    repeats it. *Blocking.*
+    An empty variable is ignored, because a compose file may pass on unset ones. No line has the value, which may be a
+    password. *Blocking.*
     """
     found: dict[str, tuple[str, Any]] = {
         key: (name, environ[name]) for name, key in NODE_KEYS.items() if environ.get(name)
@@ -76,7 +76,7 @@ def ignored_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def _size(value: str) -> str | int:
-    """Return RabbitMQ's size in bytes; a malformed one stays text, which the settings refuse."""
+    """Return a size of RabbitMQ in bytes; a malformed one is returned as it is, and the settings refuse it."""
     found = SIZE.fullmatch(value)
     if found is None:
         return value
@@ -88,7 +88,7 @@ def _size(value: str) -> str | int:
 
 
 def read(path: Path) -> str:
-    """Return a file's text without the line end after it. Raises: ValueError with the reason."""
+    """Return the text of a file without line ends after it. Raises: ValueError with the reason."""
     try:
         with path.open("rb") as stream:
             content = stream.read(FILE_BYTES_MAX + 1)

@@ -36,7 +36,7 @@ STYLES: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class TopTerminal:
-    """Shows lines and reads keys. Must be left, which restores the terminal."""
+    """Show lines and read keys. Must be left, which restores the terminal."""
 
     def __init__(self) -> None:
         self._in = sys.stdin.fileno()

@@ -60,7 +60,7 @@ class ClientEvents:
 
 
 class ClientLink(asyncio.Protocol):
-    """Joins a client's connection to its socket: calls are answered in order on each channel.
+    """Join a client's connection to its socket: calls are answered in order on each channel.
 
     Shapes: `ended` becomes the reason for which the connection ended, and `refused` is the error then; `closed` is set
         when the socket is closed.

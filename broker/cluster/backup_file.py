@@ -32,7 +32,7 @@ class BackupRefused(Exception):
 
 
 class BackupWriter:
-    """Writes a backup. Units: ``written`` is in bytes."""
+    """Write a backup. Units: ``written`` is in bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -60,7 +60,7 @@ class BackupWriter:
 
 
 class BackupReader:
-    """Reads a backup. Raises: BackupRefused for any other file, and for an unfinished backup.
+    """Read a backup. Raises: BackupRefused for any other file, and for an unfinished backup.
 
     Units: ``position`` is in bytes.
     """

@@ -177,7 +177,7 @@ class GatheringBatch:
     def add(self, messages: list[Message], start: int, stop: int, due_ms: int, origin: Origin | None) -> int:
         """Add the messages from place `start` to `stop` to the chunk, each once, and return the first record. HOT.
 
-        Their publishes have consecutive numbers, of which that of place 0 is in `origin`.
+        Their publishes have consecutive numbers; `origin` has the number of place 0.
         """
         writer = self.writer
         first = len(writer.bodies)

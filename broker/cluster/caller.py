@@ -32,7 +32,7 @@ LAZY_S: Final = 0.05
 
 
 class Caller:
-    """Commits the batches of all vhosts of a node, one at a time.
+    """Commit the batches of all vhosts of a node, one at a time.
 
     Units: ``calls`` counts the calls that were answered.
     Invariant: a publisher or a transaction is confirmed after all batches with its work are committed.
@@ -281,7 +281,7 @@ def _returned(left_out: LeftOut) -> list[Returned]:
 
 
 class SharedCommitter:
-    """Confirms the publishes and transactions of one vhost, by the calls of its node."""
+    """Confirm the publishes and transactions of one vhost, by the calls of its node."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller

@@ -194,7 +194,7 @@ class Link:
         self._repair_what_broke()
 
     def _repair_what_broke(self) -> None:
-        """Begin a repair, unless one is under way: it looks at its end whether the connections broke again."""
+        """Begin a repair, unless one is under way: that one checks at its end whether they broke again."""
         if self._broken is not None and not self._is_closed and not self._repair.busy:
             self._repair.start(self._restore(self._broken))
 

@@ -345,7 +345,7 @@ class ClusterNode:
             self._lose(f"a defect, see the log: {type(error).__name__}")
 
     def _ended(self, error: BaseException) -> None:
-        """End the broker: without this task the node would not be a member, or would not notice that it is none."""
+        """End the broker: without this task the node is no member, or would not notice that it is none."""
         if not isinstance(error, Fenced):
             self.database.failed(error)
 

@@ -1,4 +1,4 @@
-"""Restores a backup of a cluster: the schema gets the contents of the backup and begins a new history.
+"""Restore a backup of a cluster: the schema gets the contents of the backup and begins a new history.
 
 All nodes of the backup have left then: the messages that they held are free and marked as redelivered. No number that
 the schema has assigned is assigned again, so a node that still relies on the former contents is not a member.

@@ -66,7 +66,7 @@ class SharedProducers(Producers):
 
 
 class ProducerClaims:
-    """Claims and releases the producers of all vhosts of a node."""
+    """Claim and release the producers of all vhosts of a node."""
 
     def __init__(self, database: Database, drain: Callable[[], Any], fail: Callable[[BaseException], None]) -> None:
         """`drain` waits until collected work is committed; `fail` ends the broker."""

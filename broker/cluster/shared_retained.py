@@ -30,7 +30,7 @@ ABSENT_MAX_MS: Final = 1_800_000  # half as long as deleted keys are kept
 
 
 class Retaining(Awaited):
-    """A message that PostgreSQL has to retain first."""
+    """A publish that is postponed until PostgreSQL has retained its message."""
 
     def __init__(self, retained: SharedRetained, key: str, header: bytes, body: bytes) -> None:
         super().__init__(retained.write)
@@ -40,12 +40,12 @@ class Retaining(Awaited):
         self.counts: tuple[int, int] | None = None  # messages and bytes, if there is no room for it
 
     def take_counts(self, counts: tuple[int, int] | None) -> None:
-        """Set the counts of retained messages, because there is no room for it; None if it is committed."""
+        """Set how many messages and bytes are retained, if there is no room for another; None once it is committed."""
         self.counts = counts
 
 
 class Reading(Awaited):
-    """A look-up that needs a current index."""
+    """A look-up that is postponed until the index is current."""
 
 
 class SharedRetained(RetainedMessages):
@@ -107,7 +107,7 @@ class SharedRetained(RetainedMessages):
         raise Retaining(self, key, header, body)
 
     def keep(self, key: str, header: bytes, body: bytes) -> None:
-        """Do nothing, because it is committed."""
+        """Do nothing: `check_room` has retained the message."""
 
     def write(self, retaining: Retaining) -> None:
         """Retain a message, together with those that arrive while others are being committed."""
@@ -148,7 +148,7 @@ class SharedRetained(RetainedMessages):
         return batch
 
     async def _retain(self, batch: Sequence[Retaining]) -> dict[int, tuple[int, int]]:
-        """Retain messages, and return the counts for the places, from 1 on, of those without room."""
+        """Retain messages; return what is retained (messages, bytes) for each one without room, by its place from 1."""
         now_ms = self.vhost.ports.clock.now_ms
         left_ms = [facts_of(one.header).expiration_ms for one in batch]
         arguments = (
@@ -172,7 +172,7 @@ class SharedRetained(RetainedMessages):
             raise Reading(self.catch_up)
 
     def catch_up(self, reading: Reading) -> None:
-        """Update the index with everything committed now."""
+        """Update the index with everything that is committed by now, and answer the look-up."""
         self._waiting.append(reading)
         if not self._reading:
             self._reading = True

@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Confirmable(Protocol):
-    """Numbered work, which is told up to which number it is on disk. Units: ``published``, ``confirmed`` and ``logged``
+    """Numbered work, which learns up to which number it is on disk. Units: ``published``, ``confirmed`` and ``logged``
     are its own numbers; ``logged`` is the last one that has to wait for the disk.
     Invariant: ``waiting`` is set while it is on the committer's list.
     """
@@ -34,7 +34,7 @@ class ConfirmedPublishes(Refusable, Protocol):
 
 
 class Confirmer(Protocol):
-    """Confirms publishes, transactions and durable changes once they are on disk."""
+    """Confirm publishes, transactions and durable changes once they are on disk."""
 
     def wait(self, confirmable: Confirmable) -> None:
         """Confirm the work after the next commit."""

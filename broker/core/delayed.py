@@ -71,8 +71,8 @@ class QueueDelay(Holding):
         self._queue = queue
 
     def send(self, held: Message, returns: ReturnRun | None) -> None:
-        """Put a due message into its queue. A message that was never returned enters the queue only now: its time to
-        live begins.
+        """Put a due message into its queue. The time to live of a message that was never returned begins now, when it
+        enters the queue.
         """
         queue, now_ms = self._queue, self._ports.clock.now_ms
         entered_ms = now_ms if returns is None else held.timestamp_ms
@@ -85,7 +85,7 @@ class QueueDelay(Holding):
 
 
 class Delays:
-    """Hold the delays of a vhost's exchanges by name, and create those of queues."""
+    """Create and delete the delays of a vhost's exchanges, and find the delay of an exchange or a queue."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Delays:
         self._by_name: dict[str, Delay] = {}
 
     def of(self, queue: Queue) -> Holding | None:
-        """Return the delay that holds the messages of a queue, or, for the holding queue of an exchange, that of the
+        """Return the delay of a queue, None without one; for the holding queue of an exchange, the delay of the
         exchange.
         """
         if queue.is_holding:
@@ -129,7 +129,7 @@ class Delays:
         self._queues.drop(delay.queue)
 
     def restored(self) -> None:
-        """Reconcile the holding queues after recovery: open missing ones, and drop those without an exchange."""
+        """Set up all delays after recovery from their held messages, and drop holding queues without an exchange."""
         for exchange in list(self._exchanges.values()):
             if exchange.delayed and exchange.name not in self._by_name:
                 self.open(exchange)

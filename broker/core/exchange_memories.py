@@ -50,7 +50,7 @@ class ExchangeMemories:
                 self._queues.drop(queue)
 
     def prepare(self, source: Exchange) -> None:
-        """Load the history of an exchange into memory before something is bound to it. Raises: Postponed."""
+        """Load the history of an exchange into memory before a binding is added to it. Raises: Postponed."""
         queue = source.memory if isinstance(source, MemoryExchange) else None
         if isinstance(queue, HistoryQueue):
             for slot in queue.level.manager.slots.values():

@@ -66,7 +66,7 @@ class Passage(NamedTuple):
 
 
 class Watcher(Protocol):
-    """Receives each message that is published or delivered."""
+    """Receive each message that is published or delivered."""
 
     def hear(self, passage: Passage) -> None:
         """Accept a message without delay, or drop it."""

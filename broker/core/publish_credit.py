@@ -93,7 +93,7 @@ class CreditShare:
     def begin(self) -> int:
         """Return the number of entries left for a publish or a run of publishes, which adds at least one.
 
-        While ``serial`` is that of the credit, the answer is ``left``.
+        While ``serial`` equals the credit's, the answer is ``left``.
         """
         if self.serial != self.credit.serial:
             self.serial = self.credit.serial
@@ -102,8 +102,8 @@ class CreditShare:
 
     def end(self, left: int, lagged: int) -> None:
         """Record the entries left; hold the connection if there are none, or if the publish entered a lagging queue.
-        `lagged` is that of the credit before the publish: if it has not changed and `left` is recorded, nothing is left
-        to do.
+        `lagged` is the credit's ``lagged`` before the publish: if it has not changed and `left` is recorded, nothing
+        remains to be done.
         """
         self.left = left
         lags = self.credit.lagged != lagged

@@ -49,7 +49,7 @@ HEAD_INTERVAL_MS: Final = 2  # between the reads of two queues' heads after a re
 
 
 class PublishCaches:
-    """Holds one publish cache per user, and one per client whose rights are its own.
+    """Hold one publish cache per user, and one per client whose rights are its own.
 
     Shapes: `nothing` is an entry whose route is not live.
     """

@@ -167,7 +167,7 @@ def _durable_levels(topology: TopologySnapshot) -> Iterator[Level]:
 
 
 def _let_others_run() -> None:
-    """Let other threads run, above all that of the loop."""
+    """Let other threads run, above all the thread of the loop."""
     time.sleep(0)
 
 

@@ -72,7 +72,7 @@ class CommitTally:
 
 
 class BatchWriter:
-    """Calls `write` in a thread, one batch at a time, and the batch's `ended` on the loop with the error or None.
+    """Call `write` in a thread, one batch at a time, and the batch's `ended` on the loop with the error or None.
 
     Cost: one lock and one wake-up of the loop per batch. A pool of threads would add a work item and a future.
     """
@@ -185,8 +185,8 @@ class Committer:
 
     def turn(self, number: int, alone: bool) -> int:
         """Confirm work that needs no disk, and start a sync if something waits for one and none is running. Return the
-        number of bytes of records that wait or are being written; more where a segment ends. `number` is that of the
-        turn, which is `alone` when it has no other work.
+        number of bytes of records that wait or are being written; more where a segment ends. `number` counts turns; a
+        turn is `alone` when it has no other work.
         """
         for_disk: list[Confirmable] = []
         for publisher in self._waiting:

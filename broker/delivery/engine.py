@@ -42,7 +42,7 @@ ALARM_MAX_MS: Final = 3_600_000
 
 
 class Engine(TurnEngine):
-    """Runs one vhost: its workers, committer, pager and checkpointer, all in the loop's turns.
+    """Run one vhost: its workers, committer, pager and checkpointer, all in the loop's turns.
 
     Invariant: only threads wait for the disk, never the loop; the committer has one exception.
     """

@@ -59,7 +59,7 @@ def _taken(host: str, port: int) -> str:
 def certificate_findings(settings: Settings, host: str, *, runs: bool = False) -> Iterator[Diagnosis]:
     """Check the certificate of [tls], for a broker that listens on that address. *Blocking.*
 
-    A running broker does not reveal the password of its key, which it has loaded.
+    A running broker has loaded its key; if that has a password, which no broker reveals, the key is not checked.
     """
     tls = settings.tls
     if not tls.certfile:
@@ -103,7 +103,7 @@ def guest_finding(settings: Settings, host: str, *, has_default_password: bool |
 
 
 def anonymous_findings(settings: Settings) -> Iterator[Diagnosis]:
-    """Judge whether MQTT clients of other machines need no login."""
+    """Warn if MQTT clients on other machines can connect without a login."""
     mqtt = settings.mqtt
     host = mqtt.host or settings.server.host
     if mqtt.enabled and mqtt.anonymous_user and not _is_local(host):
@@ -146,7 +146,7 @@ def broker_findings(status: Mapping[str, Any]) -> Iterator[Diagnosis]:
 
 
 def settings_of(told: Mapping[str, Any], folder: Path) -> Settings:
-    """Return the settings of the broker that runs on a folder, as it told them: paths absolute, secrets unknown."""
+    """Return the settings that the broker on a folder has reported, with absolute paths and without secrets."""
     given: dict[str, dict[str, Any]] = {section: dict(keys) for section, keys in told["settings"].items()}
     for section in ("cluster", "overlay", "zmq"):  # their URLs are secrets
         given.pop(section, None)
@@ -157,7 +157,7 @@ def settings_of(told: Mapping[str, Any], folder: Path) -> Settings:
 
 
 def settings_findings(running: Settings, wanted: Settings | None, file: Path | None) -> Iterator[Diagnosis]:
-    """Compare the settings of the running broker with those that a file and the environment say, if one was named."""
+    """Compare the settings of the running broker with those of a file and the environment, None if none are named."""
     differ = [] if wanted is None else [change for change in changes(running, wanted) if _is_comparable(change)]
     if differ:
         names = ", ".join(f"{change.section}.{change.key}" for change in differ)

@@ -30,7 +30,7 @@ MIB: Final = 1 << 20
 
 
 def folder_findings(settings: Settings) -> Iterator[Diagnosis]:
-    """Check the data folder; a folder that is not there yet is checked where it will be made. *Blocking.*"""
+    """Check the data folder, or before the first start the nearest existing folder above it. *Blocking.*"""
     folder = settings.server.data_dir.absolute()
     if folder.exists() and not folder.is_dir():
         yield bad("data folder", f"{folder} is not a folder", "change server.data_dir")
@@ -64,7 +64,7 @@ def folder_findings(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def _link(folder: Path) -> str:
-    """Return why the broker does not start in a folder with a link, empty for one without."""
+    """Return the error about a symbolic link in a data folder, empty if there is no link."""
     try:
         check_links(Files(), folder)
     except LinkedFolder as found:
@@ -119,7 +119,7 @@ def _speed(folder: Path) -> Diagnosis:
 
 
 def sync_times_s(folder: Path) -> list[float]:
-    """Return the times of some small writes to the disk, synced as the store does it."""
+    """Return the durations of small writes, each synced as the store does it."""
     times_s = []
     with tempfile.NamedTemporaryFile(dir=folder) as made:
         file = Files().open(Path(made.name), write=True)

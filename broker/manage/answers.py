@@ -36,7 +36,7 @@ _log = get_logger()
 
 
 class PieceResponse(Response):
-    """Sends pieces as they come; each waits until the client has room for it.
+    """Send pieces as they come; each waits until the client has room for it.
 
     The listener cancels it when the client disconnects. HEAD gets the headers, and no piece is made.
     """

@@ -82,7 +82,7 @@ class Branch:
 
 
 class RouteTable:
-    """Finds routes. Cost: O(words of the path)."""
+    """Find routes. Cost: O(words of the path)."""
 
     def __init__(self, routes: Iterable[ApiRoute]) -> None:
         self.routes = tuple(routes)
@@ -133,7 +133,7 @@ def _words(pattern: str, path: Sequence[str]) -> Mapping[str, str]:
 
 
 class Application:
-    """Answers requests by a table of routes."""
+    """Answer requests by a table of routes."""
 
     def __init__(self, broker: ManagedBroker, table: RouteTable, login: HttpLogin) -> None:
         self._broker = broker

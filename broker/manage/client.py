@@ -76,7 +76,7 @@ class ApiClient:
 
 
 class LongAnswers:
-    """Holds the clients whose answers have no end of their own, with their users, the oldest first."""
+    """Hold the clients whose answers have no end of their own, with their users, the oldest first."""
 
     def __init__(self) -> None:
         self._users: dict[ApiClient, str] = {}

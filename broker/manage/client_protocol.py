@@ -37,7 +37,7 @@ _silent.disabled = True
 
 
 class LingeringTransport(asyncio.Transport):
-    """Passes everything on to the transport of a connection, but ends its own side only when it closes.
+    """Pass everything on to the transport of a connection, but end its own side only when it closes.
 
     It then waits a moment until the client has closed too, and discards what still arrives: when a socket with unread
     input is closed, the kernel discards output that the client has not read yet.
@@ -125,7 +125,7 @@ class Places(Protocol):
 
 
 class ClientProtocol(H11Protocol):
-    """Serves one client. Units: `timeout_s` is the limit for the head of a request.
+    """Serve one client. Units: `timeout_s` is the limit for the head of a request.
 
     Invariant: no request is read while another one is answered, so requests sent ahead fill the client's own socket.
     """

@@ -138,7 +138,7 @@ async def lengths_of(vhosts: Iterable[Vhost]) -> Lengths:
 
 @dataclass(frozen=True, slots=True)
 class BrokerTotals:
-    """Reads the numbers of the whole broker."""
+    """Read the numbers of the whole broker."""
 
     folder: Path
     vhosts: Mapping[str, Vhost]

@@ -16,7 +16,7 @@ PIECE_BYTES: Final = 256 << 10
 
 
 class FileReads:
-    """Opens and reads files in threads. Raises: StoreFailed, which concerns only the request."""
+    """Open and read files in threads. Raises: StoreFailed, which concerns only the request."""
 
     def __init__(self, files: Files) -> None:
         self._files = files

@@ -12,7 +12,7 @@ SAMPLES_MAX: Final = 3600  # of one history, whatever the interval
 
 
 class History:
-    """Keeps the samples of the last hour.
+    """Keep the samples of the last hour.
 
     Shapes: a sample has one integer for each of `names`, the first `counters` of which only grow. ``_ring`` has the
         moment of each sample before its integers; ``_next`` is the place of the sample that comes next.

@@ -26,7 +26,7 @@ _log = get_logger()
 
 
 class ManageListener:
-    """Serves the clients of one port.
+    """Serve the clients of one port.
 
     A client is a stranger until one of its requests is admitted after a login, and again after the answer. Strangers
     take places from each other and not from users, whatever they send or leave unread: the network with the most

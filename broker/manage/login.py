@@ -44,7 +44,7 @@ class LoggedIn:
 
 
 class HttpLogin:
-    """Authenticates clients.
+    """Authenticate clients.
 
     A request with a password costs no hash when the password was verified before. Failures count for the limits of
     AMQP's logins as well.
@@ -138,7 +138,7 @@ class LoginSession(NamedTuple):
 
 
 class LoginSessions:
-    """Holds the sessions, by the digest of their token.
+    """Hold the sessions, by the digest of their token.
 
     Invariant: a session ends with the password and the tags that it began with, after http.session_ms, and after
         http.session_idle_ms without a request. The least recently used session makes room for a new one.

@@ -155,7 +155,7 @@ class Reading:
 
 
 class AskedRates:
-    """Remembers readings by key.
+    """Remember readings by key.
 
     A rate is measured since a reading that is one to two intervals old if callers ask that often, otherwise since the
     last one. The first caller gets none.

@@ -104,7 +104,7 @@ class Numbering:
 
     @property
     def absent(self) -> int:
-        """Return the number of the marker's messages that have not been returned."""
+        """The number of the marker's messages that have not been returned."""
         return sum(map(len, self._returning.values()))
 
     def marker(self, batch: Sequence[Numbered], before: Sequence[Numbered]) -> Marker:

@@ -15,7 +15,7 @@ VARINT_MAX: Final = 268_435_455
 
 
 class Reader:
-    """Reads the body of one packet from its start to its end. Raises: PacketError 0x81 beyond the end."""
+    """Read the body of one packet from its start to its end. Raises: PacketError 0x81 beyond the end."""
 
     __slots__ = ("_at", "_end", "_octets")
 

@@ -1,4 +1,4 @@
-"""Measures memory and disk, raises and clears the alarms, and tells the publisher throttle."""
+"""The watch of memory and disk: raises and clears the alarms, and tells the publisher throttle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = get_logger()
 
 
 class AlarmWatch:
-    """Measures memory and disk periodically, and restores the data folder's reserve when the disk has room.
+    """Measure memory and disk periodically, and restore the data folder's reserve when the disk has room.
 
     Invariant: publishers are blocked while a part of the reserve is missing, whatever free space the settings ask for.
     """

@@ -37,7 +37,7 @@ OUTER_LEVELS: Final = 3  # of a request: a definitions document in it, its lists
 
 
 class ControlSocket:
-    """Listens in the data folder and answers verbs.
+    """Listen in the data folder and answer verbs.
 
     Invariant: the caller holds the folder's lock, so an existing socket belongs to a broker that has ended.
     """

@@ -12,7 +12,7 @@ SILENT_INTERVALS: Final = 2  # after two silent intervals the client is consider
 
 
 class Heartbeats:
-    """Measures how long nothing was sent to one client, and how long nothing was received from it.
+    """Measure how long nothing was sent to one client, and how long nothing was received from it.
 
     Units: the first in calls of `is_due`, the second in calls of `is_silent`, one a second.
     """

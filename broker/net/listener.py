@@ -45,7 +45,7 @@ NUMBERS: Final = 3
 
 
 class Listener:
-    """Holds the connected clients.
+    """Accept clients, and check the connected ones.
 
     Shapes: `transports` has the clients in the order in which they connected.
     Raises: CannotListen from `serve`.
@@ -111,9 +111,9 @@ class Listener:
         tls_bound: list[socket.socket],
         machine: Callable[[Transport], Connection] | None = None,
     ) -> None:
-        """Start listening on bound sockets for clients of a protocol, with TLS on the second; AMQP needs no `machine`.
+        """Listen for clients of a protocol on the bound sockets, on `tls_bound` with TLS; AMQP needs no `machine`.
 
-        `ports` has the numbers of the ports, `protocols` what serves one client whose socket comes from elsewhere.
+        `ports` gets the port numbers, and `protocols` a factory of transports for sockets that are accepted elsewhere.
         """
         loop, backlog = asyncio.get_running_loop(), self._settings.server.backlog
         make = self.protocols[protocol] = partial(self._transport, UNKNOWN, machine)
@@ -136,7 +136,7 @@ class Listener:
         return self.ports.get(f"{AMQP}/ssl", 0)
 
     def mechanisms(self, transport: Transport) -> Sequence[str]:
-        """Return the mechanisms by which a client can log in."""
+        """Return the SASL mechanisms by which a client can log in."""
         return self._logins.mechanisms(transport.peer)
 
     async def renew_tls(self) -> None:
@@ -187,7 +187,7 @@ class Listener:
             transport.tell_failed(fault)
 
     def step(self) -> None:
-        """Check the next tenth of the connections, and urgent heartbeats; called ten times a second."""
+        """Check the next tenth of the connections, and all short heartbeats; called ten times a second."""
         for transport in list(self._brisk):
             transport.beat(STEPS)
         if not self._step:
@@ -198,7 +198,7 @@ class Listener:
         self._look_after([transport for transport in part if transport in self.transports])  # others have left since
 
     def tick(self) -> None:
-        """Check all connections at once, as the steps of one second do, except for urgent heartbeats."""
+        """Check all connections at once, as the steps of one second do, except for short heartbeats."""
         self._look_after(list(self.transports))
 
     def _look_after(self, transports: list[Transport]) -> None:
@@ -238,9 +238,9 @@ class Listener:
         await self._empty.wait()
 
     async def close(self, timeout_s: float, told: Callable[[int], None]) -> None:
-        """Close every connection; wait for clients that send or receive, and drop silent ones.
+        """Close every connection; wait for clients that still send or receive, and drop silent ones.
 
-        An idle connection in a pool is not read until its next use. `told` gets the number of connections left.
+        An idle client of a pool reads nothing until its next use. `told` gets the number of connections left.
 
         Source: RabbitMQ's reply code and text for a stopping broker; it does not wait for close-ok either.
         """

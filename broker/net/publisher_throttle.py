@@ -96,7 +96,7 @@ class PublisherThrottle:
     def published(self, transport: ThrottledConnection, unwritten_bytes: int = 0) -> None:
         """Block or pause a connection that was just read and publishes, or has begun its first message.
 
-        Units: `unwritten_bytes` is that of its session before the read.
+        Units: `unwritten_bytes` is its session's ``unwritten_bytes`` before the read.
         """
         if self._alarms.alarms:
             self._block([transport])

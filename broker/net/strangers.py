@@ -1,6 +1,6 @@
-"""Too many clients: how many descriptors they may use, and those that have not logged in yet, by origin.
+"""Limits on clients: how many descriptors they may use, and the connections without a login, by origin.
 
-The store needs descriptors too: the broker ends when it cannot open a file.
+Some descriptors are reserved for the store, because the broker ends when it cannot open a file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def descriptors_max() -> int:
 
 
 def descriptors_for_clients() -> int:
-    """Return the exclusive upper bound of a client's descriptor number; a quarter is reserved for the store."""
+    """Return the exclusive upper bound of a client's descriptor number; 64 to 1024 are reserved for the store."""
     soft = descriptors_max()
     if soft == sys.maxsize:
         return soft
@@ -30,8 +30,8 @@ def descriptors_for_clients() -> int:
 
 
 class Strangers(Generic[T]):
-    """Hold members in the order of their arrival, each with its origin. Cost: each method O(1), whatever the number of
-    origins.
+    """Hold the connections that have not logged in, oldest first, each with its origin. Cost: each method O(1),
+    whatever the number of origins.
     """
 
     __slots__ = ("_by_size", "_most", "_of", "_origins")
@@ -68,7 +68,7 @@ class Strangers(Generic[T]):
             self._most -= 1
 
     def take(self) -> T | None:
-        """Remove and return the oldest member of the origin that has most, None when there is no member."""
+        """Remove and return the oldest member of the origin with the most members; None if there are none."""
         if not self._of:
             return None
         origin = next(iter(self._by_size[self._most]))

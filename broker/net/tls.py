@@ -79,7 +79,7 @@ class TlsUnusable(BrokerError):
 
 
 class Handshake(ssl.SSLObject):
-    """Logs why a handshake failed, because the event loop does not report it."""
+    """Log why a handshake failed, because the event loop does not report it."""
 
     def do_handshake(self) -> None:
         """Continue the handshake. Raises: as SSLObject."""

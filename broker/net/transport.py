@@ -121,7 +121,7 @@ def acknowledge(end: sockets.socket | None) -> None:
 
 
 class Transport(Outlet):
-    """Joins a socket to its connection machine. It is an asyncio.Protocol; a subclass of that cannot be compiled."""
+    """Join a socket to its connection machine. It is an asyncio.Protocol; a subclass of that cannot be compiled."""
 
     __slots__ = ("_blocked_s", "_brisk", "_closing_ticks", "_discarded_bytes", "_finishing", "_handshakes",
                  "_heartbeats", "_is_left", "_machine", "_on_lost", "_on_made", "_prompt_ack", "_publishes",
@@ -512,7 +512,7 @@ class Transport(Outlet):
         return self.connection.received + self._discarded_bytes
 
     def leave(self) -> bool:
-        """Close the socket of a client that does not answer; return False if output was left for it.
+        """Close the socket of a client that does not answer, unless output waits; return whether it was closed now.
 
         The kernel keeps the unread output and the end of the file for the client. Call it for a client that has been
         silent: if it sends meanwhile, the kernel discards that output.

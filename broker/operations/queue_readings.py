@@ -112,7 +112,7 @@ class QueueCounters(NamedTuple):
 
 
 class QueueRates:
-    """Remembers the last reading of each queue, so that the next request gets the rate since then.
+    """Remember the last reading of each queue, so that the next request gets the rate since then.
 
     The first request, one after more than a minute, and one for a new queue wait half a second for a second reading.
     """

@@ -86,7 +86,7 @@ async def trace(broker: OperatedBroker, asked: Trace, asker: Asker) -> None:
 
 
 class TraceWatch:
-    """Buffers messages for one client.
+    """Buffer messages for one client.
 
     Invariant: the buffer is bounded in messages and bytes, however slowly the client reads; ``dropped`` counts the
         messages that did not fit.

@@ -35,7 +35,7 @@ def conjunction(space: Space, kind: str, key: str) -> Conjunction:
 
 
 def pattern_of(text: str) -> Pattern:
-    """Return the text of a conjunction as a pattern; one that is no pattern within the limits asks for everything."""
+    """Return the text of a conjunction as a pattern; one that is invalid or exceeds the limits asks for everything."""
     try:
         return parse_pattern(text, _LIMITS)
     except BindingKeyError:
@@ -80,7 +80,7 @@ class Announced:
 
     @property
     def patterns(self) -> Iterable[str]:
-        """Return the canonical texts that are announced."""
+        """The canonical texts that are announced."""
         return (EVERYTHING.text,) if self._full_feed else [pattern.text for pattern in self._roots.roots]
 
     def add(self, pattern: Pattern) -> dict[str, bool]:
@@ -115,7 +115,7 @@ KEYS_MAX: Final = 16384  # of which the answer is remembered
 
 class SpaceTable:
     """The patterns of one space held by each broker of each tree node. A tree node wants the patterns of all its
-    brokers. A neighbour is told the patterns of all other tree nodes. Holders are sets, so that a repeated addition or
+    brokers. A neighbour is sent the patterns of all other tree nodes. Holders are sets, so that a repeated addition or
     removal changes nothing.
 
     Shapes: the broker's own tree node may hold patterns, too: those of its own clients.
@@ -131,7 +131,7 @@ class SpaceTable:
         patterns_max: int,
         one_way: Collection[str] = (),
     ) -> None:
-        """Neighbours in `one_way` are told that everything is wanted as soon as anything is."""
+        """To neighbours in `one_way` the pattern `#` is announced as soon as there is any pattern."""
         self._own_node = own_node
         self._announced = {
             node: Announced(Aggregation.IDENTICAL, 0) if node in one_way else Announced(aggregation, patterns_max)
@@ -144,7 +144,7 @@ class SpaceTable:
         self.answers: dict[str, tuple[str, ...]] = {}  # by key: the neighbours that want it
 
     def __bool__(self) -> bool:
-        """Return whether anybody holds a pattern."""
+        """Return whether any broker holds a pattern."""
         return bool(self._nodes)
 
     def hold(self, node: str, broker: str, text: str) -> Change | None:
@@ -164,7 +164,7 @@ class SpaceTable:
         return {told: self._announced[told].add(pattern) for told in self._newly_told(before, node)}
 
     def release(self, node: str, broker: str, text: str) -> Change | None:
-        """Remove a holder of a pattern. Return the change to announce, None if the tree node's wish is the same."""
+        """Remove a holder of a pattern. Return the change to announce, None if the tree node still wants it."""
         held = self._held.get(node, {})
         brokers = held.get(text)
         if brokers is None or broker not in brokers:
@@ -191,7 +191,7 @@ class SpaceTable:
         return self._held.get(node, _NOBODY).keys()
 
     def announced(self, node: str) -> Iterable[str]:
-        """Return the patterns that a neighbour is told."""
+        """Return the patterns that are announced to a neighbour."""
         return self._announced[node].patterns
 
     def wanting(self, key: str) -> tuple[str, ...]:
@@ -204,7 +204,7 @@ class SpaceTable:
         return answer
 
     def _newly_told(self, others: frozenset[str], node: str) -> Iterable[str]:
-        """Return the neighbours that learn of a pattern by this tree node alone, if the others want it as well."""
+        """Return the neighbours to which a pattern of this tree node is new, if the `others` want it too."""
         if len(others) > 1:
             return ()
         if others:

@@ -1,4 +1,4 @@
-"""The updates that are sent over one link: numbered, acknowledged, and repeated until they are."""
+"""The updates that are sent over one link: numbered, and repeated until they are acknowledged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from broker.overlay.packets import Conjunction, Space, Update
 
 PART_PATTERNS: Final = 500
-"""Patterns of one part of an update: at most 255 bytes each, so that a part is soon applied and below 150 kB."""
+"""Patterns in one part of an update. Each has at most 255 bytes, so a part stays below 150 kB and is applied fast."""
 
 WINDOW_PARTS: Final = 32
 """Parts that are sent and not acknowledged: 16,000 patterns per round trip."""
@@ -39,12 +39,12 @@ class Announcement:
         self._patterns: dict[Conjunction, bool] = {}
         self._serial = 0
         self._queue: deque[Update] = deque()
-        self._in_flight = 0  # the first of the queue
+        self._in_flight = 0  # how many updates at the front of the queue were sent
         self._repeat_at_ms: int | None = None
         self._interval_ms = REPEAT_MS
 
     def note(self, conjunction: Conjunction, *, came: bool) -> None:
-        """Record that a pattern was added or removed. One that comes and goes before it is sent leaves no trace."""
+        """Record that a pattern was added (`came`) or removed. The opposite change that was not sent yet cancels it."""
         if not self.full and self._patterns.pop(conjunction, came) == came:
             self._patterns[conjunction] = came
 
@@ -57,7 +57,7 @@ class Announcement:
         durable: bool = False,
         unreachable: bool = False,
     ) -> None:
-        """Record leaves with another virtual time, spaces with other interested leaves, and which sets have changed."""
+        """Record leaves with a new virtual time, spaces with other interested leaves, and touched spaces."""
         self.leaves.update(leaves)
         self.spaces.update(spaces)
         self.touched.update(touched)
@@ -66,12 +66,12 @@ class Announcement:
 
     @property
     def ready(self) -> bool:
-        """Return whether there are changes and room to send them."""
+        """Whether there are changes and room to send them."""
         return self._waiting and len(self._queue) < WINDOW_PARTS
 
     @property
     def announced(self) -> int:
-        """Return the serial of the last update that was sent, 0 while something is not announced yet."""
+        """The serial of the last update, 0 while some change was not sent yet."""
         return 0 if self._waiting or self._in_flight < len(self._queue) else self._serial
 
     @property
@@ -79,9 +79,9 @@ class Announcement:
         return bool(self.full or self._patterns or self.leaves or self.spaces or self.durable or self.unreachable)
 
     def enqueue(self, everything: Iterable[Conjunction], update: Update) -> None:
-        """Queue the waiting changes of patterns, or all patterns if everything is to be sent, in parts.
+        """Queue the waiting changes of patterns in parts, or all patterns (`everything`) if a full update is due.
 
-        `update` has the contents of the last part besides patterns. The waiting changes are empty afterwards.
+        `update` has what the last part contains besides patterns. Afterwards no change waits.
         """
         changes = [(conjunction, True) for conjunction in everything] if self.full else list(self._patterns.items())
         parts = [changes[at : at + PART_PATTERNS] for at in range(0, len(changes) or 1, PART_PATTERNS)]
@@ -107,7 +107,7 @@ class Announcement:
         self.unreachable = False
 
     def take(self, now_ms: int) -> list[Update]:
-        """Return the updates to send: those that the window has room for, and those whose repetition is due."""
+        """Return the updates to send: new ones that the window has room for, and those that are due to be repeated."""
         updates: list[Update] = []
         if self._repeat_at_ms is not None and now_ms >= self._repeat_at_ms:
             updates += islice(self._queue, self._in_flight)
@@ -123,7 +123,7 @@ class Announcement:
         return updates
 
     def acknowledge(self, serial: int) -> None:
-        """Drop the updates that have arrived."""
+        """Remove the updates up to a serial from the queue, because they have arrived."""
         while self._in_flight and self._queue[0].serial <= serial:
             self._queue.popleft()
             self._in_flight -= 1

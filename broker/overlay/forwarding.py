@@ -54,10 +54,10 @@ class UnwantedRange:
 class Forwarding:
     """One stream at one inner broker.
 
-    A vector without a leaf in a direction does not concern that direction: such leaves learn of the stream by the
-    vector change that includes them, which therefore always passes. An unknown leaf may be anywhere. Invariant: a
-    number is silent in a direction only if the broker received it and knew enough, or if no leaf there is in its
-    vector.
+    A vector with none of the leaves of a direction does not concern it: these leaves learn of the stream from the
+    vector change that includes them, which is therefore always forwarded. An unknown leaf may be in any direction.
+    Invariant: a number is silent in a direction only if the broker received it with sufficient information about the
+        interest there, or if its vector has no leaf there.
     """
 
     def __init__(self, stream: StreamName) -> None:
@@ -137,7 +137,7 @@ class Forwarding:
         return [] if silence is None else [self._silent(silence)]
 
     def overdue(self, since_ms: int) -> list[str]:
-        """Return the nodes with an unwanted range that began at a time or before."""
+        """Return the nodes with an unwanted range that began at `since_ms` or earlier."""
         return [node for node, silence in self.unwanted.items() if silence.since_ms <= since_ms]
 
     def concerns(self, node: str, interest: Interest) -> bool:
@@ -145,7 +145,7 @@ class Forwarding:
         return self._verdict(node, self.vector_at, interest) != _UNCONCERNED
 
     def tip(self) -> StreamRun:
-        """Return a run that announces only the stream's position known to this broker."""
+        """Return a run without elements that announces the latest number this broker has of the stream."""
         vector = self.vectors.get(self.vector_at)
         return StreamRun(self.stream, self.reached + 1, self.reached, self.vector_at, vector=vector)
 

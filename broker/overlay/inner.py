@@ -26,7 +26,7 @@ class Inner(LogicalBroker):
         self._forget_ms = 0
 
     def tick(self, now_ms: int) -> None:
-        """Announce unwanted numbers that have waited long enough, and send due repeats."""
+        """Announce unwanted numbers that have waited long enough, and repeat what is due."""
         self._untold = True
         for stream in list(self._silent):
             forwarding = self.forwardings[stream]
@@ -99,7 +99,7 @@ class Inner(LogicalBroker):
             self._tell(stream, peer)
 
     def _tell(self, stream: StreamName, peer: OverlayPeer) -> None:
-        """Announce the position of a stream on a link to which a leaf belongs that may lack part of it."""
+        """Announce the position of a stream on a link beyond which a leaf may lack part of it."""
         node, forwarding = peer.node, self.forwardings.get(stream)
         if forwarding is None or not forwarding.reached or forwarding.came_from in {"", node}:
             return

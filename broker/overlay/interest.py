@@ -216,7 +216,7 @@ class Interest:
         return frozenset() if replica is None else replica.interested.get(space, frozenset())
 
     def announced(self, node: str, broker: str) -> int:
-        """Return the serial of the last update sent to a broker, 0 if it was not told everything yet."""
+        """Return the serial of the last update sent to a broker, 0 while some change was not sent to it yet."""
         link = self._links[node].get(broker)
         return 0 if link is None else link.announced
 
@@ -225,7 +225,7 @@ class Interest:
         return max(0, self._directions[node].replicas[broker].expected - 1) if broker in self._links[node] else 0
 
     def reachable(self, node: str, broker: str) -> frozenset[str]:
-        """Return the leaves to which a way leads over a broker now."""
+        """Return the leaves that can be reached through a broker now."""
         replica = self._directions[node].replicas.get(broker)
         if replica is None or replica.lost_ms is not None:
             return frozenset()
@@ -283,7 +283,7 @@ class Interest:
             self._nodes.pop(leaf, None)
 
     def _hold(self, node: str, broker: str, conjunction: Conjunction) -> Change | None:
-        """Add a pattern; return the change of what neighbours are told, None if it is not new to the tree node."""
+        """Add a pattern; return the change to announce, None if the tree node already wanted it."""
         table = self._tables.get(conjunction.space)
         if table is None:
             table = SpaceTable(self._own_node, self._neighbours, self._aggregation, self._patterns_max, self._one_way)
@@ -291,7 +291,7 @@ class Interest:
         return table.hold(node, broker, conjunction.pattern)
 
     def _release(self, node: str, broker: str, conjunction: Conjunction) -> Change | None:
-        """Remove a pattern; return the change of what neighbours are told, None if the tree node wants it still."""
+        """Remove a pattern; return the change to announce, None if the tree node still wants it."""
         table = self._tables.get(conjunction.space)
         if table is None:
             return None

@@ -16,7 +16,7 @@ from broker.overlay.source import LeafState, StreamLog, StreamSource
 EVERYTHING = frozenset({"#"})
 GIVEN_UP_ATTEMPTS = 4
 RETIRED = 8
-"""How many former incarnations of a stream a leaf knows, of which something may still be on its way."""
+"""How many former incarnations of a stream a leaf remembers, because runs of them may still arrive."""
 
 HAD = 8
 """How many former incarnations of a stream a leaf tells its publisher, so that a copy of its folder knows one."""
@@ -53,7 +53,7 @@ class Leaf(LogicalBroker):
         self._incarnation = incarnation
         budget = ByteBudget(self._timing.waiting_bytes)
         self._make_sink = partial(Sink, name, budget=budget, read_time=self._read_time)
-        self._foreign = 0  # a virtual time that others have of this leaf and that is another life's
+        self._foreign = 0  # a virtual time of this leaf, known to others, that belongs to another run
         self._leave_ms, self._leave_pause_ms = 0, LEAVE_PAUSE_MS
         self._left: list[int] = []
         self._retired: dict[tuple[str, Space], list[int]] = {}
@@ -89,7 +89,7 @@ class Leaf(LogicalBroker):
     # ---- links -------------------------------------------------------------------------------------------------------
 
     def lost(self, node: str, broker: str, now_ms: int) -> None:
-        """End a link session; the streams that went there go elsewhere, and say how far they have got."""
+        """End a link session, and announce the positions of all streams, which now take other links."""
         super().lost(node, broker, now_ms)
         self._tip_all()
 
@@ -225,7 +225,7 @@ class Leaf(LogicalBroker):
             sink.committed(number)
 
     def settle(self) -> None:
-        """Append the vectors that wait for a message: the process ends, and a start then knows what this one knew."""
+        """Append the vectors that wait for a message, before the process ends, so that the next start finds them."""
         for source in self.sources.values():
             if source.is_stale:
                 self._change_vector(source)
@@ -273,7 +273,7 @@ class Leaf(LogicalBroker):
         self.gaps += sink.take_gaps()
 
     def _find_sink(self, stream: StreamName) -> Sink | None:
-        """Return a sink of an incarnation that is new here, None while what came of others is not durable."""
+        """Create the sink of a new incarnation; return None while deliveries of another are not durable."""
         place = stream.leaf, stream.space
         if stream.incarnation in self._retired.get(place, ()):
             return None
@@ -314,9 +314,9 @@ class Leaf(LogicalBroker):
             del self._incarnations[place]
 
     def _read_time(self, time: int) -> int:
-        """Return this leaf's entry in a vector as a time of its own clock, and record times of another life of the data
-        folder. Promises of another life apply only to recovered bindings, so its times count as the last one before
-        this.
+        """Return this leaf's entry in a vector as a time of its own clock, and record a time of another run from a copy
+        of the data folder. The promises of that run apply only to recovered bindings, so its times count as the last
+        recovered one.
         """
         own = self.interest.own_time.read(time)
         if own is not None:
@@ -325,7 +325,7 @@ class Leaf(LogicalBroker):
         return self.interest.own_time.recovered
 
     def _leave_foreign(self, now_ms: int) -> None:
-        """Continue above the times of another life of the data folder, so that the promises of this one are the latest.
+        """Continue above the times of another run of this leaf, so that the promises of this one are the latest.
         If two leaves share a name, they overtake each other in turn, with growing pauses.
         """
         if not self._foreign or now_ms < self._leave_ms:
@@ -347,7 +347,7 @@ class Leaf(LogicalBroker):
         self._answer(node, broker, nack)
 
     def _answer(self, node: str, broker: str, nack: Nack, again: bool = False) -> None:
-        """Answer a question within the limits of the log, the link and the window, and the rest in later ticks."""
+        """Answer a request within the limits of the log, the link and the window, and the rest in later ticks."""
         source = self._own(nack.stream)
         peer = self.peers.find(node, broker) or self.peers.towards(self._node, nack.leaf)
         if source is None or peer is None:
@@ -403,7 +403,7 @@ class Leaf(LogicalBroker):
         self._stale_ms.pop(space, None)
 
     def _is_left(self, leaf: str, virtual_time: int) -> bool:
-        """Return whether enough is known of a leaf to believe that it has no interest."""
+        """Return whether a leaf is known well enough to conclude that it has no interest."""
         return self.interest.direction(leaf) is not None and self.interest.time(leaf) >= virtual_time
 
     def _pump(self, source: StreamSource) -> None:
@@ -420,7 +420,7 @@ class Leaf(LogicalBroker):
         self.has_more |= source.sent < source.last
 
     def _tip(self, source: StreamSource) -> None:
-        """Say how far a stream has got, unless all have it and know of the interest that its vector promises.
+        """Announce the position of a stream, unless all leaves have it and know of the interest in its vector.
 
         A leaf that reads a virtual time of its own there that it never had continues above it.
         """

@@ -1,4 +1,4 @@
-"""The common part of leaf and inner brokers: link sessions with their neighbours, and their known interest."""
+"""The common part of leaf and inner brokers: link sessions with their neighbours, and the neighbours' interest."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Timing:
     node, and announces its position on all links."""
 
     tip_ms: int = 1_000
-    """How often it repeats that announcement."""
+    """How often a publishing leaf repeats the announcement of its position."""
 
     avoid_ms: int = 10_000
-    """How long it avoids brokers through which acks made no progress."""
+    """How long a leaf avoids brokers through which acks made no progress."""
 
     vector_ms: int = 100
     """The shortest time between two vector changes of a stream, so that many new bindings share one change."""
@@ -64,7 +64,7 @@ class LogicalBroker:
         self._ack_ms = 0
 
     def connected(self, node: str, broker: str, session: int, now_ms: int, limit_bytes: int = NO_LIMIT) -> None:
-        """Begin a link session with a broker that takes messages up to a limit, and say how far each stream has got."""
+        """Begin a link session with a broker that takes messages up to a limit, and announce each stream's position."""
         self.interest.connected(node, broker, session)
         self._untold = True
         self._greet(self.peers.connected(node, broker, limit_bytes))
@@ -76,7 +76,7 @@ class LogicalBroker:
         self.peers.lost(node, broker)
 
     def full(self, node: str, broker: str, *, is_full: bool) -> None:
-        """Record whether the buffer of a link is full; when it no longer is, report the positions of the streams."""
+        """Record whether the buffer of a link is full. Once it is not, announce the positions of skipped streams."""
         peer = self.peers.find(node, broker)
         if peer is None:
             return
@@ -100,11 +100,11 @@ class LogicalBroker:
 
     @abstractmethod
     def _greet(self, peer: OverlayPeer) -> None:
-        """Say on a new link how far each stream has got."""
+        """Announce the position of each stream on a new link."""
 
     @abstractmethod
     def _tell(self, stream: StreamName, peer: OverlayPeer) -> None:
-        """Say how far a stream has got, of which a link left something out."""
+        """Announce the position of a stream to a broker whose link has skipped some of it."""
 
     @abstractmethod
     def _review(self, now_ms: int) -> None:
@@ -120,7 +120,7 @@ class LogicalBroker:
 
     @abstractmethod
     def _receive_nack(self, node: str, broker: str, nack: Nack) -> None:
-        """Answer a question for numbers of a stream, or pass it on."""
+        """Answer a request for numbers of a stream, or forward it."""
 
     def _take_updates(self, now_ms: int) -> list[Outgoing]:
         """Return the announcements to send."""
@@ -137,7 +137,7 @@ class LogicalBroker:
         return True
 
     def _send_ack(self, stream: StreamName, number: int, node: str, output: list[Outgoing]) -> None:
-        """Acknowledge a stream to all brokers of a node that know whose ack this is; each counts for itself."""
+        """Acknowledge a stream to each broker of a node that was sent all announcements, with its own serial."""
         for peer in self.peers.live(node):
             serial = self.interest.announced(node, peer.broker)
             if serial:

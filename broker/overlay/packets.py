@@ -41,14 +41,14 @@ class StreamName(NamedTuple):
 
 
 Incarnations = tuple[tuple[int, int], ...]
-"""Incarnations of a stream, oldest first, and up to which number somebody had each."""
+"""Incarnations of a stream, oldest first, each with the last number that a leaf had received of it."""
 
 
 class Data:
     """A message of a stream: its content header and body are encoded, and the overlay never decodes them.
 
-    `copies` has further keys by which it was published, those of its header CC. `encoded` is the element as received
-    over a link, ending with the content, which is forwarded unchanged; else empty.
+    `copies` has the further routing keys of its header CC. `encoded` is the element as received over a link, empty for
+    an element made here: it ends with the content, and is forwarded unchanged.
     HOT: a plain class, because the __init__ of a dataclass is not compiled.
     """
 
@@ -114,7 +114,7 @@ class VectorChange:
 
 
 Element = Data | VectorChange
-"""The meaning of a stream's number."""
+"""What a number of a stream stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class Ack:
     """All leaves reached through the sender that are interested in the space have a stream up to a number.
 
     These are the leaves that the sender has announced in the updates up to `serial`. A receiver that has applied fewer
-    updates, or more, ignores the ack: because its set of leaves differs.
+    updates, or more, ignores the ack, because its set of leaves differs.
     """
 
     stream: StreamName
@@ -230,7 +230,7 @@ class Ack:
 
 
 InterestPacket = Update | UpdateAck | Resync
-"""The packets with which brokers announce the interest behind them."""
+"""The packets with which brokers announce the interest of the leaves beyond them."""
 
 Packet = Hello | InterestPacket | StreamRun | Nack | Ack
 
@@ -244,7 +244,7 @@ def exceeds(run: StreamRun, limit_bytes: int) -> bool:
 
 
 def within_limit(run: StreamRun, limit_bytes: int) -> list[StreamRun]:
-    """Return a run in parts, in which the numbers of messages above a limit are lost."""
+    """Split a run so that each message above the limit becomes a part of its own that is lost."""
     parts: list[StreamRun] = []
     kept: list[Element] = []
     first, at, vector = run.first, run.vector_at, run.vector

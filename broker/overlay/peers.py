@@ -32,8 +32,8 @@ NOBODY: Final = (frozenset[str](), 0)
 def weight(stream: StreamName, broker: str) -> int:
     """Return the weight of a broker for a stream: the same at every broker and after every restart.
 
-    Source: Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", 1998: of the brokers that live
-    the heaviest is taken, so the loss of one moves its own streams alone.
+    Source: Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", 1998: the heaviest of the
+    live brokers is chosen, so the loss of one moves only its own streams.
     """
     text = f"{stream.leaf}\0{stream.space.vhost}\0{stream.space.exchange}\0{broker}"
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
@@ -67,9 +67,9 @@ def choose(
 class OverlayPeer:
     """One link session with one broker.
 
-    `vectors` has the number of the last vector that was sent, by stream; `skipped` the streams from which a full link
-    left something out, and `behind` those on which a leaf there is catching up. The other broker takes no message above
-    `limit_bytes`; `refused` has the numbers of those.
+    `vectors` has the number of the last vector that was sent, by stream; `skipped` the streams of which a full link
+    has skipped runs, and `behind` those on which a leaf there is catching up. The other broker takes no message above
+    `limit_bytes`; `refused` has the numbers of larger ones.
     """
 
     def __init__(self, node: str, broker: str, limit_bytes: int = NO_LIMIT) -> None:
@@ -83,7 +83,7 @@ class OverlayPeer:
         self.behind: dict[StreamName, Behind] = {}
 
     def send(self, run: StreamRun, vector: Vector | None, output: list[Outgoing]) -> bool:
-        """Append a run to the output, with its vector if the peer may not have it; a full link leaves it out.
+        """Append a run to the output, with its vector if the peer may not have it; a full link skips it.
 
         A run that a leaf asked for is always sent, because a leaf asks only for what it has room for. While a leaf is
         catching up on a stream, nothing else of it is sent. `vector` is the one in force before the run, None if it is
@@ -116,7 +116,7 @@ class OverlayPeer:
         return refused
 
     def set_full(self, is_full: bool) -> set[StreamName]:
-        """Record whether the link is full; if it is not, return the streams from which it has left something out."""
+        """Record whether the link is full; if it is not, return the streams of which it has skipped runs."""
         self.full = is_full
         if is_full:
             return set()
@@ -149,7 +149,7 @@ class Peers:
 
     @property
     def nodes(self) -> Iterable[str]:
-        """Return the neighbour tree nodes."""
+        """The neighbour tree nodes."""
         return self._nodes
 
     def connected(self, node: str, broker: str, limit_bytes: int = NO_LIMIT) -> OverlayPeer:
@@ -225,7 +225,7 @@ class Peers:
     def towards(self, node: str, leaf: str, turn: int | None = None) -> OverlayPeer | None:
         """Return a session with a broker of a node that reaches a leaf, or with any, None if there is none.
 
-        It is another one each time. Who asks again and again counts the turns, so that others cannot take every second.
+        Each call returns the next one. A caller that repeats a request counts its own `turn`, to skip no session.
         """
         peers = self._nodes[node]
         able = [peer for broker, peer in peers.items() if leaf in self._interest.reachable(node, broker)]

@@ -102,7 +102,7 @@ class Acknowledgements:
 
 
 class LagWatch:
-    """Reports streams whose acks have made no progress for `stall_ms`, and again after each further `tip_ms`."""
+    """Report streams whose acks have made no progress for `stall_ms`, and again after each further `tip_ms`."""
 
     def __init__(self, stall_ms: int, tip_ms: int) -> None:
         self._stall_ms = stall_ms
@@ -132,7 +132,7 @@ PATIENCE_ACKS: Final = 10
 
 
 class CatchUp:
-    """The publishing leaf's answers to the questions of one leaf: from a number on, up to a window of bytes.
+    """The publishing leaf's answers to the requests of one leaf: from a number on, up to a window of bytes.
 
     A request that continues where the last one was answered moves the window; a repeated one restarts it. It is
     complete once it has everything that was sent to others; later numbers reach the leaf as they reach the others.
@@ -145,7 +145,7 @@ class CatchUp:
         self._in_flight: deque[tuple[int, int]] = deque()  # the last numbers of runs, and their bytes
 
     def goes_on(self, first: int) -> bool:
-        """Return whether a question for the numbers from `first` on says that those before have arrived."""
+        """Return whether a request for the numbers from `first` on says that the sent ones before have arrived."""
         if not self.since < first <= self.next:
             return False
         self.since = first
@@ -164,13 +164,13 @@ class CatchUp:
         self.is_complete = self.is_complete or self.next > sent
 
     def limit(self) -> None:
-        """Record that the question has an end; later numbers belong to another answer."""
+        """Record that the request ends at a number; later numbers belong to another answer."""
         self.is_complete = False
 
 
 class Behind:
-    """A stream from which a link left something out: until its leaf has caught up, nothing else of it is sent there.
-    `reached` is the last number left out. So no message crosses the link twice: the leaf asks, the answers begin at its
+    """A stream of which a link has skipped numbers: until its leaf has caught up, nothing else of it is sent there.
+    `reached` is the last skipped number. So no message crosses the link twice: the leaf asks, the answers begin at its
     position, and once they have reached `reached` the stream continues normally.
     """
 
@@ -185,7 +185,7 @@ class Behind:
         self.asked = True
 
     def leave_out(self, last: int) -> None:
-        """Record that the link left out the numbers up to `last`."""
+        """Record that the link skipped the numbers up to `last`."""
         self.reached = max(self.reached, last)
 
     def caught_up(self, number: int) -> bool:

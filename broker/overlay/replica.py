@@ -204,7 +204,7 @@ class DirectionChange:
 
 
 class Direction:
-    """Merges the replicas of the brokers of one tree node.
+    """Merge the replicas of the brokers of one tree node.
 
     The time of a leaf is the latest of all replicas, because the union of their patterns contains those of the replica
     that has it. The replicas with a leaf's latest time know the spaces in which it is interested.

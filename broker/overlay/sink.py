@@ -10,13 +10,13 @@ from broker.overlay.packets import Data, Element, Incarnations, Nack, StreamName
 from broker.overlay.progress import Coverage
 
 WHOLE_STREAM = 1 << 62
-"""Above all numbers: a question for it is answered with how far the stream has got."""
+"""Above all numbers: a request for it is answered with the position of the stream."""
 
 GRACE_MS = 20
 """How long numbers may be missing before they are asked for: another broker of the node may still bring them."""
 
 STREAM_MS = 1_000
-"""How long answers that come one after another may stop before the question is repeated."""
+"""How long a sequence of answers may pause before the request is repeated."""
 
 FIRST_WAIT_MS = 300
 LEAST_WAIT_MS = 100
@@ -28,7 +28,7 @@ KNOWN_VECTORS = 8
 class RoundTrip:
     """An estimate of the time until an answer arrives, in milliseconds.
 
-    Source: RFC 6298, with shorter limits; as there, no answer to a repeated question is measured.
+    Source: RFC 6298, with shorter limits; as there, no answer to a repeated request is measured.
     """
 
     def __init__(self) -> None:
@@ -112,12 +112,12 @@ class Sink:
     base.
 
     A consumer may get a message before it is on disk. So after a crash all that the stream had then is doubtful: up to
-    the number that the publishing leaf tells when it is asked.
+    the number that the publishing leaf reports.
 
     Shapes: `had` has the incarnations that the leaf had before this one. Consumers here may have got messages up to
     `doubtful_upto` before a crash. Deliveries up to `committed_upto` are durable, or were when the sink began.
-    Invariant: elements leave in the order of their numbers, and a number is passed only if a broker that knew enough
-    said what it holds.
+    Invariant: elements leave in the order of their numbers, and a number is passed only if a broker with
+    sufficient information stated what it holds.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Sink:
         had: Incarnations = (),
         read_time: Callable[[int], int] = as_it_is,
     ) -> None:
-        """`read_time` turns what vectors have of the leaf into times of its own clock."""
+        """`read_time` turns the leaf's entry in a vector into a time of its own clock."""
         self._leaf = leaf
         self.had = had
         self._read_time = read_time
@@ -159,17 +159,17 @@ class Sink:
 
     @property
     def position(self) -> int | None:
-        """Return up to which number everything has arrived, None without a base."""
+        """The number up to which everything has arrived, None without a base."""
         return None if self._coverage is None else self._coverage.upto
 
     @property
     def is_settled(self) -> bool:
-        """Return whether all that was handed out is durable, and nothing waits for what is missing."""
+        """Whether all deliveries are durable, and no element waits for missing numbers."""
         return not self._waiting and self.committed_upto >= self._handed
 
     @property
     def asks(self) -> bool:
-        """Return whether answers to questions are on their way."""
+        """Whether answers to requests are on their way."""
         return self._streams or self._asked_ms >= 0
 
     def received(self, run: StreamRun, floor: int | None) -> list[Delivery]:
@@ -224,8 +224,8 @@ class Sink:
         return gaps
 
     def nack(self, floor: int | None, now_ms: int, limit_bytes: int) -> Nack | None:
-        """Return the question for missing numbers, if it is time to ask. While answers arrive, each question reports
-        the position reached, so that the next answers are already on their way.
+        """Return the request for missing numbers, if one is due. While answers arrive, each request reports the
+        position reached, so that the next answers are already on their way.
         """
         hole = self._hole(floor)
         if hole is None:
@@ -292,7 +292,7 @@ class Sink:
             self._drop_waiting(self._coverage)
 
     def _find_base(self, run: StreamRun, floor: int | None) -> Coverage | None:
-        """Return the numbers before the base, if the run holds it."""
+        """Return the numbers before the base as covered, None if the run does not contain the base."""
         if floor is None:
             return None
         if self.had:

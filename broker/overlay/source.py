@@ -90,7 +90,7 @@ class StreamSource:
     of a process, and gives the stream a new incarnation. Leaves that had an earlier one ask what follows.
 
     Invariant: a number that a leaf of the vector has not acknowledged is kept, unless a limit of the log drops it or
-    the leaf is given up; both leave a mark, so that the leaf is told of a gap.
+    the leaf is given up; both leave a mark, so that the leaf learns of a gap.
     """
 
     def __init__(self, stream: StreamName, log: StreamLog) -> None:
@@ -108,27 +108,27 @@ class StreamSource:
 
     @property
     def last(self) -> int:
-        """Return the highest durable number."""
+        """The highest durable number."""
         return self._log.durable
 
     @property
     def trimmed(self) -> int:
-        """Return the number up to which elements are gone."""
+        """The number up to which elements were removed from the log."""
         return self._log.trimmed
 
     @property
     def is_stale(self) -> bool:
-        """Return whether the vector is not that of the last vector change."""
+        """Whether the vector differs from the last vector change."""
         return self.vector != self._appended
 
     @property
     def begins(self) -> bool:
-        """Return whether a vector change must be appended before the next message."""
+        """Whether a vector change must be appended before the next message."""
         return self.is_stale or not self._changes or self._changes[-1].incarnation != self._incarnation
 
     @property
     def has_newcomers(self) -> bool:
-        """Return whether the vector names a leaf that the stream does not name yet."""
+        """Whether the vector names a leaf that the stream does not name yet."""
         return not self.vector.keys() <= self._appended.keys()
 
     def reopen(self, log: StreamLog) -> None:
@@ -168,7 +168,7 @@ class StreamSource:
         self._appended = new
 
     def before_next(self, call: Callable[[], None] | None) -> None:
-        """Call a function once right before the next message, or none any more."""
+        """Call a function once, right before the next message; None cancels the call."""
         self._log.before_next(call)
 
     def run(self, limit_bytes: int) -> StreamRun | None:
@@ -185,7 +185,7 @@ class StreamSource:
         return run
 
     def tip(self) -> StreamRun:
-        """Return a run that tells only how far the stream has got."""
+        """Return a run that announces only the position of the stream."""
         return self._numbered(self.sent + 1, self.sent)
 
     def answer(self, nack: Nack, *, again: bool = False) -> list[StreamRun] | None:
@@ -257,7 +257,7 @@ class StreamSource:
             del self._changes[:kept]
 
     def needed_from(self) -> int:
-        """Return the first number that a leaf has not acknowledged. Who left the vector since needs none."""
+        """Return the first number that a leaf has not acknowledged. A leaf that has left the vector needs none."""
         last = self.last
         least = self.acks.least(self._appended.keys() & self.vector.keys())
         return (last if least is None else min(last, least)) + 1

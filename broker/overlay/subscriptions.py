@@ -109,12 +109,12 @@ class Subscriptions:
 
     @property
     def durable(self) -> bool:
-        """Return whether any binding is durable."""
+        """Whether any binding is durable."""
         return bool(self._durable)
 
     @property
     def spaces(self) -> Iterable[Space]:
-        """Return the spaces that have a binding."""
+        """The spaces that have a binding."""
         return self._spaces
 
     def start(self, binding: str) -> int:

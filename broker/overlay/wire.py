@@ -62,7 +62,7 @@ class DamagedPacket(ValueError):
 
 
 class PacketWriter:
-    """Writes the fields of one packet."""
+    """Write the fields of one packet."""
 
     __slots__ = ("_pieces",)
 
@@ -171,7 +171,7 @@ class PacketWriter:
 
 
 class PacketReader:
-    """Reads the fields of one packet. Raises: DamagedPacket."""
+    """Read the fields of one packet. Raises: DamagedPacket."""
 
     __slots__ = ("_at", "_data", "_end")
 
@@ -301,7 +301,7 @@ def _decoded(text: bytes) -> str:
 
 
 class PacketPieces:
-    """Joins the messages of one direction of a link to whole packets.
+    """Join the messages of one direction of a link to whole packets.
 
     Cost: each byte is copied at most twice, however many pieces a packet has.
     """

@@ -62,7 +62,7 @@ def previous_change(message: Message) -> int:
 
 
 class ExchangeLog:
-    """Reads, extends and trims the stream of one exchange.
+    """Read, extend and trim the stream of one exchange.
 
     Invariant: numbers are dense and never used twice. The last change of the vector at or below each trimmed number is
         kept. Numbers up to ``lost`` may have been dropped before all brokers had them.

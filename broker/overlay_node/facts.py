@@ -156,7 +156,7 @@ def explain(brokers: HeldBrokers, vhost: str, exchange: str | None, key: str) ->
 
 
 def _all_spaces(brokers: HeldBrokers, vhost: str) -> list[Space]:
-    """Return the spaces of a vhost that exist here, or of which something is wanted."""
+    """Return the spaces of a vhost that exist here, or in which a neighbour has announced interest."""
     driver = brokers.driver
     found = set() if driver is None else set(driver.leaf.sources)
     for held in brokers.held:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _log = get_logger()
 
-TIME_BITS: Final = 20  # a leaf has fewer virtual times in a second, and two lives of it hardly begin with the same one
+TIME_BITS: Final = 20  # a leaf has fewer virtual times per second, and two runs of it hardly begin at the same one
 ENFORCE_TICKS: Final = 50  # the limits are checked each second
 
 
@@ -58,9 +58,9 @@ class Participation:
 
 
 class HeldBrokers:
-    """Drives the brokers of the overlay in this process. The links call `opened`, `received` and `lost`.
+    """Drive the brokers of the overlay in this process. The links call `opened`, `received` and `lost`.
 
-    Invariant: what happens in a turn of the loop is passed on in the next one, all at once.
+    Invariant: the events of one turn of the loop are passed on together in the next one.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class HeldBrokers:
                 link.send(packet)
 
     def _log_refused(self) -> None:
-        """Log the messages that were too large for a neighbour; the leaves beyond it are told of a gap."""
+        """Log the messages that were too large for a neighbour; the leaves beyond it learn of a gap."""
         for held in self.held:
             for peer, stream, number in self._broker(held.broker).peers.take_refused():
                 _log.warning(

@@ -1,4 +1,4 @@
-"""The ingress of one vhost: what other brokers publish comes into the exchanges here, once and in stream order.
+"""The ingress of one vhost: it publishes messages of other brokers' streams here, once and in stream order.
 
 A message and the position that it has in its stream are one record of the log. It never enters the stream of this
 broker.

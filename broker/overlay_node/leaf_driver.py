@@ -39,7 +39,7 @@ NUMBER_SHIFT: Final = 16  # ... times 65,536, more than a stream of the same nam
 
 
 class Commits:
-    """Runs functions once all records so far are on disk: a Confirmable of the vhost's committer."""
+    """Run functions once all records so far are on disk: a Confirmable of the vhost's committer."""
 
     def __init__(self, committer: EngineCommitter) -> None:
         self._committer = committer
@@ -84,7 +84,7 @@ class LeafVhost:
 
 
 class LeafDriver:
-    """Drives the leaf.
+    """Drive the leaf.
 
     Invariant: the patterns that the logic wants of a stream are in force before anything else is published to it.
         Packets are sent only after the time and the start points that they rely on are on disk.
@@ -225,7 +225,7 @@ class LeafDriver:
 
     @property
     def busy(self) -> bool:
-        """Whether something waits for a disk or for its turn."""
+        """Whether anything waits for a disk or for its turn."""
         return (
             self._writing.busy
             or bool(self._deliveries)

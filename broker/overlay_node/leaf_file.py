@@ -30,7 +30,7 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class LeafNote:
-    """A bound above all virtual times that a leaf told, and its durable bindings' start points."""
+    """A bound above all virtual times that a leaf has sent, and its durable bindings' start points."""
 
     time_bound: int = 0
     start_points: Mapping[str, int] = field(default_factory=dict)

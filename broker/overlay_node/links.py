@@ -114,7 +114,7 @@ class DialledCarrier(ClientEvents):
 
 
 class Dialler:
-    """Keeps a link to one neighbour open.
+    """Keep a link to one neighbour open.
 
     Shapes: `begin` makes the link of a carrier when the other broker is ready. `needed` is cleared while a link exists
         that the neighbour opened.
@@ -225,7 +225,7 @@ class LocalCarrier:
 
 
 class Links:
-    """Opens the links of the settings, accepts those of neighbours, and connects brokers of this process.
+    """Open the links of the settings, accept those of neighbours, and connect brokers of this process.
 
     If both ends of a link have a URL, the first that reaches the other opens it. If both do at the same time, the link
     opened by the alphabetically first broker remains.
@@ -285,7 +285,7 @@ class Links:
     # -- events of the links ------------------------------------------------------------------------------------------
 
     def opened(self, link: OverlayLink) -> None:
-        """Stop to dial while a link is open that the neighbour opened."""
+        """Stop dialling while a link is open that the neighbour opened."""
         _log.info("overlay.link_opened", broker=link.own, peer=link.peer)
         dialler = self._diallers.get((link.own, link.peer))
         if dialler is not None and not dialler.carries(link):

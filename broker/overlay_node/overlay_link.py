@@ -18,11 +18,11 @@ SUBSCRIPTIONS: Final = ("none", "all")  # as the settings name them
 
 
 class LinkFault(Exception):
-    """The other broker is not who it should be, or said what makes no sense; the text says what."""
+    """The other broker is not the expected one, or has sent an invalid message; the text says what is wrong."""
 
 
 class Carrier(Protocol):
-    """Takes messages to the other end of a link."""
+    """Take messages to the other end of a link."""
 
     @property
     def has_room(self) -> bool:
@@ -36,7 +36,7 @@ class Carrier(Protocol):
 
 
 class LinkEvents(Protocol):
-    """Hears of the links. No call comes from within a call of a link."""
+    """Receive the events of links. A link makes no such call within a call to it."""
 
     def opened(self, link: OverlayLink) -> None:
         """Handle an open link: both ends have sent their hello."""

@@ -116,7 +116,7 @@ class InterestFeed:
 
 
 class VhostOverlay:
-    """Connects the exchanges of a vhost that take part in the overlay.
+    """Connect the exchanges of a vhost that take part in the overlay.
 
     Shapes: ``streams`` has the stream of each existing or former exchange, by name.
     Invariant: an exchange that takes part has an outlet from its declaration on, so that a message enters the overlay

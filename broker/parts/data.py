@@ -50,7 +50,7 @@ class Data(Part):
         self.taps: Taps
 
     async def open(self) -> None:
-        """Lock the folder, resume its clock, begin the turns by it and read its slot files. *Blocking.*
+        """Lock the folder, resume its clock, open its slot files, and begin the turns of the loop. *Blocking.*
 
         Raises: what DataFolder.open, ClockWatch.resume and SlotFolder.open raise; BrokerError, as `_node`.
         """
@@ -83,7 +83,7 @@ class Data(Part):
         self.taps.start()
 
     async def stop(self, timeout_s: float) -> None:
-        """Write everything to disk, or return it to the other nodes; no clients are connected."""
+        """Write everything to disk, or return it to the other nodes, once no clients are connected."""
         stopping = self._shared.stopping
         await self.vhosts.finish_sliced()
         await self.taps.close(timeout_s, lambda count: stopping.wait_for("slot files", count=count))
@@ -96,7 +96,7 @@ class Data(Part):
         stopping.finish()
 
     async def close(self) -> None:
-        """Close all files and release the folder; nothing has changed in a vhost if the broker never served."""
+        """Close all files and release the folder. If the broker never served, no vhost has changed."""
         served = self._shared.served
         if self.node is not None and not served:
             await self.node.leave()
@@ -128,7 +128,7 @@ class Data(Part):
         )
 
     def _node(self, loop: asyncio.AbstractEventLoop, bound: Bound) -> BrokerNode:
-        """Return the node that this broker is. Other brokers import nothing of the cluster.
+        """Create this broker's node of the cluster. Brokers outside a cluster import nothing of it.
 
         Raises: BrokerError when the driver is missing, or the data folder has messages of a broker that stood alone.
         """

@@ -22,7 +22,7 @@ _log = get_logger()
 
 
 class ClusterClients:
-    """All connections of the listener."""
+    """Count, block and drop the clients of this node, for the cluster."""
 
     def __init__(self, listener: Listener, alarms: Alarms[ThrottledConnection], throttle: PublisherThrottle) -> None:
         self._listener = listener
@@ -46,13 +46,13 @@ class ClusterClients:
         self._throttle.alarms_changed()
 
     def drop(self, reason: str) -> None:
-        """Close all connections with 320 and discard unwritten output: other nodes may have its messages by now."""
+        """Close all connections with 320 and discard unwritten output, whose messages other nodes may have by now."""
         for transport in list(self._listener.transports):
             transport.drop(reason)
 
 
 class Definitions(Part):
-    """The administration of the broker, and the rehearsal of changes that may be refused."""
+    """The administration of the broker, and the rehearsal, which tries changes in memory first."""
 
     def __init__(self, shared: Shared, data: Data, clients: Clients) -> None:
         self._shared = shared

@@ -26,7 +26,7 @@ from broker.vhosts.broker_statistics import BrokerStatistics
 
 
 class Entrance(Part):
-    """Lets clients in: the AMQP listener, the HTTP ports and the control socket.
+    """Let clients in: the AMQP listener, the HTTP ports and the control socket.
 
     `facts` returns what `slotmq status` shows, `unready` why the broker takes no work now.
     """

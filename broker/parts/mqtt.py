@@ -24,7 +24,7 @@ _log = get_logger()
 
 
 class Mqtt(Part):
-    """Accepts MQTT clients; the AMQP listener holds and closes them."""
+    """Accept MQTT clients; the AMQP listener holds and closes them."""
 
     def __init__(self, shared: Shared, ports: Ports, data: Data, clients: Clients) -> None:
         self._shared = shared

@@ -17,7 +17,7 @@ Renew = Callable[[], Awaitable[None]]
 
 
 class CertificateWatch:
-    """Reloads changed certificates, so that listeners accept new connections with them."""
+    """Reload changed certificates, so that listeners accept new connections with them."""
 
     def __init__(self, tls: TlsContext | None, listeners: Sequence[Renew]) -> None:
         """Take the TLS context, None without TLS, and the function that renews each listener."""

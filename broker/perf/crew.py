@@ -145,7 +145,7 @@ def _guarded(task: Task, pipe: Connection, *arguments: object) -> None:
 
 
 class Interruption:
-    """Holds whether the user asked the run to stop. Raises: KeyboardInterrupt at the second Ctrl-C."""
+    """Hold whether the user asked the run to stop. Raises: KeyboardInterrupt at the second Ctrl-C."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -227,7 +227,7 @@ def run_crowd(crowd_of: Callable[[T], Crowd], share: T, line: CrewPipe, interval
 
 
 class Driver:
-    """Waits for sockets, timers and the run's words, whichever comes first."""
+    """Wait for sockets, timers and the run's words, whichever comes first."""
 
     def __init__(self, line: CrewPipe, crowd: Crowd) -> None:
         self._line = line

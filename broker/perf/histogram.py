@@ -13,7 +13,7 @@ _EXACT_BITS = 11  # 2048 is the first power of two that keeps three digits
 
 
 class Histogram:
-    """Counts how often each duration occurred.
+    """Count how often each duration occurred.
 
     Units: nanoseconds; a value below 0 counts as 0, a value above an hour as an hour.
     Cost: two shifts and a look-up per record, and at most 33,000 different durations for any number of records.

@@ -75,7 +75,7 @@ def make_room(sockets: int) -> None:
 
 
 class Stopwatch:
-    """Measures the duration of a stage and the CPU time that this process spends in it."""
+    """Measure the duration of a stage and the CPU time that this process spends in it."""
 
     def __init__(self) -> None:
         self._began_s, self._cpu_s = time.monotonic(), time.process_time()

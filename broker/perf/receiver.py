@@ -77,7 +77,7 @@ class Watch:
 
 
 class Receiver:
-    """Consumes until it is told to stop. Invariant: no delivery above the quota is acked or counted."""
+    """Consume until it is told to stop. Invariant: no delivery above the quota is acked or counted."""
 
     def __init__(self, peer: PeerSocket, demand: ReceiverPace, watch: Watch, quota: DeliveryQuota) -> None:
         self.peer = peer

@@ -25,7 +25,7 @@ class Confirms:
 
     @property
     def count(self) -> int:
-        """Return the number of confirmed messages."""
+        """The number of confirmed messages."""
         return self.watermark + len(self.above)
 
     def add(self, tag: int, *, multiple: bool) -> None:

@@ -54,7 +54,7 @@ class SenderPace:
 
 
 class Sender:
-    """Publishes a spool and counts the broker's answers.
+    """Publish a spool and count the broker's answers.
 
     Invariant: at most `window` messages are unconfirmed, and no message is sent before it is due.
     """
@@ -105,12 +105,12 @@ class Sender:
 
     @property
     def flushed(self) -> bool:
-        """Return whether the connection is between two messages."""
+        """Whether the connection is between two messages."""
         return not self._pending
 
     @property
     def done(self) -> bool:
-        """Return whether every message is sent, and confirmed if confirms are on."""
+        """Whether every message is sent, and confirmed if confirms are on."""
         confirmed = not self._pace.window or self._confirmed >= self._taken
         return self._taken >= self._limit and not self._pending and confirmed
 

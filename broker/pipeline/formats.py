@@ -173,7 +173,7 @@ def slot_row(catalog: Catalog, slot: SlotHandle) -> dict[str, Any]:
 
 
 class Sink(DataSourceArrowWriter, DataSourceStreamArrowWriter):
-    """Publishes the rows of a frame or a stream in tasks; on the driver it logs which files of bad rows count.
+    """Publish the rows of a frame or a stream in tasks; on the driver it logs which files of bad rows count.
 
     Invariant: every row that a task reports is confirmed, or in its file.
     """

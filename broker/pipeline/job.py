@@ -45,7 +45,7 @@ REFRESHES_PER_S: Final = 4  # on a terminal
 
 
 class Progress:
-    """Counts the work of a job, and shows it.
+    """Count the work of a job, and show it.
 
     Shapes: `lag` is the remaining work, None if unknown.
     Invariant: any thread may count; Spark reports its batches on a thread of its own.

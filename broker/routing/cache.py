@@ -68,7 +68,7 @@ class BoundedCache(Generic[K, V]):
 
     @property
     def bypassed(self) -> bool:
-        """Return whether nothing is being admitted at present."""
+        """Whether nothing is being admitted at present."""
         return self._skip > 0
 
     def forget_misses(self) -> None:
@@ -142,7 +142,7 @@ class BoundedCache(Generic[K, V]):
 
 
 class CompositeCache(BoundedCache[tuple[str, str], Route]):
-    """Routes through several exchanges, by the name of the first and the routing key.
+    """Route through several exchanges, by the name of the first and the routing key.
 
     A hit is `entries.get(name_and_key)` and a test of `live`; an ended route is replaced when it is resolved again.
     """

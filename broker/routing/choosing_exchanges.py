@@ -112,7 +112,7 @@ def mixed(bits: int) -> int:
 
 
 class HashExchange(KeyedExchange):
-    """Routes a message to one of its destinations, the same for the same key, in proportion to their weights.
+    """Route a message to one of its destinations, the same for the same key, in proportion to their weights.
 
     The binding key is the weight. The arguments hash-header or hash-property select a value used in place of the
     routing key; messages without it all go to one destination.
@@ -191,7 +191,7 @@ def _erlang_binary(text: str) -> str:
 
 
 class ModulusExchange(KeyedExchange):
-    """Routes a message to one of its destinations, the same for the same routing key while the bindings stay.
+    """Route a message to one of its destinations, the same for the same routing key while the bindings stay.
 
     The hash of the key, modulo the number of bindings, chooses among them in the order of their destinations' names.
     Source: RabbitMQ 4.3, rabbit_exchange_type_modulus_hash.
@@ -239,7 +239,7 @@ CLASSIC: Final = "classic"
 
 
 class RandomExchange(Exchange):
-    """Routes each message to the destination of one of its bindings, all equally likely.
+    """Route each message to the destination of one of its bindings, all equally likely.
 
     Its draws are a sequence seeded with its name. Cost: O(destinations) for the first message after a change.
     Source: RabbitMQ, rabbitmq_random_exchange.
@@ -283,7 +283,7 @@ class RandomExchange(Exchange):
 
 
 class LocalRandomExchange(RandomExchange):
-    """Routes each message to one of its classic queues at random; each queue is local to every broker.
+    """Route each message to one of its classic queues at random; each queue is local to every broker.
 
     Source: RabbitMQ 4, rabbit_exchange_type_local_random, and its texts.
     """

@@ -8,7 +8,7 @@ from broker.routing.pattern import HASH, STAR, Pattern, WordPlace
 
 
 class CoverAutomaton:
-    """Reads the words of patterns and tells whether one pattern covers them.
+    """Read the words of patterns and tell whether one pattern covers them.
 
     A set of states is an integer: bit j stands for the first j words of the covering pattern being used up. All keys
     that the read pattern may match are read at once. Its `*` is an unnamed word, which only a `*` or a `#` can match.
@@ -166,7 +166,7 @@ class CoverIndex:
         return {"places": places, "words": len(self._naming)}
 
     def add(self, pattern: Pattern) -> None:
-        """Hold one more pattern, which is not there yet. Cost: its words."""
+        """Add a new pattern. Cost: its words."""
         place = self._root
         for depth, word in enumerate(pattern.words):
             child = place.child(word)

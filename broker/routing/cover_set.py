@@ -83,12 +83,12 @@ class CoverSet:
 
     @property
     def roots(self) -> Iterable[Pattern]:
-        """Return the patterns that no other one covers."""
+        """The patterns that no other one covers."""
         return self._roots.values()
 
     @property
     def visited(self) -> int:
-        """Return how many nodes were visited and patterns compared so far."""
+        """How many nodes were visited and patterns compared so far."""
         return self._index.visited
 
     def counts(self) -> Mapping[str, int]:

@@ -13,7 +13,7 @@ from broker.routing.pattern import PatternLimits
 
 
 class DirectExchange(KeyedExchange):
-    """Routes a message to the destinations bound with exactly its routing key."""
+    """Route a message to the destinations bound with exactly its routing key."""
 
     type = "direct"
 
@@ -25,7 +25,7 @@ class DirectExchange(KeyedExchange):
 
     @property
     def kind_of_patterns(self) -> str:
-        """Return `direct`."""
+        """`direct`."""
         return "direct"
 
     def matches(self, key: str, arguments: Arguments, keys: Sequence[str], fields: MessageFields) -> bool:
@@ -49,7 +49,7 @@ class DirectExchange(KeyedExchange):
 
 
 class DefaultExchange(KeyedExchange):
-    """Routes a message to the queue that its routing key names; no binding is ever made or removed.
+    """Route a message to the queue that its routing key names; no binding is ever made or removed.
 
     It has no alternate exchange, and it routes nothing as the alternate of another, because it has no bindings.
     Source: RabbitMQ, rabbit_exchange:route/2.

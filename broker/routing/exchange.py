@@ -46,7 +46,7 @@ class MessageFields(Protocol):
 
     @property
     def headers(self) -> Mapping[str, Any]:
-        """Return the decoded header table; empty if there is none."""
+        """The decoded header table; empty if there is none."""
 
     def property(self, name: str) -> str | None:
         """Return message_id, correlation_id or timestamp (in seconds since 1970, as decimal digits); None if absent."""
@@ -110,7 +110,7 @@ class Exchange(Destination["Exchange"]):
         return f"<{self.type} exchange {self.name!r} bindings={self.binding_count}>"
 
     def become_delayed(self, type: str) -> None:
-        """Be of another type, which delays messages with x-delay and routes as before."""
+        """Become an exchange of another type, which delays messages with x-delay and routes as before."""
         self.type = type
         self.delayed = True
 
@@ -122,12 +122,12 @@ class Exchange(Destination["Exchange"]):
 
     @property
     def index_name(self) -> str | None:
-        """Return which engine finds wildcard patterns; only a topic exchange has one."""
+        """The engine that finds wildcard patterns; only a topic exchange has one."""
         return None
 
     @property
     def kind_of_patterns(self) -> str:
-        """Return `topic` or `direct` if only the binding keys determine what they match, else nothing."""
+        """`topic` or `direct` if only the binding keys determine what they match, else nothing."""
         return ""
 
     def set_alternate(self, name: str | None) -> bool:
@@ -141,7 +141,7 @@ class Exchange(Destination["Exchange"]):
 
     @property
     def standing(self) -> Route:
-        """Return a route that leads nowhere, live while the exchange, its alternate and its onward exchanges stay.
+        """A route that leads nowhere, live while the exchange, its alternate and its onward exchanges stay.
 
         Callers that must match each message keep it to notice changes.
         """

@@ -16,7 +16,7 @@ from broker.routing.route_cache import RouteCache
 
 
 class FanoutExchange(Exchange):
-    """Routes every message to all destinations: one route for all keys, unless there are listeners."""
+    """Route every message to all destinations: one route for all keys, unless there are listeners."""
 
     type = "fanout"
 
@@ -107,7 +107,7 @@ class MemoryExchange(FanoutExchange):
 
 
 class HistoryExchange(MemoryExchange):
-    """Routes to all destinations, and keeps the last messages for those that are bound later.
+    """Route to all destinations, and keep the last messages for those that are bound later.
 
     Source: RabbitMQ's plugin rabbitmq_recent_history_exchange, its arguments and texts.
     """
@@ -132,7 +132,7 @@ class HistoryExchange(MemoryExchange):
 
 
 class DeduplicationExchange(MemoryExchange):
-    """Routes a message to all destinations unless it knows the value of its header x-deduplication-header.
+    """Route a message to all destinations unless it knows the value of its header x-deduplication-header.
 
     Source: the plugin rabbitmq-message-deduplication, its arguments and texts.
     """

@@ -29,17 +29,17 @@ CHOICES: Final = (AUTO, "bitmap", "trie", "dfa")
 
 
 class TopicEngine(Protocol[T]):
-    """Maps distinct canonical patterns, literal ones among them, to one target each."""
+    """Map distinct canonical patterns, literal ones among them, to one target each."""
 
     @property
     def visited(self) -> int:
-        """Return the work of matching so far, each engine in its own unit: patterns, rows, nodes or states."""
+        """The work of matching so far, each engine in its own unit: patterns, rows, nodes or states."""
 
     def add(self, pattern: Pattern, target: T) -> T | None:
         """Store the target of one pattern and return None; if the pattern has a target, keep it and return it."""
 
     def find(self, pattern: Pattern) -> T | None:
-        """Return the target of one pattern, or None if it is not there."""
+        """Return the target of a pattern, None if the pattern is missing."""
 
     def remove(self, pattern: Pattern) -> T:
         """Remove one pattern and return its target. Raises: KeyError if it is missing."""
@@ -49,7 +49,7 @@ class TopicEngine(Protocol[T]):
 
     @property
     def size(self) -> int:
-        """Return the number of patterns."""
+        """The number of patterns."""
 
     def counts(self) -> Mapping[str, int]:
         """Return the sizes of the structures within, by name; without a pattern all of them are 0."""
@@ -78,7 +78,7 @@ def footprint_bytes(root: object, closed: tuple[type, ...] = (), without: type |
 
 
 class TopicIndex:
-    """Maps binding keys to destinations, and a routing key to the destinations it reaches.
+    """Map binding keys to destinations, and a routing key to the destinations it reaches.
 
     While one binding names a key, as is usual, the engine holds its destination itself; a `Target` holds several.
 

@@ -38,7 +38,7 @@ class KeyTrie:
 
     @property
     def used_bytes(self) -> int:
-        """Return an upper bound on the memory of keys and nodes, without the texts of the keys."""
+        """An upper bound on the memory of keys and nodes, without the texts of the keys."""
         return self._count * KEY_BYTES + self._nodes * NODE_BYTES
 
     def counts(self) -> Mapping[str, int]:
@@ -52,7 +52,7 @@ class KeyTrie:
         self._nodes = 0
 
     def add(self, key: str) -> None:
-        """Add a key that is not there yet. Cost: its words."""
+        """Add a new key. Cost: its words."""
         words = self._words(key)
         length = len(words)
         node = self._root
@@ -83,7 +83,7 @@ class KeyTrie:
                 return
 
     def remove(self, key: str) -> None:
-        """Remove a key and the nodes that only it needed. Raises: KeyError if it is not there. Cost: its words."""
+        """Remove a key and the nodes that only it needed. Raises: KeyError if it is missing. Cost: its words."""
         words = self._words(key)
         length = len(words)
         node = self._root

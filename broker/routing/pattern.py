@@ -16,7 +16,7 @@ class BindingKeyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PatternLimits:
-    """Bounds of one topic binding key, counted after canonical form.
+    """Limits on one topic binding key, counted in its canonical form.
 
     Source: CVE-2026-67419; RabbitMQ 4.3.5 allows two `#` as well, but counts them before any simplification.
     """
@@ -41,7 +41,7 @@ Child = TypeVar("Child")
 
 
 class WordPlace(Generic[Child]):
-    """A place of a trie over the words of patterns, with its children by word, `*` and `#`."""
+    """A node of a trie over the words of patterns, with its children by word, `*` and `#`."""
 
     __slots__ = ("hash", "star", "words")
 
@@ -59,7 +59,7 @@ class WordPlace(Generic[Child]):
         return None if self.words is None else self.words.get(word)
 
     def attach(self, word: str, child: Child) -> None:
-        """Put something after one word."""
+        """Set the child for one word of a pattern."""
         if word == STAR:
             self.star = child
         elif word == HASH:
@@ -186,8 +186,8 @@ class MqttDialect(TopicDialect):
     """MQTT's: slashes separate, `+` is one level, `#` is last and matches the level above it too.
 
     An empty level is a level, and the empty key has one. No filter that begins with a wildcard matches a topic that
-    begins with `$`: patterns and keys get a first word that tells whether they begin with `$`. As a level of MQTT holds
-    no slash, a slash marks the levels that are wildcards only to the index.
+    begins with `$`: patterns and keys get a first word that tells whether they begin with `$`. A level `*`, which is no
+    wildcard in MQTT, becomes the word `/*`, which no other level can be.
 
     Source: MQTT 5.0, section 4.7.
     """

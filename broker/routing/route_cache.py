@@ -35,7 +35,7 @@ class RouteCache(BoundedCache[str, Route]):
     is admitted at once. The trie is built when a pattern changes while routes are cached, because most exchanges
     are bound before they are published to.
 
-    Cost: the admissions since the last drop_all pay for end_matching and drop_all.
+    Cost: end_matching and drop_all are amortised over the admissions since the last drop_all.
     """
 
     __slots__ = ("_credit", "_trie", "hits")
@@ -48,7 +48,7 @@ class RouteCache(BoundedCache[str, Route]):
 
     @property
     def visited(self) -> int:
-        """Return the number of visits to the trie caused by changed patterns."""
+        """The number of visits to the trie caused by changed patterns."""
         return 0 if self._trie is None else self._trie.visited
 
     def offer(self, key: str, destinations: tuple[Any, ...]) -> Route:

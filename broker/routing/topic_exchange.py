@@ -13,7 +13,7 @@ from broker.routing.pattern import AMQP, PatternLimits, TopicDialect, words_matc
 
 
 class TopicExchange(KeyedExchange):
-    """Routes a message to the destinations bound with a pattern that matches its routing key."""
+    """Route a message to the destinations bound with a pattern that matches its routing key."""
 
     type = "topic"
     by_topic = True
@@ -34,12 +34,12 @@ class TopicExchange(KeyedExchange):
 
     @property
     def index_name(self) -> str:
-        """Return which engine finds wildcard patterns."""
+        """The engine that finds wildcard patterns."""
         return self._engine_name
 
     @property
     def kind_of_patterns(self) -> str:
-        """Return `topic` for the patterns of AMQP, nothing for those of another dialect."""
+        """`topic` for the patterns of AMQP, nothing for those of another dialect."""
         return "topic" if self.dialect is AMQP else ""
 
     def matches(self, key: str, arguments: Arguments, keys: Sequence[str], fields: MessageFields) -> bool:

@@ -13,7 +13,7 @@ from mypy_extensions import mypyc_attr
 
 @mypyc_attr(acyclic=True)  # when compiled, the garbage collector ignores it: each slot has one
 class Acks:
-    """Marks the settled messages of one slot.
+    """Mark the settled messages of one slot.
 
     Shapes: index 0 is the slot's first message id. While messages are settled in order there are no bits: the first
         ``count`` are settled. After that the bit array grows by whole bytes with the highest index that was settled.

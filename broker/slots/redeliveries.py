@@ -69,7 +69,7 @@ class Redeliveries:
         return len([index for index in indexes if index < known and bits[index]])
 
     def worn(self, indexes: Sequence[int], limit: int) -> list[int]:
-        """List those of some messages that were returned `limit` times or more, as counted for a delivery limit."""
+        """List the messages among `indexes` that were returned `limit` times or more, as a delivery limit counts."""
         if limit > 1 and self._delivered is None:
             return []
         return [index for index in indexes if self.delivered(index) >= limit]

@@ -394,7 +394,7 @@ class Slot:
         return 0 if self.redeliveries is None else self.redeliveries.delivered(index)
 
     def worn(self, indexes: Sequence[int], limit: int) -> list[int]:
-        """List those of some messages that were returned `limit` times or more, as counted for a delivery limit."""
+        """List the messages among `indexes` that were returned `limit` times or more, as a delivery limit counts."""
         if self.redeliveries is None:
             return [] if limit > 0 else list(indexes)
         return self.redeliveries.worn(indexes, limit)

@@ -66,7 +66,7 @@ class Backup:
         """Gather the store of a vhost, by the name of its folder, while no checkpoint is taken and no segment is
         removed.
 
-        Shapes: `segments` maps each segment of the log to the bytes of it that are on disk.
+        Shapes: `segments` maps each segment of the log to the number of its bytes on disk.
         """
         source, target = self._folder / "vhosts" / name, self._staging / "vhosts" / name
         self._files.make_folder(target / "log")
@@ -92,7 +92,7 @@ class Backup:
                 self._gather_tree(source / entry, self._staging / "vhosts" / entry)
 
     def gather_slots(self, paths: Iterable[Path], log_lines: Iterable[bytes]) -> None:
-        """Gather the slot files and write a log of their seals, while none is sealed or removed."""
+        """Gather the slot files and write a log of their seals, while no slot file is sealed or removed."""
         target = self._staging / "slots"
         self._files.make_folder(target)
         for path in paths:
@@ -100,7 +100,7 @@ class Backup:
         self._files.replace(target / "seals.log", log_lines, sync=False).close()
 
     def copy(self, told: Callable[[int, int], None]) -> tuple[int, int]:
-        """Make the target from the gathered files, and return its files and bytes; it is complete and on disk then.
+        """Fill the target from the gathered files and sync it; return the number of its files and its bytes.
 
         `told` is called with the bytes done and their total.
         """

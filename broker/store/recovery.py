@@ -153,7 +153,7 @@ class Recovery:
                 return
 
     def _begins_at_checkpoint(self) -> bool:
-        """Return whether the log continues after the checkpoint; drop the rest of it if its segment is too short."""
+        """Return whether the log continues after the checkpoint; cut the log if its segment is missing or too short."""
         position = self._checkpoint.position
         segment, offset = position >> OFFSET_BITS, position & OFFSET_MASK
         size = self.log.segments.get(segment, 0)
@@ -183,8 +183,8 @@ class Recovery:
             offset = self.log.resume(number, offset)
 
     def _cut(self, position: int, reason: str) -> bool:
-        """Handle damage: cut the log there and return True, or skip the damaged piece. Raises: CorruptStore if the
-        damaged bytes were synced and quarantine is off.
+        """Handle damage: cut an unsynced tail and return True, or report damage that the caller skips and return False.
+        Raises: CorruptStore if the damaged bytes were synced and quarantine is off.
         """
         number, offset = position >> OFFSET_BITS, position & OFFSET_MASK
         known = self._checkpoint.position if self._checkpoint_synced else 0
@@ -214,7 +214,7 @@ class Recovery:
         self._truncate(number, offset)
 
     def _truncate(self, number: int, offset: int) -> None:
-        """Cut a segment to its records; zeros may follow the last one."""
+        """Truncate a segment after its last record, which zeros may follow."""
         if offset >= HEADER_BYTES and self.log.segments.get(number, 0) > offset:
             with self._files.open(self.log.path(number), write=True) as file:
                 file.truncate(offset)

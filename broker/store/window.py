@@ -74,7 +74,7 @@ class Window:
         self.end = self.first + length
 
     def count(self, entries: Entries) -> None:
-        """Count its messages by segment, and their bytes, from the entries of all of them."""
+        """Count the window's messages by segment and add up their bytes; `entries` has one entry for each message."""
         positions, sizes = entries
         segment = positions[0] >> OFFSET_BITS
         if segment == positions[-1] >> OFFSET_BITS:
@@ -84,18 +84,18 @@ class Window:
         self.size_bytes = sum(sizes)
 
     def note_move(self) -> None:
-        """Record that a record of the window was moved to another segment."""
+        """Mark the counts by segment as doubtful, because the record of a message was moved."""
         self.doubtful = True
 
     def count_segment(self) -> None:
-        """Recount the unsettled messages, all of which are in one segment."""
+        """Count the unsettled messages, if all records are in one segment; otherwise settled ones stay counted."""
         if len(self.segments) == 1:
             self.segments = dict.fromkeys(self.segments, self.bits.count(0))
 
     def look(self, entries: Entries, segments: Mapping[int, int]) -> list[int]:
-        """Count its messages by segment from their entries; return the indexes of messages without a record.
+        """Count the unsettled messages by segment from their entries; return the indexes of those without a record.
 
-        Shapes: `segments` maps the number of each segment to its bytes. Entries in the spill lead to no record.
+        Shapes: `segments` maps the number of each segment to its bytes. A message in the spill has no record.
         """
         lost = []
         positions, sizes = entries
@@ -170,7 +170,7 @@ class QueueReplay:
         firsts, windows = self.firsts, self.windows
         for message_id in ids:
             if message_id >= self.next_id:
-                continue  # the record of a message comes first, so this was a transient one, whose id is free again
+                continue  # a message's record precedes its settlement: this one was transient, and its id is free again
             place = bisect_right(firsts, message_id) - 1
             if place >= 0:
                 window = windows[place]
@@ -179,18 +179,18 @@ class QueueReplay:
                     window.bits[index] = 1
 
     def settle_run(self, first: int, end: int) -> None:
-        """Mark the messages first <= id < end settled, where the ids are used."""
+        """Mark the messages first <= id < end settled; skip ids that no window has."""
         end = min(end, self.next_id)
         for window, start, stop in self._overlapping(first, end):
             window.bits[start:stop] = 1
 
     def requeue(self, first: int, end: int, acquired: int, delivered: int) -> None:
-        """Record how often the messages first <= id < end were returned, where the ids are used."""
+        """Record how often the messages first <= id < end were returned; skip ids that no window has."""
         for window, start, stop in self._overlapping(first, min(end, self.next_id)):
             window.note_returns(ReturnRun(start, stop, acquired, delivered))
 
     def move(self, message_id: int, position: int, size: int, due_ms: int) -> None:
-        """Record that the record of a message was copied."""
+        """Write the new position of a message's record, which was copied within the log, to the queue log."""
         if self.expected != _NOT_OPEN and message_id >= self.firsts[-1]:
             self.seal()
         window = self.window_of(message_id)
@@ -252,7 +252,7 @@ class QueueReplay:
         return window is not None and not window.bits[message_id - window.first]
 
     def _overlapping(self, first: int, end: int) -> Iterator[tuple[Window, int, int]]:
-        """Yield the windows of the messages first <= id < end, and which of their messages these are."""
+        """Yield each window with messages first <= id < end, and the range of their indexes: start and stop."""
         place = max(bisect_right(self.firsts, first) - 1, 0)
         behind = bisect_left(self.firsts, end)
         for window in self.windows[place:behind]:

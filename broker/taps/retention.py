@@ -111,8 +111,8 @@ def plan_deletions(view: SealView, caps: Mapping[TapKey, Cap], default: Cap, now
     """Return the slot files to remove now; a tap without a cap of its own has the default cap.
 
     Units: `now_ms` is on the broker's clock.
-    Shapes: for each queue a prefix of its seals, as `SlotFolder.remove` requires. Invariant: a file is removed only by
-        a cap if a cursor has not passed it, or if its tap has no cursors.
+    Shapes: for each queue a prefix of its seals, as `SlotFolder.remove` requires. Invariant: without
+        a cap, no file is removed that a cursor has not passed, or whose tap has no cursors.
     Cost: O(seals), to add up their bytes.
     """
     passed: list[Seal] = []
@@ -139,7 +139,7 @@ def plan_deletions(view: SealView, caps: Mapping[TapKey, Cap], default: Cap, now
 
 
 def _by_tap(view: SealView) -> dict[TapKey, list[Seal]]:
-    """Return the seals of each tap in rising order; a tap that was removed and added again has several queues."""
+    """Return the seals of each tap in rising order, including those from before it was removed and added again."""
     found: dict[TapKey, list[Seal]] = {}
     for seal in view.seals:
         found.setdefault((seal.vhost, seal.queue), []).append(seal)

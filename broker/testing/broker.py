@@ -47,7 +47,7 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
 
 
 class Broker:
-    """Runs a broker on a free port of 127.0.0.1, with nothing on disk, and shows its state.
+    """Run a broker on a free port of 127.0.0.1, with nothing on disk, and show its state.
 
     Settings are given by section, as in the settings file: `Broker(limits={"queues_max": 3})`; `users` are names and
     passwords that replace guest's, `vhosts` are added to "/", `mqtt=True` lets MQTT clients in. Entering the same

@@ -28,7 +28,7 @@ class ChurnCounts(NamedTuple):
 
 
 class BrokerStatistics:
-    """Reads the counters that channels, queues and vhosts keep; it counts nothing itself.
+    """Read the counters that channels, queues and vhosts keep; it counts nothing itself.
 
     Cost: `totals`, `sizes`, `dead_letters` and `churn` O(vhosts), the others O(1).
     """

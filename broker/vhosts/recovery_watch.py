@@ -19,7 +19,7 @@ class RecoveryStopped(Exception):
 
 
 class RecoveryWatch:
-    """Watches the recovery of the vhosts, one after another.
+    """Watch the recovery of the vhosts, one after another.
 
     Invariant: only the loop calls the methods, except `report`, which the recovering thread calls.
     """

@@ -242,7 +242,7 @@ class Bridge(ClientEvents):
 
 
 class TopicForm:
-    """Translates between routing keys and ØMQ topics, and between binding keys and ØMQ prefixes, for one endpoint.
+    """Translate between routing keys and ØMQ topics, and between binding keys and ØMQ prefixes, for one endpoint.
 
     ØMQ matches the octets at the start of a message; AMQP matches words. With a dot after the routing key, the prefix
     `a.b.` is exactly the binding key `a.b.#`, which matches the routing key `a.b` too.

@@ -27,7 +27,7 @@ VERSION_MIN: Final = (4, 3, 5)  # older ones garble subscriptions of 246 to 255 
 
 
 class Bridges:
-    """Opens the endpoints, and runs a bridge for each.
+    """Open the endpoints, and run a bridge for each.
 
     Raises: BrokerError for an endpoint that cannot be opened, and for an old libzmq.
     """

@@ -110,7 +110,7 @@ Asked = TypeVar("Asked", bound=Hashable)
 
 
 class DerivedInterest(Generic[Item, Asked]):
-    """Derives an interest from each item, and asks for each derived interest once while any item derives it.
+    """Derive an interest from each item, and ask for each derived interest once while any item derives it.
 
     Above `maximum` derived interests it asks for everything instead, until their number falls to three quarters of it.
     Invariant: an item counts once, no matter how often it is added; removing an unknown item changes nothing.

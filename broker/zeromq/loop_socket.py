@@ -15,7 +15,7 @@ READS_AT_ONCE: Final = 200  # messages in one callback, so that connections get 
 
 
 class LoopSocket:
-    """Receives the messages of a ØMQ socket on the loop, and sends.
+    """Receive the messages of a ØMQ socket on the loop, and send.
 
     Shapes: `received` gets the frames of each message, `read` is called after the last one of a callback.
     """

@@ -26,7 +26,7 @@ HERE, ELSEWHERE = "here", "elsewhere"  # where a pattern is wanted: by a binding
 
 
 class SubscribeBridge(Bridge):
-    """Publishes what comes through an XSUB socket, which asks its peers only for what bindings want.
+    """Publish what comes through an XSUB socket, which asks its peers only for what bindings want.
 
     Units: `published` counts messages that the broker took, `rejected` those that a full queue refused or that were
         lost with the connection, `unreadable` those that are no message of the documented form.

@@ -23,7 +23,7 @@ class Step:
 
 
 class Tracer:
-    """Records the calls of the broker's functions in this thread within its context.
+    """Record the calls of the broker's functions in this thread within its context.
 
     A lambda, a comprehension and a generator expression belong to the enclosing function. A generator or a coroutine
     counts as one call; resuming it does not count.

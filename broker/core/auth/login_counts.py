@@ -78,7 +78,7 @@ class LoginCount:
 
 
 class LoginCounts:
-    """Counts logins.
+    """Count logins.
 
     Shapes: `by_source` has network and protocol. Cost: bounded; the networks that logged in longest ago are forgotten.
     """

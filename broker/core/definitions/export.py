@@ -1,4 +1,4 @@
-"""Exports the broker's configuration as a definitions document that RabbitMQ reads too."""
+"""Export the broker's configuration as a definitions document that RabbitMQ reads too."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ from broker.amqp.header_edit import read_headers
 from broker.core.message.message import Message
 
 ISO: Final = "iso8601"
-MOMENT_MAX_MS: Final = (1 << 48) - 1  # as a queue log has it
+MOMENT_MAX_MS: Final = (1 << 48) - 1  # what a queue log can store
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-RECEIVED: Final = "x-slotmq-received"  # while a message waits: another broker of the overlay published it
+RECEIVED: Final = "x-slotmq-received"  # set in a waiting message that another broker of the overlay published
 DELAY_MAX_MS: Final = (1 << 32) - 1  # the plugin's: the longest timer of Erlang
 
 
@@ -90,7 +90,7 @@ def _number(unit_ms: int, value: Any) -> int:
     return ceil(number * unit_ms)
 
 
-# Whether the value counts from now, and the function that parses it into ms.
+# By format: whether the value is a countdown, and the function that parses it into ms.
 DUE_FORMATS: Final[dict[str, tuple[bool, Callable[[Any], int]]]] = {
     ISO: (False, _from_text),
     "ms": (False, partial(_number, 1)),
@@ -118,7 +118,7 @@ def delay_of(value: Any) -> int | None:
     """Return the delay that an x-delay header asks for, None when there is none.
 
     Units: milliseconds.
-    Source: the plugin, get_delay/1: text is read as a number, a fraction is cut off; more than 32 bits are not delay.
+    Source: the plugin, get_delay/1: text is read as a number, a fraction is cut off; a value over 32 bits is no delay.
     """
     if isinstance(value, bool) or not isinstance(value, int | str | float | Decimal):
         return None

@@ -198,12 +198,12 @@ class MqttConnection(Connection):
 
     @property
     def buffered_bytes(self) -> int:
-        """Return how many received bytes wait to be processed."""
+        """How many received bytes wait to be processed."""
         return self._talk.buffered_bytes
 
     @property
     def spared_bytes(self) -> int:
-        """Return 0, because all bytes use up the budget."""
+        """Always 0, because all bytes use up the budget."""
         return 0
 
     def upcoming(self, count: int) -> Iterator[tuple[Channel, Any]]:

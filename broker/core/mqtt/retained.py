@@ -81,7 +81,7 @@ class RetainedMessages:
     # -- the start ----------------------------------------------------------------------------------------------------
 
     def load(self, done: Callable[[], None]) -> None:
-        """Make the index of what the queue has, and call `done` then."""
+        """Build the index from the queue, then call `done`."""
         read_all(self.vhost, self._queue, self._index, done)
 
     def _index(self, message: Message, slot: Slot, index: int) -> None:
@@ -118,7 +118,7 @@ class RetainedMessages:
         return ""
 
     def keep(self, key: str, header: bytes, body: bytes) -> None:
-        """Retain a message in place of the last one with its key; an empty message only deletes that."""
+        """Retain a message in place of the last one with its key; an empty message only deletes the last one."""
         queue, ports = self._queue, self.vhost.ports
         if queue is None or queue.deleted:
             if not body:

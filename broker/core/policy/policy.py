@@ -98,7 +98,7 @@ class _Rule:
 
 
 class Policies:
-    """Holds the policies of one vhost, and its operator policies, by name.
+    """Hold the policies of one vhost, and its operator policies, by name.
 
     Shapes: `count` is the number of policies of both kinds in force.
     Invariant: a change is whole before `changed` brings it into force.

@@ -20,7 +20,7 @@ POLICIES_PER_UNIT: Final = 4  # a search takes some microseconds
 
 class PolicySweep:
     """Apply the current policies to the queues and exchanges that existed when they changed. Invariant: ``pending``
-    while something is left. Objects declared meanwhile get the current policies at once, and another change restarts
+    while objects are left. Objects declared meanwhile get the current policies at once, and another change restarts
     the sweep. Policies are stored as a whole, so a start sweeps everything again, wherever a sweep was interrupted.
     Cost: a slice takes at most SLICE_UNITS of a turn's share, and ends early with a pattern that ran out of time.
     """

@@ -47,7 +47,7 @@ class Targets(ResolvedPublish):
 
 
 class MessageStore:
-    """Accepts runs of messages for the levels of one vhost.
+    """Accept runs of messages for the levels of one vhost.
 
     Shapes: ``enters_later`` says whether a message may be recorded before it enters its levels, ``refuses_later``
         whether accepted messages may still be refused. ``origin`` is the publisher whose message is being posted, and

@@ -38,7 +38,7 @@ class Retainer(Protocol):
         """Return the reason why a message cannot be retained; empty if it can."""
 
     def keep(self, key: str, header: bytes, body: bytes) -> None:
-        """Retain a message in place of the last one with its key; an empty message only deletes that."""
+        """Retain a message in place of the last one with its key; an empty message only deletes the last one."""
 
     def find(self, topic_filter: str) -> Iterator[str | None]:
         """Yield the keys of the topics that a filter matches, and None between them. Raises: ValueError."""

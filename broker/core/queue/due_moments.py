@@ -38,8 +38,8 @@ class SlotMoments:
     def look(self, moments: Iterable[Moment], now_ms: int, share: int) -> list[Moment]:
         """Advance the horizon and return the moments up to it, which are kept one by one from now on.
 
-        Shapes: moments are those of its ready messages. For an open slot, those due soon are kept, because others will
-            be added between them; for a sealed slot, `share` of them.
+        Shapes: `moments` are those of its ready messages. For an open slot, those due soon are kept, because others
+            will be added between them; for a sealed slot, `share` of them.
         """
         horizon = self.horizon
         beyond = [moment for moment in moments if moment > horizon]

@@ -19,8 +19,8 @@ from broker.core.queue.rules import DROP_HEAD, QueueRules
 from broker.slots.slot import Slot, dense
 from broker.slots.states import Owner, Tenure
 
-WHOLE: Final = -2  # a place: the head of all levels together
-RETURNED: Final = -1  # that of the lane; the others are those of the levels
+WHOLE: Final = -2  # the place of the common head of all levels
+RETURNED: Final = -1  # the place of the lane; a level's place is its index
 
 
 class Returned:
@@ -338,7 +338,7 @@ class QueueHead(LevelOwner):
         return self.levels[0], None
 
     def _waits_for(self, level: Level, slot: Slot) -> bool:
-        """Return whether a slot is on disk; if it does, read it."""
+        """Return whether a slot is on disk; if it is, begin to read it."""
         if slot.contents is None and not self._reading:
             self._reading = True
             self._ports.read(level, slot, self._was_read)

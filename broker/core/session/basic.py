@@ -339,9 +339,9 @@ class BasicSession(ChannelConsumers):
     def overdue(self, now_ms: int, timeout_ms: int) -> bool:
         """Return whether some delivery has waited for its ack longer than the consumer timeout; with 0 none has.
 
-        Called periodically. A delivery since the last call counts from this call, so the timeout is late by at most one
-        interval, and no delivery needs a timestamp. There are at most MARKS_MAX marks: beyond that, every second one is
-        removed, and its deliveries count from the next.
+        Called periodically. A delivery made since the last call counts from this call, so the timeout is late by at
+        most one interval, and no delivery needs a timestamp. There are at most MARKS_MAX marks: beyond that, every
+        second one is removed, and its deliveries count from the next.
         """
         oldest = self.unacked.oldest
         marks = self._marks

@@ -22,8 +22,8 @@ BUDGET_UNITS: Final = 200  # of about ten microseconds: two milliseconds of one 
 
 class MethodBudget:
     """Hold a connection until the next turn of the loop each time its methods have used up the budget. The bytes read
-    in a turn bound the cost of publishes. But a method of fifty bytes may cost as much as many publishes, and one read
-    returns thousands of them: the budget bounds their cost.
+    in a turn limit the cost of publishes, but not of methods: one of fifty bytes may cost as much as many publishes,
+    and one read may return thousands. The budget limits their cost.
     Units: about ten microseconds.
     """
 
@@ -50,11 +50,11 @@ class SessionClient:
     """The client of one connection, and the owner of its exclusive queues.
 
     Invariant: ``user`` is set once authenticated, ``method_budget`` and ``publish_share`` once a vhost was opened; no
-        channel is opened before. ``publishing`` is set by the first publish. While ``drains`` are under way the client
-        finishes its messages; ``unsettled`` counts those of channels closed meanwhile. ``patient`` is set for a part of
-        this process and for an overlay link: an alarm blocks it for as long as it lasts, whatever the vhost's limit is.
-        ``postponed`` has the postponements of the running method, in order: a connection postpones one method at a
-        time. ``client_key`` is an MQTT client's id as encoded in routing keys, otherwise empty.
+        channel is opened before. ``publishing`` is set by the first publish. During ``drains``, ``unsettled`` counts
+        the unacked messages of closed channels. ``patient`` is set for a client within this process and for an overlay
+        link: an alarm blocks it for as long as it lasts, whatever the vhost's limit is. ``postponed`` has the
+        postponements of the running method, in order: a connection postpones one method at a time. ``client_key`` is an
+        MQTT client's id as encoded in routing keys, otherwise empty.
     """
 
     __slots__ = ("client_key", "connection", "drains", "method_budget", "name", "output_window", "patient",
@@ -128,7 +128,7 @@ class SessionClient:
         return self.client_key != "" and self.permissions.differs_by_client(self.known_user, exchange)
 
     def channel_closed(self, unacked: int) -> None:
-        """Subtract one channel from the user's count; its unsettled messages count during a drain."""
+        """Subtract one channel from the user's count; during a drain, add its unacked messages to ``unsettled``."""
         if self.drains:
             self.unsettled += unacked
         self.usage.close(CHANNELS, self.known_user.name)

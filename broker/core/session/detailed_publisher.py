@@ -43,7 +43,7 @@ pack_target: Final = TARGET.pack
 class DetailedPublisher(ClassSession):
     """Publish the messages of one channel that its publisher cannot include in a run.
 
-    Units: ``replies`` is the channel's consumer of direct replies.
+    Shapes: ``replies`` is the channel's consumer of direct replies, None without one.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class DetailedPublisher(ClassSession):
         self.replies = consumer
 
     def knows(self, mark: ProducerMark | None) -> bool:
-        """Return whether a publish has no producer, or that of the last publish, which this broker has."""
+        """Return whether a publish has no producer, or that of the last numbered publish, unless it was forgotten."""
         producer = self._producer
         return mark is None or (producer is not None and not producer.forgotten and producer.name == mark.producer)
 
     def lacks(self, publish: Callable[[], None]) -> bool:
         """Return whether the current publish has to wait for its producer; if so, hold the connection, and call
-        `publish` later.
+        `publish` once the producer is there.
         """
         mark = self._channel.facts.mark
         try:
@@ -127,7 +127,7 @@ class DetailedPublisher(ClassSession):
             self._confirms.wait_for_disk()
 
     def _use_number(self, mark: ProducerMark, header: bytes) -> bytes:
-        """Return the record targets that the number of a publish adds, none if it was already used. HOT.
+        """Return the record target that the number of a publish adds, empty if the number was already used. HOT.
 
         A duplicate is confirmed after the original: with the next sync, if records wait for one.
         Raises: ChannelError 403, 406.
@@ -162,7 +162,7 @@ class DetailedPublisher(ClassSession):
         return self._look_closely(entry, header, body)
 
     def send(self, publication: Publication, *, admitted: bool = False) -> None:
-        """Delay, return, answer or post a publication, and count it as refused if a queue is full.
+        """Hold, return or post a publication, and deliver direct replies; refuse it if a queue is full.
 
         With `admitted` full queues are not checked. A mandatory message without a queue is returned before its confirm,
         as in RabbitMQ. A numbered message is accepted by all its queues or by none, so that it can be sent again; if it
@@ -209,8 +209,8 @@ class DetailedPublisher(ClassSession):
             self._confirms.wait_for_disk()
 
     def _look_at_retained(self, publication: Publication, asked: Any) -> None:
-        """Check whether a message can be retained, if its header asks for it. Raises: ChannelError 406. In a message of
-        an MQTT client, any other value of the header is a user property, which is only text.
+        """Check whether a message can be retained, if its header asks for it. Raises: ChannelError 406. An MQTT
+        client may set the header as a user property, whose value is text: it asks for nothing then.
         """
         if asked is not True and self._session.connection.protocol != AMQP:
             return
@@ -272,7 +272,7 @@ class DetailedPublisher(ClassSession):
         exchange = entry.exchange
         keys = [entry.envelope.key]
         delay_ms = None
-        blind = facts.bcc is not MISSING  # no other broker of the overlay gets the message by such a key
+        blind = facts.bcc is not MISSING  # a BCC key forwards the message to no other broker of the overlay
         if facts.special:
             if facts.reply_to == DIRECT_REPLY_TO and replies is None:
                 raise ChannelError(406, "fast reply consumer does not exist")
@@ -302,7 +302,7 @@ class DetailedPublisher(ClassSession):
         return Publication(entry, facts, header, body, queues, answered)
 
     def _check_numbered(self, entry: PublishEntry, mark: ProducerMark, header: bytes, body: bytes) -> Publication:
-        """Check a publish that has the number of a producer, and return it without the number in its header.
+        """Check a numbered publish of a producer, and return it without the number in its header.
 
         Raises: ChannelError 403, 406.
         """

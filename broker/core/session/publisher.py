@@ -94,7 +94,7 @@ class Resolver(ClassSession):
             self._cache = caches.own()
 
     def _find(self, payload: bytes, target: PublishTarget, key: str) -> PublishEntry:
-        """Return the route of a permitted publish; a route without queues costs little."""
+        """Return the entry of a permitted publish; at a plain exchange, keys without queues share an uncached one."""
         exchange = target.exchange
         mandatory = payload[-1] & _MANDATORY == _MANDATORY
         dynamic = False
@@ -168,8 +168,8 @@ class Publisher(Resolver):
     def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
         """Publish messages with equal properties, and return the place of the first that was not published. HOT.
 
-        It ends after a message that needs a detailed check, and after one that caused the connection to be held. The
-        store accepts the others at once.
+        The run ends after a message that needs a detailed check, and after one that caused the connection to be held.
+        The store accepts the other messages with one call.
         Raises: ChannelError 403, 404, 406; ConnectionFault 501, 502, 540; earlier messages are published.
         """
         facts = self._channel.facts
@@ -224,7 +224,7 @@ class Publisher(Resolver):
                         logged = place + 1 - start
                 elif entry.nowhere and (numbers is None or not messages):
                     entry.tally.count(1, 0)
-                else:  # a message without a queue ends a run whose messages need consecutive numbers
+                else:  # a message without a queue ends a run whose publish numbers must be consecutive
                     detailed = entry
                     break
                 place += 1
@@ -296,7 +296,7 @@ class Publisher(Resolver):
         return partial(republish, self._session, self._number, publish)
 
     def leads_nowhere(self, payload: bytes) -> bool:
-        """Return whether the messages of the last publish reach no queue."""
+        """Return whether the messages of a publish with this payload reach no queue."""
         return (self.entries.get(payload) or self.resolve(payload)).nowhere
 
     def examine(self, payload: bytes, header: bytes, body: bytes) -> Publication:
@@ -310,6 +310,6 @@ class Publisher(Resolver):
         return self.detailed.examine(entry, header, body)
 
     def _pay(self, entry: PublishEntry) -> bool:
-        """Count the cost of resolving a publish, and return whether the connection is held until its next turn."""
+        """Count the cost of resolving a publish, and return whether the connection is held."""
         self._session.method_budget.spend(1 + len(entry.queues) // QUEUES_PER_UNIT)
         return self._connection.held

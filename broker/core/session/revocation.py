@@ -14,7 +14,7 @@ class Revocation:
     """Close connections and cancel consumers whose user or right was removed.
 
     `sessions` returns the sessions of all connections. A new password leaves open connections alone, as in RabbitMQ.
-    Invariant: each change drops the publish cache of the user in the vhost, also without open connections.
+    Invariant: a changed right drops the user's publish cache in the vhost, a deleted user those in all vhosts.
     """
 
     def __init__(

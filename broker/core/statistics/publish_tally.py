@@ -128,7 +128,7 @@ class PublishTally:
 
 
 class ChannelPublishes(PublishTally):
-    """Counts for one channel, and at the same time for its vhost.
+    """Count for one channel, and at the same time for its vhost.
 
     Cost: one call for each run of publishes and for each confirm frame.
     """

@@ -23,7 +23,7 @@ Subject = tuple[str, ...]
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Journal:
-    """Decide changes. That of a standalone broker records durable ones, and needs no agreement."""
+    """Decide changes. The journal of a standalone broker records durable changes, and needs no agreement."""
 
     def __init__(self, record: Callable[[Change], None] = lambda _change: None) -> None:
         self._record = record

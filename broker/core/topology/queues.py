@@ -67,7 +67,7 @@ class Queues(dict[str, Queue]):
     def seen(self, name: str, owner: object) -> Queue:
         """Return a queue that this connection may count and purge.
 
-        Raises: 404, 405; 403 for that of a tap or of the overlay.
+        Raises: 404, 405; 403 for the queue of a tap or of the overlay.
         """
         queue = self.get(name)
         if queue is None:

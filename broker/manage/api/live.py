@@ -167,7 +167,7 @@ def _rate(before: int, after: int, window_ms: int) -> float | None:
 
 
 class LiveQueue:
-    """Reads a queue for one stream. The queue may be deleted and declared again meanwhile."""
+    """Read a queue for one stream. The queue may be deleted and declared again meanwhile."""
 
     def __init__(self, call: Call, vhost: str, name: str) -> None:
         """Follow a queue. Raises: HttpRefused (401) for a vhost that the caller does not see."""

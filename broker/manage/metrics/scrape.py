@@ -67,7 +67,7 @@ Pieces = AsyncGenerator[str, None]
 
 
 class Scrape:
-    """Reads a broker once."""
+    """Read a broker once."""
 
     def __init__(self, broker: ManagedBroker) -> None:
         self._broker = broker
@@ -184,7 +184,7 @@ class Scrape:
 
 
 class Sums(Generic[R]):
-    """Adds up the metrics of many objects."""
+    """Add up the metrics of many objects."""
 
     def __init__(self, families: Iterable[Family[R]]) -> None:
         self._metrics = [metric for family in only(families, None) for metric in family.metrics]

@@ -38,7 +38,7 @@ class ScrapeText:
 
 
 class SharedScrapes:
-    """Renders scrapes as text, one at a time.
+    """Render scrapes as text, one at a time.
 
     Networks take turns, and each has only part of the time. Texts that clients do not read are bounded: the oldest is
     forgotten, and its readers are disconnected.

@@ -15,7 +15,7 @@ from broker.overlay.sink import Delivery
 
 
 class LeafMember(SimulatedBroker):
-    """A leaf with its streams in memory, which commits what it publishes and receives after a while."""
+    """A leaf with its streams in memory, which commits what it publishes and receives after a random delay."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class LeafMember(SimulatedBroker):
 
     @property
     def leaf(self) -> Leaf:
-        """Return the running broker."""
+        """The running broker."""
         assert isinstance(self.broker, Leaf)
         return self.broker
 
     def bind(self, bindings: Mapping[str, Conjunction]) -> None:
-        """Make durable bindings; the broker is told a little later."""
+        """Make durable bindings; the broker learns of them after a random delay."""
         self._scheduler.after(self._dice.choice((0, 1, 40)), partial(self._tell_of, bindings))
 
     def _tell_of(self, bindings: Mapping[str, Conjunction]) -> None:
@@ -101,7 +101,7 @@ class LeafMember(SimulatedBroker):
             self._scheduler.after(self._dice.randint(1, 5), self._sync)
 
     def _sync(self) -> None:
-        """Make what was appended durable; a crash before has taken it away."""
+        """Sync the elements appended so far; a crash before this loses them."""
         self._syncing = False
         for stream in self.streams.values():
             stream.sync()

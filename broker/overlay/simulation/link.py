@@ -55,7 +55,7 @@ class SimulatedLink:
 
     @property
     def members(self) -> tuple[SimulatedBroker, ...]:
-        """Return both brokers."""
+        """Both brokers."""
         return tuple(lane.sender for lane in self._lanes.values())
 
     def open(self) -> None:
@@ -80,7 +80,7 @@ class SimulatedLink:
         self._scheduler.after(self._dice.randint(0, 200), lambda: self._notice(second, session))
 
     def reopen_later(self) -> None:
-        """Begin a session in a while."""
+        """Begin a session after a random delay."""
         self._scheduler.after(300 + self._dice.randint(0, 300), self.open)
 
     def send(self, sender: str, packet: Packet) -> None:

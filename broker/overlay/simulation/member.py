@@ -27,7 +27,7 @@ class Dice(Protocol):
 
 
 class Scheduler:
-    """Runs what is due, in the order of time and then of scheduling."""
+    """Run what is due, in the order of time and then of scheduling."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -75,7 +75,7 @@ class SimulatedBroker:
 
     @property
     def is_running(self) -> bool:
-        """Return whether the broker has not crashed."""
+        """Whether the broker has not crashed."""
         return self.broker is not None
 
     def crash(self) -> None:

@@ -27,11 +27,11 @@ class SimulatedTree:
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """Return the names of the leaf brokers."""
+        """The names of the leaf brokers."""
         return tuple(self.brokers[node][0] for node in self.brokers if self.is_leaf(node))
 
     def is_leaf(self, node: str) -> bool:
-        """Return whether a tree node is a leaf broker's."""
+        """Return whether a tree node is that of a leaf broker, by its name."""
         return node.startswith("leaf")
 
 
@@ -59,7 +59,7 @@ class InnerMember(SimulatedBroker):
 
     @property
     def counts(self) -> ForwardingCounts:
-        """Return the broker's forwarding counts since its start."""
+        """The broker's forwarding counts since its start."""
         assert isinstance(self.broker, Inner)
         return self.broker.counts
 
@@ -67,8 +67,8 @@ class InnerMember(SimulatedBroker):
 class Network:
     """All brokers of a topology in one process, with simulated time.
 
-    The exchanges of the spaces exist at the leaves named `publishers`, None for all. `on_packet` is called with sender,
-    receiver and packet for each packet that is put on a link.
+    The exchanges of the spaces exist at the leaves named in `publishers`, at all leaves if it is None. `on_packet` is
+    called with sender, receiver and packet for each packet that is put on a link.
     """
 
     def __init__(

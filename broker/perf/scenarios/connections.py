@@ -342,7 +342,7 @@ class Churn(ScriptedRun):
 
 
 class CycleWorker:
-    """Creates and deletes one kind of object on a connection; any queue that it needs belongs to this worker alone."""
+    """Create and delete one kind of object on a connection; any queue that it needs belongs to this worker alone."""
 
     def __init__(self, kind: str, address: Address, durable: bool, made: Histogram, undone: Histogram) -> None:
         self._kind = kind

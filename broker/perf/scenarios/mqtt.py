@@ -99,7 +99,7 @@ def _load(options: argparse.Namespace, own: str, level: int) -> Load:
 
 
 class MqttSender(Sender):
-    """Publishes, and answers each PUBREC between two messages."""
+    """Publish, and answer each PUBREC between two messages."""
 
     scanner: PacketScanner
     _answers = b""
@@ -133,7 +133,7 @@ class MqttPublishers(Publishers):
 
 
 class MqttReceiver(Receiver):
-    """Receives, and acknowledges each message."""
+    """Receive, and acknowledge each message."""
 
     scanner: PacketScanner
 

@@ -52,7 +52,7 @@ SEEN: Final = ("queue", "offset", "ts", "headers", "properties_raw", "body")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Selects dead letters by reason and queue; an empty set selects all."""
+    """Select dead letters by reason and queue; an empty set selects all."""
 
     reasons: tuple[str, ...] = ()
     died_in: tuple[str, ...] = ()

@@ -263,7 +263,7 @@ class LakeTarget:
 
 
 class SlotCopy(ExitStack):
-    """Copies slots into a lake, one file per date; an exception inside `with` removes the files.
+    """Copy slots into a lake, one file per date; an exception inside `with` removes the files.
 
     Invariant: no log names the files yet. Two copies of the same slots have equal rows, under other file names.
     """

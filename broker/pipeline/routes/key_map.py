@@ -24,7 +24,7 @@ class BadKeyMap(ValueError):
 
 
 class KeyMap:
-    """Maps routing keys: an exact key wins over patterns, the first pattern over later ones.
+    """Map routing keys: an exact key wins over patterns, the first pattern over later ones.
 
     `stock.*.eu=test.*` gives `test.acme` for `stock.acme.eu`: the n-th `*` on the right stands for the words that the
     n-th `*` on the left matched; `#` works likewise. A key without a match stays unchanged.

@@ -49,7 +49,7 @@ def further_keys(fields: MessageFields) -> list[str]:
 
 
 class Matcher:
-    """Routes by a topology, with the same result as a broker that has these exchanges and bindings.
+    """Route by a topology, with the same result as a broker that has these exchanges and bindings.
 
     Each binding is a destination of its own, so that a match yields bindings. Numbers from `default_at` on are the
     routes of the default exchange.

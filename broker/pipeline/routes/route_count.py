@@ -34,7 +34,7 @@ CC_NAME: Final = '"CC"'  # how a headers column contains it
 
 
 class RouteTally:
-    """Sums up the routes of one partition of distinct keys.
+    """Sum up the routes of one partition of distinct keys.
 
     Keys are matched one by one; their matches are counted for many keys at once.
     Invariant: a key occurs once, so the most frequent of all partitions are among the most frequent of each. A key

@@ -57,12 +57,12 @@ class SimulationPlan:
 
     @property
     def weight(self) -> int:
-        """Return a number that grows with the time that the simulation takes."""
+        """A number that grows with the time that the simulation takes."""
         return self.brokers**2 * self.redundancy**2 * (20 if self.level == MESSAGES else 1)
 
     @property
     def large(self) -> bool:
-        """Return whether the simulation may take minutes."""
+        """Whether the simulation may take minutes."""
         return self.brokers > LARGE_BROKERS[self.level]
 
 

@@ -163,7 +163,7 @@ def _fail(refused: RefusedMessage) -> NoReturn:
 
 
 class AmqpPublisher:
-    """Publishes to one vhost.
+    """Publish to one vhost.
 
     Messages with a sequence are numbered for the producer of the options, so that resending is safe: after a lost
     connection every unconfirmed message is sent again. Without numbers a lost connection is an error.

@@ -59,7 +59,7 @@ class Remembered(dict[Key, Value]):
 
 
 class NumberedProperties:
-    """Writes sequence numbers of one producer into properties.
+    """Write sequence numbers of one producer into properties.
 
     Shapes: `parts` has by well-formed properties the octets before a number and those after it. Everything else in the
         properties is unchanged; an earlier number is replaced.
@@ -122,7 +122,7 @@ FIELDS: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class HeaderChanges:
-    """Sets headers, and drops headers and properties."""
+    """Set headers, and drop headers and properties."""
 
     set_headers: Mapping[str, str] = field(default_factory=dict)
     drop_headers: tuple[str, ...] = ()
@@ -141,7 +141,7 @@ class HeaderChanges:
 
 
 class PropertyOctets:
-    """Returns the property octets of rows, each encoded once for all rows with equal properties.
+    """Return the property octets of rows, each encoded once for all rows with equal properties.
 
     Shapes: `persistent` None leaves the delivery mode as it is; values without one are persistent.
     """

@@ -56,7 +56,7 @@ BAD_SCHEMA: Final = pa.schema(
 
 
 class BadRecordFile:
-    """Stores the bad rows of one attempt of a task; the first row creates the file.
+    """Store the bad rows of one attempt of a task; the first row creates the file.
 
     Invariant: at the end of `with` the file is on disk, and after an exception it is gone.
     """

@@ -149,7 +149,7 @@ def check_message_columns(columns: dict[str, str], options: SinkOptions) -> None
 
 
 class SinkRows:
-    """Converts rows to messages.
+    """Convert rows to messages.
 
     Shapes: a message is identified by the place of its row: its seal, slot and offset, as far as these columns exist,
         and, if the place numbers it, the store and incarnation of that seal.

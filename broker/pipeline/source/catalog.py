@@ -30,7 +30,7 @@ SMALL_BYTES: Final = 1 << 16  # a smaller file is read at once, which costs less
 
 
 class SealReader:
-    """Reads the new lines of a seal log with each view.
+    """Read the new lines of a seal log with each view.
 
     Invariant: continues after the last whole line that was read; starts over when the log is another file, or when the
         bytes before that place have changed.
@@ -85,7 +85,7 @@ class SealReader:
 
 
 class StoreCatalog:
-    """Reads the files, and calls the running broker over its control socket for the rest."""
+    """Read the files, and call the running broker over its control socket for the rest."""
 
     partial = False  # a user who may open the folder may read all of it
 

@@ -140,7 +140,7 @@ def _mapped(answer: http.client.HTTPResponse) -> mmap.mmap:
 
 
 class HttpCatalog:
-    """Reads from the broker at a URL. Slots that its user may not read do not appear."""
+    """Read from the broker at a URL. Slots that its user may not read do not appear."""
 
     def __init__(self, url: str) -> None:
         """Check the arguments. Raises: SourceRefused."""

@@ -101,7 +101,7 @@ def number_at(octets: Any, at: Any, width: int) -> Any:
 
 
 class Gather:
-    """Picks from one buffer.
+    """Pick from one buffer.
 
     Shapes: starts and lengths are arrays of one length, with places within the buffer, at least 12 bytes before its
         end; present marks the existing values, None for all.

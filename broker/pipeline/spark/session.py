@@ -192,7 +192,7 @@ def master_fault(output: bytes, master: str) -> str:
 
 
 class MasterWatch:
-    """Reads the output of the JVM within a context, and ends the JVM once it says why it cannot reach the master.
+    """Read the output of the JVM within a context, and end the JVM once it says why it cannot reach the master.
 
     Raises: JobFailed, at the end of the context.
     """

@@ -13,15 +13,15 @@ from broker.routing.pattern import AMQP, HASH, STAR, Pattern, TopicDialect
 T = TypeVar("T")
 
 SPREAD_MOST: Final = 6
-"""Words of the longest keys that have tables of their own for all patterns; few keys are longer, and each length costs
-a pattern with a `#` another column."""
+"""Keys of up to this many words have tables for each length, with all patterns; few keys are longer, and each length
+costs a pattern with a `#` another column."""
 
 
 class ClosedTables(SuspectSection[T]):
     """One table for each word, only for keys of this number of words.
 
-    Keys of another length have tables of their own, so no row has to say where a pattern ends: the article's `null` of
-    a place is every column of a shorter pattern. A pattern with a `#` is expanded for this length: the words before its
+    Keys of another length have tables of their own, so no row has to mark the patterns that ended before, as the
+    article's `null` does. A pattern with a `#` is expanded for this length: the words before its
     first `#`, as many stars as needed, and the words after its last.
     """
 
@@ -33,7 +33,7 @@ class ClosedTables(SuspectSection[T]):
     def collect(self, words: Sequence[str], found: list[T]) -> int:
         """Append the targets of the patterns that match, and return the strides of suspects.
 
-        Cost: a row a word, and one more where `#` end; a bit a column each; and the targets.
+        Cost: a row per word, one more per place where a pattern's final `#` begins, a bit per column; the targets.
         """
         return self.find_targets(self.side.reach(words), words, found)
 
@@ -69,14 +69,14 @@ class ClosedTables(SuspectSection[T]):
 class ConstituentBitmap(Generic[T]):
     """Map distinct canonical patterns to targets, and a key to the targets of the patterns that match it. A key is
     split into its constituent parts, the words. Each has a table, in which its row has the patterns still possible; the
-    AND of the rows gives the matching patterns. Keys of up to SPREAD_MOST words have tables for their number of words,
-    with all patterns that may match as many; longer ones have tables for the patterns without `#` of their number, and
-    others for all those with one. Literal patterns are in a separate map.
+    AND of the rows gives the matching patterns. Keys of up to SPREAD_MOST words have tables for their length, with all
+    patterns that may match it. For longer keys, the patterns without `#` are in tables by length, and all others in one
+    set of tables. Literal patterns are in a separate map.
 
     Cost: a match of a key of up to SPREAD_MOST words reads one row per word, for longer keys three: a bit for each
-        pattern of the tables. Patterns with several `#` are followed only if one of them may match: two rows a word
-        more for each of few sizes. Add and remove cost the pattern's words, with a `#` once for each number of words up
-        to SPREAD_MOST; a star costs the whole rows of its table as well, at most about 256.
+        pattern of the tables. Patterns with several `#` are checked only if one of them may match: two more rows per
+        word for each of a few strides. Add and remove cost the pattern's words, with a `#` once for each key length up
+        to SPREAD_MOST; a star also costs the dense rows of its table, at most about 256.
     Invariant: `visited` counts the rows read by matching. A look-up creates nothing.
     Source: Theivendiram and Uthayakumar, Fast Topic Matching Algorithm Implementation for WSO2 Message Broker, 2015,
         "Optimized topic routing algorithm"; docs/inverted-bitmap.md explains the differences.
@@ -106,7 +106,7 @@ class ConstituentBitmap(Generic[T]):
         }
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Create the target of one pattern, or return the existing one. Cost: the words of the pattern."""
+        """Add a pattern with its target, or return the target that it already has. Cost: the words of the pattern."""
         known = self.find(pattern)
         if known is not None:
             return known
@@ -137,7 +137,7 @@ class ConstituentBitmap(Generic[T]):
             places.add(text, words, target)
 
     def find(self, pattern: Pattern) -> T | None:
-        """Return the target of one pattern, or None if it is not there."""
+        """Return the target of a pattern, None if the pattern is missing."""
         if self._in_front(pattern):
             return self._literals.get(pattern.text)
         section = self._section(pattern)
@@ -221,7 +221,7 @@ class ConstituentBitmap(Generic[T]):
 
 
 def _lengths(words: tuple[str, ...]) -> range:
-    """Return the numbers of words of the keys in whose tables a pattern has a column."""
+    """Return the key lengths, in words, in whose tables a pattern has a column."""
     if HASH in words:
         return range(size_of(words), SPREAD_MOST + 1)
     return range(len(words), len(words) + 1)

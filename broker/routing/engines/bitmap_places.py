@@ -43,7 +43,7 @@ class PlaceTable(Section[T]):
         self._ends: bitarray = bitarray(bits)
 
     def collect(self, words: Sequence[str], found: list[T]) -> None:
-        """Append the targets of the patterns that match. Cost: two rows a word, a bit a place each, and the targets."""
+        """Append the targets of the patterns that match. Cost: two rows per word with a bit per place; the targets."""
         reached = self._starts.copy()
         stays = self._stays
         table = self._table
@@ -107,7 +107,7 @@ def stride_of(words: Sequence[str]) -> int:
 
 
 class Suspects:
-    """Decides whether to follow the patterns with several `#`, and in which tables of places.
+    """Decide whether to follow the patterns with several `#`, and in which tables of places.
 
     In canonical form a word that is not a wildcard comes right after the first `#`. The columns are kept by that word,
     with the stride of their places, and a key without it skips them.

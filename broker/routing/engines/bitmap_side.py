@@ -17,9 +17,9 @@ T = TypeVar("T")
 class Side:
     """One table for each place, counted from one end of the key, and for each place the columns that end before it.
 
-    A key is followed from the innermost place outwards: the columns that end right after a place come in, then the
-    word at it sends away those that want another. So a column has bits at its own places and at its end, and none at
-    any place beyond, however long other patterns are.
+    A key is followed from the innermost place outwards: the columns that end right after a place are added, then those
+    that want another word at it are removed. So a column has bits at its own places and at its end, and none at any
+    place beyond, however long other patterns are.
 
     Invariant: some column ends after the last table. A place where none ends has no row.
     """
@@ -33,7 +33,7 @@ class Side:
         self.tables: list[Table] = []
 
     def reach(self, words: Sequence[str]) -> bitarray:
-        """Return the columns that take the words of a key at their places. Cost: two rows a word at most."""
+        """Return the columns that take the words of a key at their places. Cost: at most two rows per word."""
         tables = self.tables
         ends = self.ends
         place = len(tables)
@@ -97,9 +97,9 @@ class OpenTables(SuspectSection[T]):
     """Tables for the words before the first `#`, counted from the left, and after the last, counted from the right.
 
     `fits[n]` are the columns that a key of n words, or of more, is long enough for: without that, first and last words
-    could be the same ones. For a pattern with one `#` this is all there is to know.
+    could be the same ones. For a pattern with one `#` these checks suffice.
 
-    A pattern with several has no target here: being left over it may match.
+    A pattern with several `#` has no target here: if its column remains, it may match.
     """
 
     __slots__ = ("_sizes", "fits", "head", "tail")
@@ -114,7 +114,7 @@ class OpenTables(SuspectSection[T]):
     def collect(self, words: Sequence[str], found: list[T]) -> int:
         """Append the targets of the patterns with one `#` that match, and return the strides of suspects.
 
-        Cost: four rows a word, a bit a column each, and the targets.
+        Cost: four rows per word with a bit per column, and the targets.
         """
         bits = self.head.reach(words)
         if self.tail.tables:

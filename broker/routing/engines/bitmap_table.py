@@ -11,24 +11,24 @@ from bitarray import bitarray
 from broker.routing.pattern import STAR, TopicDialect
 
 FEW_SHARE: Final = 256
-"""Up to this share of all columns a word has few: there a list is smaller than a row, and about as fast."""
+"""A word with at most one in this many columns has a list of them, which is smaller than a row and about as fast."""
 
 ONE_BY_ONE: Final = 6
-"""The most columns that are checked one by one: fewer than would repay the fixed cost of checking all at once."""
+"""The most columns that are checked one by one; checking more of them at once repays its fixed cost."""
 T = TypeVar("T")
 
 COLUMNS_STEP: Final = 64
 MOVES: Final = 2
-"""Columns that one removal may move; with one alone, to move would never get ahead of the removals."""
+"""Columns that one removal may move; if it moved only one, deleted positions would never become fewer."""
 
 
 class Table:
     """Find the columns that a word at one place of a key leaves possible, among those with a word there.
 
     `default` is the row of every word that no pattern has here, the article's `other`: the columns with a star. `dense`
-    holds whole rows, the bits of `default` among them; a word that few columns have is in `few`, as their numbers,
-    which are 0 in `default`. So adding a word writes only its own row, and adding a star writes the dense rows, of
-    which there are at most about FEW_SHARE.
+    has a whole row for each common word, which includes the bits of `default`. `few` has the column numbers of each
+    rare word; their bits are 0 in `default`. So adding a word writes only its own row, and adding a star writes the
+    dense rows, of which there are at most about FEW_SHARE.
 
     Invariant: all rows have as many bits as the table has columns; no row is without a column of its own.
     """
@@ -43,7 +43,7 @@ class Table:
         self._few_most = columns // FEW_SHARE
 
     def want(self, column: int, word: str) -> None:
-        """Make a column accept only this word of a pattern; a star accepts all."""
+        """Make a column accept only this word, or every word if it is a star."""
         if word == STAR:
             self._take_any(column, 1)
             return
@@ -76,7 +76,7 @@ class Table:
             del self.few[word]
 
     def resize(self, columns: int) -> None:
-        """Resize every row to this number of bits; removed ones are 0. Cost: the rows."""
+        """Resize every row to this number of bits; the removed bits must be 0. Cost: the rows."""
         shrinks = columns < len(self.default)
         fit_row(self.default, columns)
         for row in self.dense.values():
@@ -143,7 +143,7 @@ def fit_row(row: bitarray, columns: int) -> None:
 
 
 class Section(Generic[T]):
-    """Assign a column to each of its patterns, and tell the owners of the bits which of them to set. A removed pattern
+    """Assign a column to each of its patterns, and have a subclass set and clear the column's bits. A removed pattern
     leaves a deleted position, which the next one takes. When more than half are deleted, a removal moves up to two of
     the last columns into deleted positions, so that rows become shorter and no removal scans them.
 
@@ -166,12 +166,12 @@ class Section(Generic[T]):
         return len(self._positions)
 
     def find(self, text: str) -> T | None:
-        """Return the target of a pattern, or None if it is not there or has none here."""
+        """Return the target of a pattern, None if the pattern is missing or its target is in another section."""
         column = self._positions.get(text)
         return None if column is None else self.targets[column]
 
     def width(self) -> int:
-        """Return the number of columns, deleted positions among them."""
+        """Return the number of columns, including deleted positions."""
         return len(self._texts)
 
     def add(self, text: str, words: tuple[str, ...], target: T | None) -> None:

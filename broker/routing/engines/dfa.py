@@ -86,7 +86,7 @@ class State(Generic[T]):
 
 
 class LazyDfa(Generic[T]):
-    """Maps distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
+    """Map distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
 
     A key that was seen before costs one look-up per word, however many patterns there are. States and transitions are
     built when a key first needs them and dropped when a pattern is added or removed, or when they exceed the limits; a
@@ -125,7 +125,7 @@ class LazyDfa(Generic[T]):
         }
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Create the target of one pattern, or return the existing one. Cost: its words, and a drop."""
+        """Add a pattern with its target, or return the target that it already has. Cost: its words, and a drop."""
         place = self._begin
         for word in pattern.words:
             child = place.child(word)
@@ -143,7 +143,7 @@ class LazyDfa(Generic[T]):
         return known
 
     def find(self, pattern: Pattern) -> T | None:
-        """Return the target of one pattern, or None if it is not there. Cost: the words of the pattern."""
+        """Return the target of a pattern, None if the pattern is missing. Cost: the words of the pattern."""
         path = self._path(pattern)
         return path[-1].target if path else None
 

@@ -21,7 +21,7 @@ PATTERNS_OF_WORD_MOST: Final = 32
 
 
 class Middles(Generic[T]):
-    """Compares a key with the patterns of which it has two words: the one after the first `#`, and the first other.
+    """Compare a key with the patterns of which it has two words: the one after the first `#`, and the first other.
 
     In canonical form the word after the first `#` is not a wildcard. One pattern in a thousand with several `#` would
     otherwise cost every key as much as all others do. Of a million patterns, a key has the first of the two words of
@@ -117,7 +117,7 @@ def is_tame(pattern: Pattern) -> bool:
 
 
 class Tiers(Generic[T]):
-    """Maps distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
+    """Map distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
 
     A trie visits the nodes that a key reaches, which may be very many for a few thousand long patterns with many
     wildcards; a bitmap reads a row for each word, whose length grows with every pattern. So tame patterns are in the
@@ -130,7 +130,7 @@ class Tiers(Generic[T]):
 
     @property
     def visited(self) -> int:
-        """Return the rows and nodes looked at."""
+        """The rows and nodes looked at."""
         return self.bitmap.visited + self.trie.visited
 
     @property
@@ -143,11 +143,11 @@ class Tiers(Generic[T]):
         return {**self.bitmap.counts(), **self.trie.counts()}
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Store the target of one pattern, or return the one that it has already. Cost: the words of the pattern."""
+        """Add a pattern with its target, or return the target that it already has. Cost: the words of the pattern."""
         return self.trie.add(pattern, target) if is_tame(pattern) else self.bitmap.add(pattern, target)
 
     def find(self, pattern: Pattern) -> T | None:
-        """Return the target of one pattern, or None if it is not there."""
+        """Return the target of a pattern, None if the pattern is missing."""
         return self.trie.find(pattern) if is_tame(pattern) else self.bitmap.find(pattern)
 
     def remove(self, pattern: Pattern) -> T:
@@ -167,7 +167,7 @@ SHORT_WORDS: Final = 8
 
 
 class Tiered(Generic[T]):
-    """Maps distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
+    """Map distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
 
     Patterns with several `#` have tiers of their own. While they are few, a short key is compared with some of them
     instead, so that one pattern like `#.a.#` does not cost every key as much as ten thousand others.
@@ -186,7 +186,7 @@ class Tiered(Generic[T]):
 
     @property
     def visited(self) -> int:
-        """Return the number of rows, nodes and patterns visited."""
+        """The number of rows, nodes and patterns visited."""
         several = self._several
         return self._visited_before + self._plain.visited + (0 if several is None else several.visited)
 
@@ -204,7 +204,7 @@ class Tiered(Generic[T]):
         return {**counts, "compared": self._middles.size}
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Store the target of one pattern, or return the one that it has already. Cost: see Tiers."""
+        """Add a pattern with its target, or return the target that it already has. Cost: see Tiers."""
         if pattern.words.count(HASH) < 2:
             return self._plain.add(pattern, target)
         if self._several is None:
@@ -215,7 +215,7 @@ class Tiered(Generic[T]):
         return known
 
     def find(self, pattern: Pattern) -> T | None:
-        """Return the target of one pattern, or None if it is not there."""
+        """Return the target of a pattern, None if the pattern is missing."""
         if pattern.words.count(HASH) < 2:
             return self._plain.find(pattern)
         return None if self._several is None else self._several.find(pattern)

@@ -80,7 +80,7 @@ class Trie(Generic[T]):
         return None
 
     def find(self, pattern: Pattern) -> T | None:
-        """Return the target of one pattern, or None if it is not there. Cost: the words of the pattern."""
+        """Return the target of a pattern, None if the pattern is missing. Cost: the words of the pattern."""
         steps, _, open_end = _steps(pattern.words)
         path = self._path(steps)
         return None if path is None else _target(path, steps, open_end)
