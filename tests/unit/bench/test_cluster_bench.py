@@ -1,21 +1,9 @@
-"""The benchmark of the cluster: what it runs, and its tables and verdicts."""
+"""The benchmark of the cluster: its verdicts."""
 
 from __future__ import annotations
 
-from bench.cluster.suite import SUITE, SpreadLoad, cases, goals
+from bench.cluster.suite import goals
 from bench.run import Run
-from broker.perf.peer import Address
-from broker.perf.receiver import ReceiverPace
-from broker.perf.spool import Material
-
-
-def test_every_case_has_a_key_of_its_own() -> None:
-    """A kept run tells its cases apart, and each part but the fail-over has cases."""
-    for part in ("paths", "latency", "nodes", "queues"):
-        found = cases(part, 100_000)
-        assert found
-        assert len({(case.name, case.size) for case in found}) == len(found)
-        assert all(max(case.publish_at + case.consume_at) < max(case.nodes, 1) for case in found)
 
 
 def run_of(*rows: tuple[str, str, float, float]) -> Run:
@@ -24,12 +12,6 @@ def run_of(*rows: tuple[str, str, float, float]) -> Run:
     for part, name, per_s, broker_us in rows:
         run.add(part, {"per_s": per_s, "broker_us": broker_us, "p50_us": 1500.0, "p99_us": 2e6}, name=name, size=100)
     return run
-
-
-def test_tables_show_times_in_readable_units() -> None:
-    """Missing measurements are shown as a dash."""
-    found = SUITE.tables["paths"](run_of(("paths", "one broker, its own log", 1000.0, 10.0)))
-    assert found.splitlines()[2:] == ["| one broker, its own log | 100 | 1,000 | 10.0 | - | 1.5 ms | 2 s |"]
 
 
 def test_goals_are_rates_ratios_and_the_time_of_a_fail_over() -> None:
@@ -47,20 +29,3 @@ def test_goals_are_rates_ratios_and_the_time_of_a_fail_over() -> None:
         ("fail-over, s", "5.5", False),
     ]
     assert list(goals(Run("cluster"))) == []
-
-
-def test_processes_of_a_load_take_the_nodes_in_turn() -> None:
-    """Each process of publishers and of consumers connects to the next node."""
-    nodes = tuple(Address("127.0.0.1", port) for port in (1, 2, 3))
-    load = SpreadLoad(
-        nodes[0],
-        Material("", ("q",), 16),
-        producers=3,
-        queues=(("q",), ("q",)),
-        demand=ReceiverPace(1, 16, None),
-        processes=3,
-        publish_at=nodes,
-        consume_at=nodes[1:],
-    )
-    assert [share.load.address.port for share in load.publish_shares()] == [1, 2, 3]
-    assert [share.load.address.port for share in load.consume_shares()] == [2, 3]

@@ -45,35 +45,6 @@ def test_answers_are_those_of_comparing_all(size: int) -> None:
             assert set(covered) == {pattern for pattern in held if automata[asked].covers(pattern)}
 
 
-@pytest.mark.parametrize(
-    ("held", "asked"),
-    [
-        (["*.#"], "#.a"),
-        (["*.*.#"], "#.a.#.b"),
-        (["*.#.b", "*.#.c"], "#.a.c"),
-        (["x", "*.*.#.b", "*.a"], "#.a.a.b"),
-        (["a.*.*.#.b.c", "a.*.*.#.b.d"], "a.#.x.y.z.b.d"),
-    ],
-)
-def test_stars_in_front_of_a_hash_are_paid_for_later(held: list[str], asked: str) -> None:
-    """A `#` of the query matches a `#` after stars, which later words of the query use up."""
-    assert fill(*held).covering(parse_pattern(asked)) is not None
-
-
-def test_removals_give_everything_back() -> None:
-    """Removals in any order leave no place and no word."""
-    patterns = short_patterns()
-    for seed in range(5):
-        index = CoverIndex()
-        for pattern in patterns:
-            index.add(pattern)
-        random.Random(seed).shuffle(patterns)
-        for left in range(len(patterns), 0, -1):
-            index.remove(patterns[left - 1])
-        assert not any(index.counts().values())
-        assert index.covering(parse_pattern("a")) is None
-
-
 def test_one_pattern_has_no_place_of_its_own() -> None:
     """A place is a fork: it is created with the second pattern that passes it, and removed with that pattern."""
     index = fill("a.b.*.c")

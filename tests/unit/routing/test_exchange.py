@@ -63,19 +63,6 @@ def test_bind_and_unbind_are_idempotent(exchange_type: str) -> None:
 
 
 @pytest.mark.parametrize("exchange_type", ROUTED)
-def test_two_bindings_bring_one_copy(exchange_type: str) -> None:
-    """A destination that is bound twice gets one copy until both bindings are removed."""
-    exchange = make_exchange("x", exchange_type)
-    exchange.bind("q", "k", {})
-    exchange.bind("q", "k", {"v": 1})
-    assert exchange.route("k").destinations == ("q",)
-    exchange.unbind("q", "k", {})
-    assert exchange.route("k").destinations == ("q",)
-    exchange.unbind("q", "k", {"v": 1})
-    assert exchange.route("k").destinations == ()
-
-
-@pytest.mark.parametrize("exchange_type", ROUTED)
 def test_the_end_of_an_exchange_ends_the_routes(exchange_type: str) -> None:
     """A deleted exchange has no bindings and no live route, not even an empty one."""
     exchange = make_exchange("x", exchange_type)
@@ -140,14 +127,6 @@ def test_limits_are_settings() -> None:
     for exchange_type in [*ROUTED, "headers"]:
         exchange = make_exchange("x", exchange_type, pattern_limits=wide)
         assert exchange.bind("q", "#.a.#.b.#", {})
-
-
-def test_limits_bind_topic_exchanges_only() -> None:
-    """On a direct exchange the same key is a plain string."""
-    exchange = make_exchange("x", "direct")
-    assert exchange.bind("q", "#.a.#.b.#", {})
-    assert exchange.route("#.a.#.b.#").destinations == ("q",)
-    assert exchange.route("a.b").destinations == ()
 
 
 def test_only_a_headers_exchange_routes_by_headers() -> None:

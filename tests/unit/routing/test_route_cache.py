@@ -366,11 +366,3 @@ def test_routes_to_very_many_are_not_looked_through() -> None:
     cache.drop_those_to("nobody")
     assert not few.live
     assert not cache.entries
-
-
-def test_only_routes_to_the_destination_end() -> None:
-    """Routes to other destinations stay live."""
-    cache = RouteCache()
-    routes = {**warm(cache, "a", ("q",)), **warm(cache, "b", ("r",)), **warm(cache, "c", ("q", "r"))}
-    cache.drop_those_to("q")
-    assert [key for key, route in routes.items() if route.live] == ["b"]

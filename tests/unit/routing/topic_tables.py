@@ -46,7 +46,6 @@ SUITE_EXPECTED = {
     "oneword": {5, 6, 21, 22, 23, 24, 25},
     "args-test": {5, 6, 21, 22, 23, 24, 25, 27},
 }
-SUITE_REMOVED = (1, 5, 11, 19, 21, 27)  # 27 is bound twice and unbound once
 
 LEVELS = ".".join("abcdefghijklmnopqrstuvwxyz")
 
