@@ -54,6 +54,14 @@ def test_altered_delivery_marks_no_cell(ledger: Ledger, message_id: str | None, 
     assert not any([*ledger.copies(0, False), *ledger.copies(0, True)])
 
 
+def test_new_connection_forgets_what_was_unacked(ledger: Ledger) -> None:
+    """Delivery tags of a lost channel are not acked on the new one."""
+    inbox = inbox_of(ledger)
+    inbox.take(0, 7, redelivered=False, message_id="0", key=KEY, body=BODY)
+    inbox.connected()
+    assert (inbox.unacked, inbox.last_tag, ledger.total(Count.CONNECTED)) == (0, 0, 1)
+
+
 def test_unconfirmed_flights_go_out_before_the_rest(ledger: Ledger, outbox: Outbox) -> None:
     """After a reconnect tags begin at 1, unconfirmed flights go first, the oldest before all, and count as resent."""
     assert outbox.take() and outbox.take()

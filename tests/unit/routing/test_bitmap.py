@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from broker.routing.engines.bitmap import ConstituentBitmap
+from broker.routing.index import footprint_bytes
 from broker.routing.pattern import parse_pattern, split_words
 from tests.property.topic_reference import matches
 
@@ -74,6 +75,7 @@ def test_answers_are_the_references_while_tables_grow_and_shrink() -> None:
     source = random.Random(2)
     words = ["a", "b", "c", "d", "", *(str(number) for number in range(12)), "*", "*", "*", "#"]
     engine = fill([])
+    empty_bytes = footprint_bytes(engine)
     held: list[str] = []
     known: set[str] = set()
     peaks: list[dict[str, int]] = []
@@ -102,6 +104,8 @@ def test_answers_are_the_references_while_tables_grow_and_shrink() -> None:
     assert peaks[1]["columns"] < peaks[0]["columns"]
     assert peaks[1]["rows"] < peaks[0]["rows"]
     assert not any(engine.counts().values())
+    engine.visited = 0
+    assert footprint_bytes(engine) == empty_bytes
 
 
 def test_words_of_few_columns_among_many() -> None:
