@@ -3,8 +3,6 @@
 import random
 from collections.abc import Iterable
 
-import pytest
-
 from broker.routing.cache import ENTRY_BYTES, CacheLimits
 from broker.routing.key_trie import KEY_BYTES, NODE_BYTES
 from broker.routing.pattern import AMQP
@@ -59,19 +57,6 @@ def test_drop_clears_live_and_space() -> None:
     cache.drop_all()
     assert not any(route.live for route in held.values())
     assert (len(cache.entries), cache.used_bytes) == (0, 0)
-
-
-def test_entries_are_bounded_and_the_evicted_are_dead() -> None:
-    """A full cache drops its oldest routes and ends them, because a publish cache may hold them."""
-    cache = RouteCache(CacheLimits(entries=16))
-    routes = []
-    for number in range(100):
-        cache.offer(str(number), ())
-        routes.append(cache.offer(str(number), ()))
-        assert len(cache.entries) <= 16
-    assert [route for route in routes if route.live] == list(cache.entries.values())
-    assert routes[-1].live
-    assert len(cache.entries) > 8
 
 
 def test_bytes_are_bounded() -> None:
@@ -208,16 +193,6 @@ def test_a_touched_key_that_outgrows_the_bound_goes() -> None:
     assert list(cache.entries) == ["a.1"]
 
 
-def test_a_literal_key_goes() -> None:
-    """A literal key that is bound is dropped with its route, also from the trie."""
-    cache = RouteCache()
-    warm(cache, ["a.b", "a.c"])
-    change(cache, "x.*")
-    cache.drop("a.b")
-    assert list(cache.entries) == ["a.c"]
-    assert cache.used_bytes == ENTRY_BYTES + 3 + 8 + KEY_BYTES
-
-
 def test_changes_without_routes_leave_nothing() -> None:
     """Binds before the first publish cost the cache nothing, and neither does the first publish."""
     cache = RouteCache()
@@ -237,24 +212,6 @@ def test_the_trie_counts() -> None:
     assert cache.used_bytes == plain_bytes + ENTRY_BYTES + 3 + 8 + 3 * KEY_BYTES + 2 * NODE_BYTES
     cache.drop_all()
     assert cache.used_bytes == 0
-
-
-@pytest.mark.parametrize("tail", ["", ".a" * 60])
-def test_bounds_hold_with_the_trie(tail: str) -> None:
-    """Neither the path of a key nor building the trie exceeds the limit of bytes; evicted keys leave the trie."""
-    limits = CacheLimits(entries=64, cache_bytes=60 * ENTRY_BYTES)
-    cache = RouteCache(limits)
-    warm(cache, [f"{number // 2}{tail}.{number}" for number in range(50)])
-    for number in range(50, 300):
-        if number % 10 == 0:
-            change(cache, f"{number}.*.x")
-            assert cache.used_bytes <= limits.cache_bytes
-        warm(cache, [f"{number // 2}{tail}.{number}"])
-        assert cache.used_bytes <= limits.cache_bytes
-        assert len(cache.entries) <= limits.entries
-    assert len(cache.entries) > 0
-    change(cache, "#")
-    assert not any(route.live for route in cache.entries.values())
 
 
 def test_the_first_change_gives_up_a_large_cache() -> None:
@@ -307,18 +264,6 @@ def test_changes_that_touch_a_part_now_and_then_do_not_end_in_the_bypass() -> No
         for key in keys:
             assert cache.offer(key, ("q",)).live
     assert not cache.bypassed
-
-
-def test_what_leads_to_a_destination_ends() -> None:
-    """All routes to the destination end and no others; with very many routes the cache is dropped instead."""
-    cache = RouteCache()
-    routes = warm(cache, ["a", "b"], ("q", "r")) | warm(cache, ["c"], ("r",))
-    cache.drop_those_to("q")
-    assert {key: route.live for key, route in routes.items()} == {"a": False, "b": False, "c": True}
-    assert cache.offer("a", ("r",)).live
-    wide = warm(cache, map(str, range(20)), ("r",) * 50_000)
-    cache.drop_those_to("q")
-    assert not any(route.live for route in wide.values())
 
 
 def test_of_very_many_that_lead_to_a_destination_all_go() -> None:
