@@ -18,12 +18,6 @@ def warm_route(exchange: Exchange, key: str) -> None:
         exchange.route(key)
 
 
-def test_unknown_type_is_refused() -> None:
-    """An unknown type is a ValueError that names it."""
-    with pytest.raises(ValueError, match="'x-consistent'"):
-        make_exchange("x", "x-consistent")
-
-
 def test_settings_are_kept() -> None:
     """The exchange keeps the properties of its declare, which a later declare is compared with."""
     arguments = {"alternate-exchange": "ae"}

@@ -3,6 +3,8 @@
 import random
 from collections.abc import Iterable
 
+import pytest
+
 from broker.routing.cache import ENTRY_BYTES, CacheLimits
 from broker.routing.key_trie import KEY_BYTES, NODE_BYTES
 from broker.routing.pattern import AMQP
@@ -212,6 +214,24 @@ def test_the_trie_counts() -> None:
     assert cache.used_bytes == plain_bytes + ENTRY_BYTES + 3 + 8 + 3 * KEY_BYTES + 2 * NODE_BYTES
     cache.drop_all()
     assert cache.used_bytes == 0
+
+
+@pytest.mark.parametrize("tail", ["", ".a" * 60])
+def test_bounds_hold_with_the_trie(tail: str) -> None:
+    """Neither the path of a key nor building the trie exceeds the limit of bytes; evicted keys leave the trie."""
+    limits = CacheLimits(entries=64, cache_bytes=60 * ENTRY_BYTES)
+    cache = RouteCache(limits)
+    warm(cache, [f"{number // 2}{tail}.{number}" for number in range(50)])
+    for number in range(50, 300):
+        if number % 10 == 0:
+            change(cache, f"{number}.*.x")
+            assert cache.used_bytes <= limits.cache_bytes
+        warm(cache, [f"{number // 2}{tail}.{number}"])
+        assert cache.used_bytes <= limits.cache_bytes
+        assert len(cache.entries) <= limits.entries
+    assert len(cache.entries) > 0
+    change(cache, "#")
+    assert not any(route.live for route in cache.entries.values())
 
 
 def test_the_first_change_gives_up_a_large_cache() -> None:
