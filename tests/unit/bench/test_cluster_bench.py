@@ -1,9 +1,18 @@
-"""The benchmark of the cluster: its verdicts."""
+"""The benchmark of the cluster: its cases and its verdicts."""
 
 from __future__ import annotations
 
-from bench.cluster.suite import goals
+from bench.cluster.suite import cases, goals
 from bench.run import Run
+
+
+def test_every_case_has_a_key_of_its_own() -> None:
+    """A kept run tells its cases apart, and each part but the fail-over has cases."""
+    for part in ("paths", "latency", "nodes", "queues"):
+        found = cases(part, 100_000)
+        assert found
+        assert len({(case.name, case.size) for case in found}) == len(found)
+        assert all(max(case.publish_at + case.consume_at) < max(case.nodes, 1) for case in found)
 
 
 def run_of(*rows: tuple[str, str, float, float]) -> Run:
