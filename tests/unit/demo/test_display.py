@@ -1,10 +1,30 @@
-"""What a run shows of its progress."""
+"""The supervision of a run, and what it shows of the progress."""
 
 import pytest
 
 pytest.importorskip("rich", reason="needs the extra [demo]")
 
-from demo.display import Display
+from demo.display import Display, Watch
+from demo.ledger import Count, Ledger
+
+
+def test_watch_knows_when_a_run_began_was_published_and_moved_last() -> None:
+    """Each time is that of the check that noticed it; a run is complete when all deliveries are seen."""
+    ledger = Ledger(rows=2, queues=1, clients=1, checksums=[0, 0])
+    counts = ledger.counts(0)
+    watch = Watch(ledger, deliveries=1, now_s=1.0)
+    watch.look(2.0)
+    assert (watch.began_s, watch.moved_s) == (None, 1.0)
+    counts[Count.PUBLISHED], counts[Count.RESENT] = 3, 1
+    assert watch.look(3.0) == (2, 0, 0)
+    counts[Count.CONFIRMED] = 2
+    watch.look(4.0)
+    assert not watch.complete
+    counts[Count.DELIVERED] = counts[Count.DISTINCT] = 1
+    watch.look(5.0)
+    watch.look(6.0)
+    assert watch.complete
+    assert (watch.began_s, watch.published_s, watch.moved_s) == (3.0, 4.0, 5.0)
 
 
 def test_plain_lines_come_every_two_seconds(
