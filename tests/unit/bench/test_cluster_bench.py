@@ -1,9 +1,12 @@
-"""The benchmark of the cluster: its cases and its verdicts."""
+"""The benchmark of the cluster: its cases, its processes and its verdicts."""
 
 from __future__ import annotations
 
-from bench.cluster.suite import cases, goals
+from bench.cluster.suite import SpreadLoad, cases, goals
 from bench.run import Run
+from broker.perf.peer import Address
+from broker.perf.receiver import ReceiverPace
+from broker.perf.spool import Material
 
 
 def test_every_case_has_a_key_of_its_own() -> None:
@@ -38,3 +41,20 @@ def test_goals_are_rates_ratios_and_the_time_of_a_fail_over() -> None:
         ("fail-over, s", "5.5", False),
     ]
     assert list(goals(Run("cluster"))) == []
+
+
+def test_processes_of_a_load_take_the_nodes_in_turn() -> None:
+    """Each process of publishers and of consumers connects to the next node."""
+    nodes = tuple(Address("127.0.0.1", port) for port in (1, 2, 3))
+    load = SpreadLoad(
+        nodes[0],
+        Material("", ("q",), 16),
+        producers=3,
+        queues=(("q",), ("q",)),
+        demand=ReceiverPace(1, 16, None),
+        processes=3,
+        publish_at=nodes,
+        consume_at=nodes[1:],
+    )
+    assert [share.load.address.port for share in load.publish_shares()] == [1, 2, 3]
+    assert [share.load.address.port for share in load.consume_shares()] == [2, 3]

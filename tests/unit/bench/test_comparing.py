@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from argparse import ArgumentTypeError
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -13,6 +14,8 @@ from bench import checkout, instructions
 from bench.checkout import HERE, Checkout
 from bench.messages.rows import known_names, rows
 from bench.pairs import BEFORE, NOW, summary
+from broker.perf.faults import RunFailed
+from tools import compiled_build
 
 
 def test_pairs_are_judged_by_the_ratio_of_the_medians() -> None:
@@ -40,6 +43,16 @@ def test_without_valgrind_one_line_says_so(monkeypatch: pytest.MonkeyPatch, caps
     ]
 
 
+def test_a_profile_states_its_instructions(tmp_path: Path) -> None:
+    """The sum is taken from the head of a profile; a profile without one is an error."""
+    profile = tmp_path / "callgrind.1"
+    profile.write_text("version: 1\nevents: Ir\nsummary: 1234567\n")
+    assert instructions.stated(profile) == 1_234_567
+    profile.write_text("version: 1\n")
+    with pytest.raises(RunFailed, match="has no sum"):
+        instructions.stated(profile)
+
+
 def test_a_checkout_is_a_folder_with_the_broker(tmp_path: Path) -> None:
     """Interpreted, the broker runs from its sources; another folder is refused in one line."""
     assert HERE.package(compiled=False) == HERE.folder
@@ -57,3 +70,20 @@ def test_only_a_compiled_package_is_measured_as_one(tmp_path: Path) -> None:
             checkout.package_at(str(folder))
     (package / f"record{EXTENSION_SUFFIXES[0]}").touch()
     assert checkout.package_at(str(tmp_path)) == tmp_path
+
+
+def test_compiled_package_is_made_again_when_a_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second run reuses the compiled package; a changed source makes a new one."""
+    source = tmp_path / "broker" / "module.py"
+    source.parent.mkdir()
+    source.write_text("A = 1\n")
+
+    def build(project: Path, folder: Path) -> list[Path]:
+        shutil.copytree(project / "broker", folder / "broker")
+        return []
+
+    monkeypatch.setattr(compiled_build, "build", build)
+    folder = tmp_path / "out"
+    assert [compiled_build.refresh(tmp_path, folder) for _ in range(2)] == [True, False]
+    source.write_text("A = 2\n")
+    assert compiled_build.refresh(tmp_path, folder)

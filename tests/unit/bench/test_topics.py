@@ -1,4 +1,4 @@
-"""The engines of the topic index: processes that hold an index, forms and goals."""
+"""The engines of the topic index: slices of keys, processes that hold an index, forms and goals."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from bench.run import Run
 from bench.stage import Stage, quick
 from bench.topics import workload
+from bench.topics.cell_process import Runner
 from bench.topics.engines import Cell, contestants, written
 from bench.topics.published_engines import ENGINES
 from bench.topics.suite import Plan, goals
@@ -18,7 +19,19 @@ from broker.routing.index import DEFAULT
 from tests.property.topic_reference import matches
 
 PROJECT = Path(__file__).resolve().parents[3]
+KEYS = [str(number) for number in range(1000)]
 MEMORY_BYTES = 1 << 31
+
+
+def test_a_runner_meets_every_key_before_any_again() -> None:
+    """Keys repeat only after all were used, because an index may cache; a batch never wraps."""
+    met: list[str] = []
+    runner = Runner(met.append, KEYS, batch=300)
+    for _ in range(3):
+        runner.lap()
+    assert met == KEYS[:900]
+    runner.lap()
+    assert met[900:] == KEYS[:300]
 
 
 def a_stage(folder: Path, **packages: Path) -> Stage:
