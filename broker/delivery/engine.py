@@ -16,6 +16,7 @@ from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.topology.changes import deleted_numbers
+from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.checkpointer import Checkpointer
 from broker.delivery.compactor import Compactor
 from broker.delivery.engine_parts import LocalParts, limits_of, new_vhost
@@ -24,7 +25,7 @@ from broker.delivery.pager import Pager
 from broker.delivery.queue_messages import LocalMessages
 from broker.delivery.reader import SlotReader
 from broker.delivery.turn import Schedule, Turn, TurnEngine
-from broker.delivery.worker import AwaitedQueues, Workers
+from broker.delivery.worker import Workers
 from broker.event_log import get_logger
 from broker.settings import Settings
 from broker.store.checkpoint import QueueState

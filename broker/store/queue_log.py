@@ -78,11 +78,6 @@ class QueueLogs:
             if match:
                 self._chunks.setdefault(int(match[1]), set()).add(int(match[2]))
 
-    @property
-    def numbers(self) -> list[int]:
-        """The queues that have chunks on disk."""
-        return sorted(self._chunks)
-
     def check(self, queue_number: int, first: int, end: int) -> bool:
         """Return whether the chunks of the ids first <= id < end exist; remove one without its header."""
         chunks = range(first // CHUNK_IDS, (end - 1) // CHUNK_IDS + 1)

@@ -18,8 +18,9 @@ from broker.core.queue.consumer_ring import ConsumerRing
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
 from broker.core.session.basic import BasicSession
+from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.reader import READ_COST
-from broker.delivery.worker import FAILURES_MAX, FULL_QUEUES, QUEUE_COST, TURN_MESSAGES, AwaitedQueues, Workers
+from broker.delivery.worker import FAILURES_MAX, FULL_QUEUES, QUEUE_COST, TURN_MESSAGES, Workers
 from broker.slots.slot import Slot
 from broker.store.damage import StoreFailed
 from tests.unit.core.room import FOLDER, FRAME_HEAD, NO_PROPERTIES, Room

@@ -133,7 +133,7 @@ def test_a_durable_leaf_stays_until_it_is_forgotten(network: Network) -> None:
     assert publisher.vector("middle", SPACE) == {"sb1": 1}
     for name in ("b1", "b2"):
         network.interests[name].forget("sb1")
-    assert not publisher.replicas("middle")["b1"].lost_ms
+    assert not publisher._directions["middle"].replicas["b1"].lost_ms
     network.pass_time(1)
     network.settle()
     assert publisher.direction("sb1") is None
@@ -160,13 +160,13 @@ def test_a_middle_broker_that_restarts_does_not_take_its_leaves_away() -> None:
     network.settle()
     assert publisher.vector("middle", SPACE) == {"sb1": 1}
     assert publisher.matches("middle", SPACE, "a")
-    assert len(publisher.replicas("middle")) == 2
+    assert len(publisher._directions["middle"].replicas) == 2
     assert not network.interests["b1"].sufficient("one", SPACE, {"sb1": 1})
     for link in links:
         network.connect(*link)
     network.settle()
     network.pass_time(1)
-    assert publisher.replicas("middle").keys() == {"b1"}
+    assert publisher._directions["middle"].replicas.keys() == {"b1"}
     assert publisher.vector("middle", SPACE) == {"sb1": 1}
     assert network.interests["b1"].sufficient("one", SPACE, {"sb1": 1})
 
@@ -192,14 +192,14 @@ def test_a_receiver_without_a_base_asks_for_everything(network: Network) -> None
     network.interests["pb"].connected("middle", "b1", 99)
     network.change("sb1", [("x", wants("a"), False)])
     network.settle()
-    assert network.interests["pb"].replicas("middle")["b1"].patterns == {SPACE: {"a"}}
+    assert network.interests["pb"]._directions["middle"].replicas["b1"].patterns == {SPACE: {"a"}}
 
 
 def test_a_hello_that_is_repeated_begins_no_session(network: Network) -> None:
     """The session's number is the same."""
     network.settle()
     interest = network.interests["pb"]
-    interest.connected("middle", "b1", interest.replicas("middle")["b1"].session)
+    interest.connected("middle", "b1", interest._directions["middle"].replicas["b1"].session)
     assert interest.take_output(0) == []
 
 
@@ -234,7 +234,7 @@ def test_only_durability_may_change(network: Network) -> None:
     """A leaf whose last durable binding goes is not durable anywhere, at no other virtual time."""
     network.change("sb1", [("x", wants("a"), False), ("y", wants("a"), True)])
     network.settle()
-    replica = network.interests["pb"].replicas("middle")["b1"]
+    replica = network.interests["pb"]._directions["middle"].replicas["b1"]
     assert replica.durable == {"sb1"}
     network.change("sb1", [], ["y"])
     network.settle()
