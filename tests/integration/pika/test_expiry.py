@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pika
-import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.integration.pika.conversation import Received, channel_closed, drain, publish, ready
@@ -91,17 +90,6 @@ def test_what_was_delivered_in_time_does_not_expire(channel: BlockingChannel) ->
     channel.connection.sleep(2 * SHORT_MS / 1000)
     channel.basic_nack(received.tags[0], requeue=True)
     wait_until_empty(channel, "q")
-
-
-@pytest.mark.parametrize("expiration", ["-1", "soon", "1.5", "", "99999999999999"])
-def test_an_expiration_that_is_no_time_is_refused(channel: BlockingChannel, expiration: str) -> None:
-    """An invalid expiration is refused with 406, whatever the queue."""
-    channel.queue_declare("q", exclusive=True)
-    channel.confirm_delivery()
-    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
-        put(channel, "q", b"", expiration)
-    assert caught.value.reply_code == 406
-    assert caught.value.reply_text.startswith(f"PRECONDITION_FAILED - invalid expiration '{expiration}'")
 
 
 def test_a_queue_that_nobody_uses_expires(channel: BlockingChannel, connect: Any) -> None:

@@ -12,7 +12,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from broker.cli.control_client import ask
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
-from tests.integration.pika.conversation import Received, channel_closed, drain, parameters, ready
+from tests.integration.pika.conversation import Received, drain, parameters, ready
 
 QUORUM: Final = {"x-queue-type": "quorum"}
 
@@ -160,13 +160,6 @@ def test_a_dead_letter_and_a_transaction_have_their_level(channel: BlockingChann
         assert drain(channel, levelled) == [b"committed", b"dead", b"default"]
     finally:
         channel.queue_delete("source")
-
-
-def test_a_quorum_queue_has_no_highest_priority(channel: BlockingChannel) -> None:
-    """RabbitMQ 4.3.6 refuses x-max-priority with this text."""
-    text = "invalid arg 'x-max-priority' for queue 'q' in vhost '/' of queue type rabbit_quorum_queue"
-    with channel_closed(406, f"PRECONDITION_FAILED - {text}"):
-        channel.queue_declare("q", durable=True, arguments={**QUORUM, "x-max-priority": 5})
 
 
 @pytest.mark.fault

@@ -232,3 +232,25 @@ def test_queue_of_many_slots_survives(started: BrokerProcess, connect: Connect) 
     gone = {tag - 1 for tag in settled}
     expected = [str(number).encode() for number in range(total) if number not in gone] + [b"end", b"end"]
     assert drain(connection.channel(), "q") == expected
+
+
+def test_bindings_between_exchanges_survive_a_kill(started: BrokerProcess, connect: Connect) -> None:
+    """Bindings between durable exchanges survive, and removed ones stay removed."""
+    channel = connect(started).channel()
+    for exchange in ("a", "b", "c"):
+        channel.exchange_declare(exchange, "fanout", durable=True)
+    channel.queue_declare("q", durable=True)
+    channel.queue_bind("q", "c")
+    channel.exchange_bind("b", "a")
+    channel.exchange_bind("c", "b")
+    channel.exchange_bind("c", "amq.topic", "t.#")
+    channel.exchange_bind("c", "amq.topic", "u.#")
+    channel.exchange_unbind("c", "amq.topic", "u.#")
+    # A confirmed publish is on disk, and so is everything before it: all share one log.
+    publish(channel, "q", b"synced", persistent=True)
+    restart(started, "SIGKILL")
+    channel = connect(started).channel()
+    channel.confirm_delivery()
+    for exchange, key in (("a", ""), ("amq.topic", "t.1"), ("amq.topic", "u.1")):
+        channel.basic_publish(exchange, key, exchange.encode())
+    assert drain(channel, "q") == [b"synced", b"a", b"amq.topic"]
