@@ -74,7 +74,8 @@ def yard(channel: BlockingChannel, name: str) -> Yard:
 
 def test_rejected(yard: Yard) -> None:
     """A rejected or nacked message goes to the dead-letter exchange, under the queue's key, with its properties."""
-    yard.queue("dead")
+    for queue in ("dead", "copied"):
+        yard.queue(queue)
     yard.queue("q", dead_letter_exchange="", dead_letter_routing_key=yard.name("dead"))
     kept: dict[str, Any] = {
         "content_type": "text/plain",
@@ -85,16 +86,18 @@ def test_rejected(yard: Yard) -> None:
         "user_id": "guest",
         "timestamp": 1_700_000_000,
     }
-    yard.publish("q", b"first", headers={"n": 1, "CC": [yard.name("nobody")]}, **kept)
+    yard.publish("q", b"first", headers={"n": 1, "CC": [yard.name("copied")]}, **kept)
     yard.reject("q")
     method, properties, body = yard.take("dead")
     death = properties.headers["x-death"][0]
     del death["time"]
     assert (method.exchange, method.routing_key, method.redelivered, body) == ("", yard.name("dead"), False, b"first")
-    expected = {**yard.death("q"), "routing-keys": [yard.name("q"), yard.name("nobody")]}
-    copies = {"CC": [yard.name("nobody")]}
+    expected = {**yard.death("q"), "routing-keys": [yard.name("q"), yard.name("copied")]}
+    copies = {"CC": [yard.name("copied")]}
     assert properties.headers == {"n": 1, **copies, "x-death": [expected], **yard.only("q")}
     assert {key: getattr(properties, key) for key in kept} == kept
+    assert yard.take("copied")[2] == b"first"
+    assert yard.ready("copied") == [0], "the dead letter goes by the queue's key alone"
     yard.publish("q", b"second")
     yard.channel.basic_nack(yard.take("q", auto_ack=False)[0].delivery_tag, requeue=False)
     assert yard.take("dead")[2] == b"second"
