@@ -100,8 +100,7 @@ def test_a_move_survives_kill_9(broker_process: BrokerProcess, seed: int) -> Non
     assert moved, "too tame"
     left = ask(broker_process.folder, "move", queue=SOURCE, to="amq.fanout")
     assert left["moved"] == MESSAGES - moved
-    assert broker_process.terminate() == 0
-    broker_process.start()
+    broker_process.restart(kill=False)
     assert judge(broker_process.address, MESSAGES, MESSAGES) == MESSAGES
 
 

@@ -181,8 +181,8 @@ def test_an_operator_sees_the_levels(broker_process: BrokerProcess) -> None:
 
 @pytest.mark.fault
 @pytest.mark.parametrize("checkpoints", [False, True], ids=["log", "checkpoint"])
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
-def test_levels_and_returns_are_kept(broker_process: BrokerProcess, how: str, *, checkpoints: bool) -> None:
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+def test_levels_and_returns_are_kept(broker_process: BrokerProcess, *, kill: bool, checkpoints: bool) -> None:
     """After a restart and a kill each message is in its level, and what came back before it is first, level by level.
 
     A deleted queue stays deleted with all its levels, and no later queue gets a number of theirs.
@@ -231,8 +231,4 @@ def test_levels_and_returns_are_kept(broker_process: BrokerProcess, how: str, *,
                 connection.sleep(2)
         if start == 2:
             break
-        if how == "SIGTERM":
-            assert broker_process.terminate() == 0
-            broker_process.start()
-        else:
-            broker_process.restart()
+        broker_process.restart(kill=kill)
