@@ -27,12 +27,13 @@ def wait_until(condition: Callable[[], Value], what: str, deadline_s: float = DE
 
 
 async def wait_until_async(
-    condition: Callable[[], Awaitable[Value]], what: str, deadline_s: float = DEADLINE_S
+    condition: Callable[[], Awaitable[Value] | Value], what: str, deadline_s: float = DEADLINE_S
 ) -> Value:
-    """Return the first true value of the awaited `condition`, or fail with the text `what`."""
+    """Return the first true value of `condition`, which is awaited if it has to be, or fail with the text `what`."""
     end = time.monotonic() + deadline_s
     while True:
-        value = await condition()
+        found = condition()
+        value: Value = await found if isinstance(found, Awaitable) else found
         if value:
             return value
         if time.monotonic() > end:

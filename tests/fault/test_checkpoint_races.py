@@ -31,29 +31,19 @@ async def test_what_a_checkpoint_found_unwritten_stays_in_memory(tmp_path: Path)
             async def send(body: bytes, waiting: int) -> None:
                 position = engine.store.log.position
                 client.send(publish_frames(1, "", "d", body, properties=PERSISTENT))
-
-                async def arrived() -> bool:
-                    return engine.store.log.position > position and files.arrived - before >= waiting
-
-                await wait_until_async(arrived, "the message")
+                await wait_until_async(
+                    lambda: engine.store.log.position > position and files.arrived - before >= waiting, "the message"
+                )
 
             try:
                 await send(b"first", 1)  # its batch waits for the disk
                 checkpoint = asyncio.create_task(engine.checkpointer.take())
                 await send(b"second", 1)
                 files.gate.set()  # the batch that the checkpoint waits for starts, and waits for the disk
-
-                async def second() -> bool:
-                    return files.arrived - before >= 2
-
-                await wait_until_async(second, "the second batch")
+                await wait_until_async(lambda: files.arrived - before >= 2, "the second batch")
                 await send(b"third", 2)
                 files.gate.set()  # the checkpoint continues, and finds a message that is not written
-
-                async def third() -> bool:
-                    return files.arrived - before >= 3
-
-                await wait_until_async(third, "the third batch")
+                await wait_until_async(lambda: files.arrived - before >= 3, "the third batch")
                 engine.pager.budget_bytes = 0
                 engine.pager.tick()
                 assert engine.pager.pressed

@@ -305,11 +305,8 @@ async def test_a_stop_waits_for_a_read_that_mends(tmp_path: Path) -> None:
             broker._timers.close()
             assert await asyncio.to_thread(files.reached.wait, DEADLINE_S)  # a start reads the first slot
 
-            async def stops() -> bool:
-                return broker.administration.closed
-
             async def open_gate() -> None:
-                await wait_until_async(stops, "the stop")
+                await wait_until_async(lambda: broker.administration.closed, "the stop")
                 files.gate.set()
 
             opening = asyncio.create_task(open_gate())

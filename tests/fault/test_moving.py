@@ -116,11 +116,7 @@ async def move_until_the_end(life: Life) -> int:
     course = to_exchange(vhost, vhost.exchanges["amq.fanout"], None)
     move = Move(vhost, vhost.queues[SOURCE], course, wanted=lambda _message: True)
     work = asyncio.ensure_future(carry_out(engine, move, step))
-
-    async def over() -> bool:
-        return life.failed or work.done()
-
-    await wait_until_async(over, "the end of the move, or of the broker")
+    await wait_until_async(lambda: life.failed or work.done(), "the end of the move, or of the broker")
     work.cancel()
     with suppress(PowerLost, StoreFailed, asyncio.CancelledError):
         await work

@@ -55,11 +55,7 @@ async def test_a_failure_under_a_clients_request_ends_the_broker(tmp_path: Path,
             port = publisher.socket.getsockname()[1]
             (transport,) = [one for one in broker.listener.transports if one.peer.port == port]
             received = transport.connection.received
-
-            async def read() -> bool:
-                return transport.connection.received > received
-
-            await wait_until_async(read, "the late publish")
+            await wait_until_async(lambda: transport.connection.received > received, "the late publish")
             files.fails = ""
         await asyncio.to_thread(publisher.expect_end)  # and no confirm before it
 

@@ -183,13 +183,13 @@ async def test_other_ways_in_answer_after_the_sync_too(tmp_path: Path, name: str
             syncs, position = files.passed, engine.store.log.position
             try:
                 client.method(1, Queue.Declare(queue="waits", durable=True))
-                await wait_until_async(lambda: _is(engine.store.log.position > position), "the declare")
+                await wait_until_async(lambda: engine.store.log.position > position, "the declare")
                 position = engine.store.log.position
                 request = asyncio.ensure_future(act(broker, folder))
                 if name.endswith("again"):
-                    await wait_until_async(lambda: _is(len(engine.vhost.answers._connections) == 2), "the question")
+                    await wait_until_async(lambda: len(engine.vhost.answers._connections) == 2, "the question")
                 else:
-                    await wait_until_async(lambda: _is(engine.store.log.position > position), "the change")
+                    await wait_until_async(lambda: engine.store.log.position > position, "the change")
                 assert not made or made in engine.vhost.queues
                 assert not request.done()
                 assert files.passed == syncs
@@ -198,10 +198,6 @@ async def test_other_ways_in_answer_after_the_sync_too(tmp_path: Path, name: str
             await asyncio.wait_for(request, DEADLINE_S)
             assert not engine.store.log.needs_sync
             await asyncio.to_thread(client.expect, Queue.DeclareOk, 1)
-
-
-async def _is(value: bool) -> bool:
-    return value
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------
@@ -215,14 +211,13 @@ async def waiting(broker: BrokerServer, files: GatedFiles, stack: ExitStack) -> 
     files.gate.clear()
     position = log.position
     clients[0].method(1, DURABLE)
-    await wait_until_async(lambda: _is(log.position > position), "the declare")
+    await wait_until_async(lambda: log.position > position, "the declare")
     clients[1].method(1, Queue.Declare(queue="q", passive=True))
     clients[1].method(0, commands.Connection.Close(200, "", 0, 0))
-
-    async def closes() -> bool:
-        return any(not one.connection.channels and one.connection.withholds for one in broker.listener.sessions())
-
-    await wait_until_async(closes, "a connection that closes behind an answer")
+    await wait_until_async(
+        lambda: any(not one.connection.channels and one.connection.withholds for one in broker.listener.sessions()),
+        "a connection that closes behind an answer",
+    )
     return clients
 
 

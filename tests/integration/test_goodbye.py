@@ -35,11 +35,7 @@ async def timeless_broker(folder: Path, sections: Sections | None = None) -> Asy
 
 async def all_gone(broker: BrokerServer) -> None:
     """Return when the broker has no connections."""
-
-    async def gone() -> bool:
-        return not broker.listener.transports
-
-    await wait_until_async(gone, "the end of every connection", 10)
+    await wait_until_async(lambda: not broker.listener.transports, "the end of every connection", 10)
 
 
 # ---- one connection --------------------------------------------------------------------------------------------------
@@ -152,11 +148,7 @@ async def test_who_has_left_is_not_looked_after(tmp_path: Path) -> None:
                 listener.step()
             listener.step()
             await talk(broker, leaves.close)
-
-            async def gone() -> bool:
-                return leaving not in listener.transports
-
-            await wait_until_async(gone, "the end of the connection", 10)
+            await wait_until_async(lambda: leaving not in listener.transports, "the end of the connection", 10)
             for _ in range(STEPS):
                 listener.step()
             assert not leaving._closing_ticks
@@ -178,20 +170,16 @@ async def test_a_client_that_closes_and_does_not_read_is_let_go(tmp_path: Path) 
 
             await talk(broker, prepare)
             inside = queue_of(broker, "q")
-
-            async def full() -> bool:
-                return len(broker.listener.transports) == 1 and any(
-                    not transport.session.output_window.writable for transport in broker.listener.transports
-                )
-
-            await wait_until_async(full, "more output than the sockets take")
+            await wait_until_async(
+                lambda: (
+                    len(broker.listener.transports) == 1
+                    and any(not transport.session.output_window.writable for transport in broker.listener.transports)
+                ),
+                "more output than the sockets take",
+            )
             (transport,) = broker.listener.transports
             client.method(0, commands.Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0))
-
-            async def closing() -> bool:
-                return transport._finishing
-
-            await wait_until_async(closing, "the end of the handshake")
+            await wait_until_async(lambda: transport._finishing, "the end of the handshake")
             transport.leave()
             assert broker.listener.transports, "it has not read its last word"
             for _ in range(CLOSE_TICKS + 1):
@@ -224,11 +212,7 @@ async def test_a_client_that_has_closed_does_not_keep_the_broker_from_stopping(t
             client = clients.enter_context(await talk(broker, connect, broker))
             client.method(0, commands.Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0))
             (transport,) = broker.listener.transports
-
-            async def answered() -> bool:
-                return transport._finishing
-
-            await wait_until_async(answered, "close-ok")
+            await wait_until_async(lambda: transport._finishing, "close-ok")
         client.expect(commands.Connection.CloseOk, 0)
         with pytest.raises(PeerGone, match="end of file"):
             client.receive()

@@ -237,11 +237,7 @@ async def test_a_stop_that_cannot_wait_leaves_no_question_open(tmp_path: Path, m
 
         monkeypatch.setattr(taps._writer, "_write", slow_write)
         closing = asyncio.create_task(taps.close(0, lambda _count: None))
-
-        async def ends() -> bool:
-            return taps._retention._ends
-
-        await wait_until_async(ends, "the end of the wait")
+        await wait_until_async(lambda: taps._retention._ends, "the end of the wait")
         gate.set()
         await closing
         with pytest.raises(TapRefused, match="the broker stops"):

@@ -130,9 +130,5 @@ async def test_fan_in_and_out_over_many_channels(connection: AbstractConnection,
             await channel.default_exchange.publish(message(number), name)
 
     await asyncio.gather(*(publisher(first) for first in range(0, 1000, 100)))
-
-    async def all_there() -> bool:
-        return len(seen) >= 1000
-
-    await wait_until_async(all_there, "a thousand deliveries")
+    await wait_until_async(lambda: len(seen) >= 1000, "a thousand deliveries")
     assert sorted(seen) == list(range(1000))
