@@ -7,6 +7,7 @@ from typing import Any
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
+from tests.deadline import wait_until
 from tests.integration.pika.conversation import Received, channel_closed, drain, publish, ready
 
 SHORT_MS = 50
@@ -14,11 +15,7 @@ SHORT_MS = 50
 
 def wait_until_empty(channel: BlockingChannel, queue: str) -> None:
     """Return once no message of the queue is ready; the test does nothing to empty it."""
-    for _ in range(500):
-        if not ready(channel, queue):
-            return
-        channel.connection.process_data_events(time_limit=0.01)
-    raise AssertionError("the messages did not expire")
+    wait_until(lambda: ready(channel, queue) == 0, "the end of the messages")
 
 
 def put(channel: BlockingChannel, queue: str, body: bytes, expiration: str | None = None) -> None:
@@ -39,10 +36,7 @@ def test_a_message_expires_with_its_own_ttl(channel: BlockingChannel) -> None:
     channel.confirm_delivery()
     put(channel, "q", b"short", str(SHORT_MS))
     put(channel, "q", b"stays")
-    for _ in range(500):
-        if ready(channel, "q") == 1:
-            break
-        channel.connection.process_data_events(time_limit=0.01)
+    wait_until(lambda: ready(channel, "q") == 1, "the end of the first")
     assert drain(channel, "q") == [b"stays"]
 
 

@@ -108,10 +108,7 @@ def test_what_does_not_fit_can_be_dead_lettered(channel: BlockingChannel, overfl
         channel.basic_publish("", "q", b"2")
     except pika.exceptions.NackError:
         assert overflow == "reject-publish-dlx"
-    for _ in range(500):
-        if ready(channel, "dead"):
-            break
-        channel.connection.process_data_events(time_limit=0.01)
+    wait_until(lambda: ready(channel, "dead"), "the dead letter")
     _, properties, body = channel.basic_get("dead", auto_ack=True)
     assert body == (b"1" if overflow == "drop-head" else b"2")
     assert properties is not None
