@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pamqp import commands
@@ -16,6 +18,7 @@ from broker.net.listener import STEPS
 from broker.net.publisher_throttle import Stop
 from broker.net.transport import CLOSE_TICKS, EOF_TICKS
 from broker.server import BrokerServer
+from broker.testing import Broker
 from tests.deadline import wait_until_async
 from tests.in_process import queue_of
 from tests.raw_client import PeerGone, RawClient, body_frame, header_frame, method_frame, publish_frames
@@ -299,3 +302,37 @@ async def test_who_comes_while_the_broker_stops_is_turned_away(tmp_path: Path) -
             assert not broker.listener.transports
             theirs.settimeout(5)
             assert await asyncio.to_thread(theirs.recv, 1) == b""
+
+
+# ---- a reset -------------------------------------------------------------------------------------------------------
+
+
+class ResetSocket:
+    """A connection whose peer has reset it, which only the kernel knows, when its output is to be ended."""
+
+    def __init__(self, socket: Any) -> None:
+        self._socket = socket
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def write_eof(self) -> None:
+        """Fail as a shutdown after a reset does."""
+        self.asked += 1
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+
+def test_a_reset_at_the_good_bye_ends_no_broker() -> None:
+    """A client that resets its own connection ends neither the event-loop turn nor the broker."""
+    with Broker() as broker:
+        with RawClient("127.0.0.1", broker.port) as client:
+            broker.wait_idle()
+            transports: list[Any] = broker._call(lambda: list(broker.server.listener.transports))
+            (transport,) = transports
+            reset = transport._socket = ResetSocket(transport._socket)
+            client.send(b"GET / HTTP/1.1\r\n")
+            client.skip_to_end()
+        assert reset.asked == 1
+        with RawClient("127.0.0.1", broker.port) as other:
+            other.open()
