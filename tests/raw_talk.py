@@ -53,11 +53,7 @@ async def drop(broker: BrokerServer) -> None:
     await broker.entrance.control.close()
     for transport in list(broker.listener.transports):
         transport.abort()
-
-    async def alone() -> bool:
-        return not broker.listener.transports
-
-    await wait_until_async(alone, "the end of every connection", 5)
+    await wait_until_async(lambda: not broker.listener.transports, "the end of every connection", 5)
     for engine in broker.engines.values():
         if engine._checkpoint is not None:
             engine._checkpoint.cancel()

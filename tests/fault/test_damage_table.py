@@ -303,11 +303,7 @@ async def test_an_offline_vhost_leaves_memory(tmp_path: Path) -> None:
 
 async def gone(broker: BrokerServer) -> None:
     """Return when the engine of the offline vhost has ended."""
-
-    async def ended() -> bool:
-        return "crm" not in broker.engines
-
-    await wait_until_async(ended, "the end of the engine")
+    await wait_until_async(lambda: "crm" not in broker.engines, "the end of the engine")
 
 
 @pytest.mark.fault

@@ -75,20 +75,13 @@ async def test_operator_sees_who_is_blocked(tmp_path: Path) -> None:
         client_of(broker) as publisher,
         client_of(broker),
     ):
-
-        async def blocked() -> bool:
-            return bool(broker.clients.alarms.blocked)
-
-        async def free() -> bool:
-            return not broker.clients.alarms.blocked
-
         await publisher.default_exchange.publish(aio_pika.Message(b"m"), "nowhere")
         assert await seen() == (["running", "running"], 0)
         disk.free = GIB // 2
-        await wait_until_async(blocked, "the publisher is blocked")
+        await wait_until_async(lambda: bool(broker.clients.alarms.blocked), "the publisher is blocked")
         assert await seen() == (["blocked", "running"], 1)
         disk.free = 10 * GIB
-        await wait_until_async(free, "nobody is blocked")
+        await wait_until_async(lambda: not broker.clients.alarms.blocked, "nobody is blocked")
         assert await seen() == (["running", "running"], 0)
 
 
@@ -105,9 +98,6 @@ async def test_the_older_checkpoint_goes_first(tmp_path: Path) -> None:
             def checkpoints() -> int:
                 return len(list(folder.glob("checkpoint-??????????")))
 
-            async def one() -> bool:
-                return checkpoints() == 1
-
             async with client_of(broker) as channel:
                 queue = await channel.declare_queue("q", durable=True)
                 for _ in range(40):
@@ -122,7 +112,7 @@ async def test_the_older_checkpoint_goes_first(tmp_path: Path) -> None:
             assert engine.checkpointer.changed  # without an alarm another one would free the space
             disk.free = GIB // 2
             broker.clients.alarm_watch.measure()
-            await wait_until_async(one, "the older checkpoint is gone")
+            await wait_until_async(lambda: checkpoints() == 1, "the older checkpoint is gone")
             await engine.checkpointer.take()
             assert (checkpoints(), len(engine.store.log.segments)) == (1, 1)
             assert not engine.checkpointer.changed
