@@ -16,10 +16,25 @@ REFUSED = {"error", "reason"}
 
 
 class Api:
-    """A client of one user."""
+    """A client of one user, and the clients of others that it made."""
 
     def __init__(self, broker: BrokerServer, user: tuple[str, str] | None = GUEST) -> None:
+        self._broker = broker
         self._web = Web(broker.manage.port(), user)
+        self._others: list[Api] = []
+
+    def login(self, name: str, password: str) -> Api:
+        """Return a client of another user."""
+        self._others.append(Api(self._broker, (name, password)))
+        return self._others[-1]
+
+    async def with_user(self, name: str, tags: str, **rights: str) -> Api:
+        """Add a user with rights in the vhost "/", and return a client of that user."""
+        await self.expect(201, "PUT", f"users/{name}", {"password": name, "tags": tags})
+        if rights:
+            kinds = {kind: rights.get(kind, "^$") for kind in ("configure", "write", "read")}
+            await self.expect(201, "PUT", f"permissions/%2F/{name}", kinds)
+        return self.login(name, name)
 
     async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Said:
         """Send a request to a path below /api."""
@@ -34,25 +49,18 @@ class Api:
         return said.json if said.body else None
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close all connections."""
+        for api in self._others:
+            api.close()
         self._web.close()
 
 
 @asynccontextmanager
 async def managed(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[tuple[BrokerServer, Api]]:
     """Yield a broker with an HTTP API, and a client of guest."""
-    async with running_broker(folder / "data", None, http=HTTP, **sections) as broker:
+    async with running_broker(folder / "data", http=HTTP, **sections) as broker:
         api = Api(broker)
         try:
             yield broker, api
         finally:
             api.close()
-
-
-async def with_user(broker: BrokerServer, api: Api, name: str, tags: str, **rights: str) -> Api:
-    """Add a user with rights in the vhost "/", and return a client of that user."""
-    await api.expect(201, "PUT", f"users/{name}", {"password": name, "tags": tags})
-    if rights:
-        kinds = {kind: rights.get(kind, "^$") for kind in ("configure", "write", "read")}
-        await api.expect(201, "PUT", f"permissions/%2F/{name}", kinds)
-    return Api(broker, (name, name))

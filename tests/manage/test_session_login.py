@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,7 @@ from broker.server import BrokerServer
 from tests.deadline import DEADLINE_S
 from tests.http_talk import GUEST, Said, Web, ask
 from tests.in_process import running_broker
-
-HTTP: dict[str, Any] = {"enabled": True, "port": 0}
+from tests.manage.api_talk import HTTP
 
 
 class Browser:
@@ -47,13 +46,6 @@ def browser(broker: BrokerServer) -> Iterator[Browser]:
     browser = Browser(broker)
     yield browser
     browser.web.close()
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[BrokerServer]:
-    """Provide a broker."""
-    async with running_broker(tmp_path / "data", http=HTTP) as broker:
-        yield broker
 
 
 async def test_a_page_logs_in_and_out(browser: Browser) -> None:
