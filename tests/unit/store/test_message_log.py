@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from broker.store.damage import StoreFailed
-from broker.store.files import File
 from broker.store.memory_files import MemoryFiles
 from broker.store.message_log import SMALL_BYTES, MessageLog
 from broker.store.record import MARK_BYTES, encode_settled, is_whole
 from broker.store.segment import AHEAD_MAX_BYTES, HEADER_BYTES, decode_header, segment_path
+from tests.watched_files import WatchedFiles, ignore
 
 FOLDER = Path("/log")
 RECORD = encode_settled(0, 0, 1, [1])
@@ -178,34 +178,21 @@ def test_a_record_longer_than_a_segment_fits() -> None:
     assert log.read_span(position, len(long)) == long
 
 
-class BrokenFiles(MemoryFiles):
-    """Files whose next sync fails."""
-
-    broken = False
-
-    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        file = super().open(path, write=write, create=create)
-        synced = file.sync
-
-        def sync() -> None:
-            if self.broken:
-                self.broken = False
-                raise StoreFailed(path, "Input/output error")
-            synced()
-
-        file.sync = sync  # type: ignore[method-assign]
-        return file
-
-
 def test_a_failed_sync_is_final() -> None:
     """After a failed sync nothing is confirmed or written, even if a second sync would succeed."""
-    files = BrokenFiles()
+    files = WatchedFiles(FOLDER)
     log = new_log(files)
     log.append(RECORD)
     batch = log.take()
     assert batch is not None
     confirmable = log.confirmable
-    files.broken = True
+
+    def fail(call: str, path: Path) -> None:
+        if call == "sync":
+            files.look = ignore
+            raise StoreFailed(path, "Input/output error")
+
+    files.look = fail
     with pytest.raises(StoreFailed, match="Input/output error"):
         log.write(batch)
     assert log.confirmable == confirmable

@@ -7,26 +7,13 @@ from pathlib import Path
 import pytest
 
 from broker.store.entry_buffer import CHUNK_MAX_BYTES
-from broker.store.files import File
 from broker.store.memory_files import MemoryFiles
 from broker.store.queue_entry import CELL_IDS, ENTRY_BYTES, Entries
 from broker.store.queue_log import CHUNK_IDS, QueueLogs
+from tests.watched_files import WatchedFiles
 
 FOLDER = Path("/queues")
 FEW = CHUNK_MAX_BYTES // ENTRY_BYTES  # entries that need no file
-
-
-class Counting(MemoryFiles):
-    """Files that count how often their folder was synced."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.syncs = 0
-
-    def sync_folder(self, folder: Path) -> None:
-        """Sync a folder."""
-        self.syncs += 1
-        super().sync_folder(folder)
 
 
 def new_logs(files: MemoryFiles | None = None) -> QueueLogs:
@@ -68,7 +55,8 @@ def test_a_chunk_has_a_file_when_it_has_many_entries() -> None:
 
 def test_a_sync_makes_the_files_of_lasting_queues() -> None:
     """After a sync the few entries of a lasting queue are in a file, and those of another queue are not."""
-    files = Counting()
+    calls: list[str] = []
+    files = WatchedFiles(FOLDER, lambda call, _path: calls.append(call))
     logs = new_logs(files)
     logs.write(3, 1, entries(2))
     logs.write(4, 1, entries(2), lasting=False)
@@ -77,9 +65,9 @@ def test_a_sync_makes_the_files_of_lasting_queues() -> None:
     assert files.list(FOLDER) == ["0000000003-00000000.queue", "0000000005-00000000.queue"]
     assert new_logs(files).read(3, 1, 3) == ([1, 2], [10, 10])
     assert logs.read(3, 1, 3) == logs.read(4, 1, 3) == ([1, 2], [10, 10])
-    syncs = files.syncs
+    calls.clear()
     logs.sync()
-    assert files.syncs == syncs  # nothing was written since
+    assert "sync folder" not in calls  # nothing was written since
 
 
 @pytest.mark.parametrize("count", [10, FEW + 1])
@@ -181,13 +169,11 @@ def test_the_file_of_a_chunk_stays_open_for_the_next_slots() -> None:
     """It is opened once for many slots, and closed by a sync, or when another chunk is written or it is removed."""
     opened: list[str] = []
 
-    class Counting(MemoryFiles):
-        def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-            if create:
-                opened.append(path.name[:10])
-            return super().open(path, write=write, create=create)
+    def look(call: str, path: Path) -> None:
+        if call == "create":
+            opened.append(path.name[:10])
 
-    logs = new_logs(Counting())
+    logs = new_logs(WatchedFiles(FOLDER, look))
     slot: Entries = ([5] * FEW, [6] * FEW)
     for number, first in ((3, 1), (3, FEW + 1), (3, 2 * FEW + 1), (4, 1), (4, FEW + 1), (3, 3 * FEW + 1)):
         logs.write(number, first, slot)
