@@ -37,41 +37,6 @@ class Leaf:
         return batch
 
 
-def test_a_binding_starts_when_it_is_made_covered_or_not() -> None:
-    """Each batch with a new binding ends a virtual time, also one that changes no root."""
-    leaf = Leaf()
-    leaf.change([("s1", "nyse.ibm.#")])
-    leaf.change([("s2a", "nyse.ibm.high"), ("s2b", "nyse.t.high"), ("s2c", "nasdaq.msft")])
-    batch = leaf.change([("s3", "nyse.ibm.high"), ("s4", "nyse.ibm.#")])
-    assert (batch.roots, batch.touched) == ({}, {SPACE})
-    starts = [leaf.subscriptions.start(name) for name in ("s1", "s2a", "s2b", "s2c", "s3", "s4")]
-    assert (starts, leaf.time.now) == ([1, 2, 2, 2, 3, 3], 4)
-    assert leaf.roots == {"nyse.ibm.#", "nyse.t.high", "nasdaq.msft"}
-
-
-def test_a_conjunction_is_announced_when_what_covers_it_leaves() -> None:
-    """Brokers hold the one or the other from then on."""
-    leaf = Leaf()
-    leaf.change([("wide", "a.#")])
-    leaf.change([("other", "b")])
-    leaf.change([("narrow", "a.b")], ["wide"])
-    assert leaf.roots == {"b", "a.b"}
-    leaf.change([], ["other"])
-    assert leaf.subscriptions.start("narrow") == 3
-
-
-def test_a_binding_that_is_replaced_in_one_batch_starts_anew() -> None:
-    """Unbound and bound again, it gets nothing from before; no root changes, and the time ends all the same."""
-    leaf = Leaf()
-    leaf.change([("first", "a")])
-    batch = leaf.change([("second", "a")], ["first"])
-    assert (batch.roots, batch.touched) == ({}, {SPACE})
-    assert leaf.subscriptions.start("second") == 2 < leaf.time.now
-    leaf.change([("second", "a")], ["second"])
-    assert leaf.subscriptions.start("second") == 3
-    assert leaf.roots == {"a"}
-
-
 def test_over_one_way_links_a_binding_starts_with_what_is_asked_for() -> None:
     """It has nothing to announce, and counts from the next message that arrives."""
     time = VirtualTime()
@@ -80,24 +45,6 @@ def test_over_one_way_links_a_binding_starts_with_what_is_asked_for() -> None:
     time.advance()
     assert subscriptions.change([("two", Conjunction(SPACE, "#"), False)], ["one"]) == BindingBatch()
     assert subscriptions.start("two") == 1
-
-
-def test_without_aggregation_every_change_ends_a_time() -> None:
-    """Equal bindings start at their own times then."""
-    leaf = Leaf(Aggregation.NONE)
-    leaf.change([("one", "a")])
-    leaf.change([("two", "a")])
-    leaf.change([], ["one"])
-    assert (leaf.subscriptions.start("two"), leaf.time.now, leaf.roots) == (2, 4, {"a"})
-
-
-def test_a_binding_declared_again_changes_nothing() -> None:
-    """Neither its start time nor the virtual time."""
-    for aggregation in Aggregation:
-        leaf = Leaf(aggregation)
-        leaf.change([("one", "a")])
-        assert leaf.change([("one", "a")]) == BindingBatch()
-        assert leaf.subscriptions.start("one") == 1
 
 
 def test_a_binding_that_is_not_there_can_be_removed() -> None:
@@ -130,19 +77,25 @@ CHANGES = st.tuples(st.lists(st.tuples(NAMES, PATTERNS), max_size=3), st.lists(N
 def test_start_times_and_roots_follow_the_rules(
     aggregation: Aggregation, batches: list[tuple[list[tuple[str, str]], list[str]]]
 ) -> None:
-    """A binding starts with its batch, and that time is announced; the roots are the closure."""
+    """A binding starts with its batch, and keeps that time; the roots are the closure. A time ends if a binding
+    started, a root changed, or, without aggregation, a binding is gone.
+    """
     leaf = Leaf(aggregation)
     held: dict[str, str] = {}
+    starts: dict[str, int] = {}
     for added, removed in batches:
-        now = leaf.time.now
-        leaf.change(added, removed)
+        now, roots_before = leaf.time.now, set(leaf.roots)
+        batch = leaf.change(added, removed)
         latest = dict(added)
+        gone = set(removed) & held.keys()
         for name in set(removed) - latest.keys():
             held.pop(name, None)
         fresh = {name for name, text in latest.items() if name in removed or held.get(name) != text}
         held |= latest
-        assert all(leaf.subscriptions.start(name) < leaf.time.now for name in held)
-        assert {leaf.subscriptions.start(name) for name in fresh} <= {now}
+        starts = {name: now if name in fresh else starts[name] for name in held}
+        assert starts == {name: leaf.subscriptions.start(name) for name in held}
+        ends = fresh or leaf.roots != roots_before or (gone and aggregation is Aggregation.NONE)
+        assert leaf.time.now - now == bool(batch.touched) == bool(ends)
         roots = set(held.values())
         if aggregation is Aggregation.COVERING:
             roots = {

@@ -52,18 +52,16 @@ def test_moments_are_recovered() -> None:
     assert room.waiting(7)[3] == b"body"
 
 
-def test_a_moment_of_a_deleted_queue_is_nobody_elses() -> None:
+def test_a_moment_of_a_deleted_queue_is_nobody_elses(room: Room) -> None:
     """The due time of a deleted queue's message, or of a known message, is ignored."""
-    room = Room()
     room.append(held(1, 5), encode_queue_deleted(0, 1, 7), held(2, 5), room.message(8), held(1, 5, queue=9))
     room.append(held(1, 6, queue=9), held(2, 7, queue=9))
     room.reopen()
     assert (moments(room, 8), moments(room, 9)) == ([0], [5, 7])
 
 
-def test_a_copy_keeps_the_moment() -> None:
+def test_a_copy_keeps_the_moment(room: Room) -> None:
     """After a crash during compaction, the copy has the due time."""
-    room = Room()
     positions = room.append(held(1, 5), held(2, 6))
     record = room.store.log.read_span(positions[0], len(held(1, 5)))
     room.append(encode_moved(0, record, due_target(5) + TARGET.pack(7, 1)))
@@ -94,9 +92,8 @@ def test_compaction_keeps_the_moments() -> None:
     assert moments(room) == list(range(101, 109))
 
 
-def test_rebuilt_queue_logs_have_the_moments() -> None:
+def test_rebuilt_queue_logs_have_the_moments(room: Room) -> None:
     """A rebuild reads the due times from the records again."""
-    room = Room()
     room.append(*[held(number, 100 + number) for number in range(1, 9)])
     room.reopen()
     room.checkpoint()
@@ -106,9 +103,8 @@ def test_rebuilt_queue_logs_have_the_moments() -> None:
     assert moments(room) == list(range(101, 109))
 
 
-def test_the_size_of_a_scattered_message_is_its_own() -> None:
+def test_the_size_of_a_scattered_message_is_its_own(room: Room) -> None:
     """Messages between the requested ones are not counted, though their entries are read along."""
-    room = Room()
     room.append(*[held(number, 5, body=bytes(5000 if number % 4 else 10)) for number in range(1, 41)])
     room.reopen()
     ids = [8, 4, 20, 16, 7, 12]
@@ -116,9 +112,8 @@ def test_the_size_of_a_scattered_message_is_its_own() -> None:
     assert list(found) == [4, 8, 16, 20], "the fifth one is large"
 
 
-def test_a_rebuild_finds_messages_with_gaps_between_them() -> None:
+def test_a_rebuild_finds_messages_with_gaps_between_them(room: Room) -> None:
     """Entries of ids that are not neighbours are written apart, each with its own moment."""
-    room = Room()
     ids = [1, 2, 5, 6, 9, 300, 700]
     room.append(*[held(one, 100 + one if one % 2 else 0) for one in ids])
     room.reopen()
@@ -132,9 +127,8 @@ def test_a_rebuild_finds_messages_with_gaps_between_them() -> None:
 
 
 @pytest.mark.parametrize(("limit_bytes", "count"), [(0, 1), (2200, 2), (1 << 20, 5)])
-def test_scattered_messages_are_read_up_to_a_limit(limit_bytes: int, count: int) -> None:
+def test_scattered_messages_are_read_up_to_a_limit(room: Room, limit_bytes: int, count: int) -> None:
     """The first of the requested messages are read up to the limit, at least one."""
-    room = Room()
     room.append(*[held(number, 5, body=b"%d" % number * 300) for number in range(1, 400)])
     room.reopen()
     ids = [300, 2, 399, 1, 150]

@@ -13,6 +13,7 @@ from broker.store.compaction import RECORD_MIN_BYTES, SlotReference, plan_reloca
 from broker.store.damage import CorruptRecord
 from broker.store.files import File
 from broker.store.memory_files import MemoryFile, MemoryFiles
+from broker.store.message_log import MessageLog
 from broker.store.queue_entry import Entries
 from broker.store.queue_log import CHUNK_IDS
 from broker.store.reading import COPY_MAX_BYTES
@@ -34,9 +35,8 @@ def checkpoint(room: Room, *queues: QueueState) -> None:
     room.store.write_checkpoint(Checkpoint(room.store.log.position, False, [], list(queues), 10))
 
 
-def test_a_slot_paged_out_is_read_back() -> None:
+def test_a_slot_paged_out_is_read_back(room: Room) -> None:
     """The requested messages of a paged-out slot are read in place, whatever their order in the log."""
-    room = Room()
     positions = room.publish(6, 1, 2)
     size = len(room.message(1, 2, body=b"1"))
     room.store.queues.write(1, 1, (positions, [size] * 6))
@@ -44,9 +44,8 @@ def test_a_slot_paged_out_is_read_back() -> None:
     assert [None if one is None else one.body for one in messages] == [b"1", None, None, b"4", None, b"6"]
 
 
-def test_files_stay_open_for_reading_until_the_broker_is_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_stay_open_for_reading_until_the_broker_is_at_rest(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads share open files of the log and of the queue logs; once these are closed, a read opens them again."""
-    room = Room()
     positions = room.publish(6, 1, 2)
     room.store.queues.write(1, 1, (positions, [len(room.message(1, 2, body=b"1"))] * 6))
     room.store.queues.sync()
@@ -97,9 +96,8 @@ def test_a_large_body_is_recorded_as_it_is(segment_bytes: int, monkeypatch: pyte
 
 
 @pytest.mark.interpreted("a method of the log is replaced")
-def test_neighbours_are_read_together() -> None:
+def test_neighbours_are_read_together(room: Room) -> None:
     """A thousand adjacent messages cost a handful of file calls."""
-    room = Room()
     positions = room.publish(1000, 1)
     sizes = [len(room.message(9, body=b"%d" % number)) for number in range(1, 1001)]
     room.store.queues.write(1, 1, (positions, sizes))
@@ -108,9 +106,8 @@ def test_neighbours_are_read_together() -> None:
     assert len(calls) == 1
 
 
-def test_spilled_and_logged_messages_share_a_slot() -> None:
+def test_spilled_and_logged_messages_share_a_slot(room: Room) -> None:
     """Transient messages of a durable queue are in the spill; a slot is read from both places."""
-    room = Room()
     (logged,) = room.publish(1, 1)
     record = encode_message(0, 1, 0, ROUTE, b"header", b"transient", TARGET.pack(1, 2))
     spilled = room.store.spill.extend([record])[0]
@@ -150,9 +147,8 @@ def test_a_slot_in_the_page_cache_is_read_at_once() -> None:
     assert all(read_slot(store, 1, 1, 9))
 
 
-def test_an_entry_of_another_message_is_found_out() -> None:
+def test_an_entry_of_another_message_is_found_out(room: Room) -> None:
     """A record with another id of the queue, or of another queue in the spill, is not the message."""
-    room = Room()
     positions = room.publish(2, 1)
     size = len(room.message(9, body=b"1"))
     room.store.queues.write(1, 1, (positions[1:], [size]))
@@ -214,10 +210,8 @@ def count_reads(room: Room) -> list[int]:
     return calls
 
 
-def test_body_sizes_are_those_of_the_bodies() -> None:
+def test_body_sizes_are_those_of_the_bodies(room: Room, log: MessageLog) -> None:
     """Sizes are right for single records, transactions, moved records and the spill."""
-    room = Room()
-    log = room.store.log
     records = [room.message(1, body=bytes(size)) for size in (0, 1, 300, 70_000)]
     positions = [log.append(records[0])]
     with log.group():
@@ -235,9 +229,8 @@ def test_body_sizes_are_those_of_the_bodies() -> None:
 
 
 @pytest.mark.interpreted("a method of the log is replaced")
-def test_body_sizes_read_heads_only() -> None:
+def test_body_sizes_read_heads_only(room: Room) -> None:
     """Large bodies are not read; small ones are, where that takes fewer calls."""
-    room = Room()
     for queue, size in ((1, 10), (2, 100_000)):
         records = [room.message(queue, body=bytes(size)) for _ in range(10)]
         room.store.queues.write(queue, 1, (room.append(*records), [len(record) for record in records]))
@@ -320,9 +313,8 @@ def test_what_only_the_older_checkpoint_needs_is_told() -> None:
     assert room.files.list(FOLDER / "queues") == []
 
 
-def test_the_file_of_a_deleted_queue_goes_although_the_log_grows_no_more() -> None:
+def test_the_file_of_a_deleted_queue_goes_although_the_log_grows_no_more(room: Room) -> None:
     """A checkpoint right after the record of a deletion knows of it: the file goes when the one before is given up."""
-    room = Room()
     room.publish(2, 1)
     room.store.queues.write(1, 1, ([1 << 32 | 64], [10]))
     checkpoint(room)
@@ -375,9 +367,8 @@ def test_what_the_last_checkpoint_names_stays() -> None:
     assert first in room.store.log.segments
 
 
-def test_a_queue_log_goes_behind_two_checkpoints() -> None:
+def test_a_queue_log_goes_behind_two_checkpoints(room: Room) -> None:
     """The file of a deleted slot or queue is kept until every kept checkpoint was taken after the deletion."""
-    room = Room()
     room.publish(2, 1)
     room.store.queues.write(1, 1, ([1 << 32 | 64, 1 << 32 | 74], [10, 10]))
     room.store.queues.write(2, 1, ([1 << 32 | 64], [10]))
@@ -397,9 +388,8 @@ def test_a_queue_log_goes_behind_two_checkpoints() -> None:
     assert room.files.list(FOLDER / "queues") == []
 
 
-def test_a_queue_log_that_recovery_gave_up_waits_as_well() -> None:
+def test_a_queue_log_that_recovery_gave_up_waits_as_well(room: Room) -> None:
     """Entries that a start does not need are kept as long as its checkpoint, which refers to them."""
-    room = Room()
     room.publish(2, 1)
     recovered = room.reopen()
     checkpoint(room, *recovered.queues.values())
@@ -413,9 +403,8 @@ def test_a_queue_log_that_recovery_gave_up_waits_as_well() -> None:
     assert room.files.list(FOLDER / "queues") == []
 
 
-def test_a_chunk_written_again_stays() -> None:
+def test_a_chunk_written_again_stays(room: Room) -> None:
     """A file whose entries were all dropped is kept if new ids are written before the checkpoint."""
-    room = Room()
     room.store.queues.write(1, 1, ([1 << 32 | 64], [10]))
     room.store.drop_entries(1, 1, 2, at_once=False)
     room.publish(1, 9)
@@ -424,9 +413,8 @@ def test_a_chunk_written_again_stays() -> None:
     assert room.files.list(FOLDER / "queues") == ["0000000001-00000000.queue"]
 
 
-def test_a_checkpoint_may_not_run_ahead() -> None:
+def test_a_checkpoint_may_not_run_ahead(room: Room) -> None:
     """A checkpoint at a position that is not on disk is refused."""
-    room = Room()
     room.store.log.append(room.message(1))
     with pytest.raises(RuntimeError, match="ahead"):
         checkpoint(room)
