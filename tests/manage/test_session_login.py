@@ -121,21 +121,6 @@ async def test_a_change_needs_more_than_the_cookie(browser: Browser) -> None:
     assert (await browser.ask("GET", "/v1/store", X_Requested_With="", Origin="")).status == 200
 
 
-async def test_a_session_ends_with_the_users_rights(broker: BrokerServer, browser: Browser) -> None:
-    """A change of the password, of the tags, and the user's end log out the pages."""
-    users = broker.administration.users
-    users.add("ann", "pass", ["monitoring"])
-    for password, change in (
-        ("pass", lambda: users.set_tags("ann", ["administrator"])),
-        ("pass", lambda: users.set_password("ann", "word")),
-        ("word", lambda: users.delete("ann")),
-    ):
-        assert (await browser.log_in("ann", password)).status == 200
-        assert (await browser.ask("GET", "/api/whoami")).status == 200
-        change()
-        assert (await browser.ask("GET", "/api/whoami")).status == 401
-
-
 async def test_a_name_of_another_site_is_refused_on_this_machine(tmp_path: Path) -> None:
     """A site whose name was given the address of this machine reads nothing, also with guest's password."""
     async with running_broker(tmp_path / "data", http={**HTTP, "hosts": ["mq.example.com"]}) as broker:

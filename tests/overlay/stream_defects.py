@@ -8,7 +8,7 @@ from tests.cluster.defect import Defect, defects
 
 SIMULATION: Final = ("tests/overlay/test_simulation.py",)
 INNER: Final = ("tests/unit/overlay/test_inner.py",)
-START_POINTS: Final = ("tests/unit/overlay/test_start_points.py",)
+START_POINTS: Final = ("tests/unit/overlay/test_subscriptions.py",)
 LEAF: Final = ("tests/unit/overlay/test_leaf.py",)
 SINK: Final = ("tests/unit/overlay/test_sink.py",)
 SOURCE: Final = ("tests/unit/overlay/test_source.py",)

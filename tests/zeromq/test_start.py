@@ -6,8 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import zmq
@@ -15,10 +14,6 @@ from pydantic import ValidationError
 
 import broker.zeromq
 from broker.amqp.errors import BrokerError
-from broker.operations.operated_broker import OperatedBroker
-from broker.operations.process import Nothing
-from broker.operations.process import zmq as list_bridges
-from broker.operations.request import Asker, OperationRefused
 from broker.settings import Settings
 from tests.deadline import DEADLINE_S
 from tests.in_process import running_broker
@@ -81,13 +76,6 @@ def test_an_endpoint_in_use_ends_the_process_with_1(tmp_path: Path) -> None:
             env=environment,
         )
     assert (ended.returncode, ended.stderr.splitlines()[-1].startswith("slotmq: cannot listen on tcp://")) == (1, True)
-
-
-def test_the_command_needs_an_endpoint() -> None:
-    """`slotmq zmq` on a broker without one is refused in words that say what is missing."""
-    parts = cast("OperatedBroker", SimpleNamespace(zmq=list))
-    with pytest.raises(OperationRefused, match=r"no \[\[zmq.publish\]\] or \[\[zmq.subscribe\]\]"):
-        list_bridges(parts, Nothing(), Asker())
 
 
 @pytest.mark.parametrize(

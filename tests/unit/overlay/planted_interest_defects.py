@@ -63,7 +63,7 @@ INTEREST_DEFECTS: Final = (
     ),
     *defects(
         f"{_OVERLAY}/aggregation.py",
-        [f"{_TESTS}/test_space_table.py"],
+        [f"{_TESTS}/test_aggregation.py"],
         (
             "a counter in place of the set of holders",
             """        if brokers is None or broker not in brokers:
@@ -126,7 +126,7 @@ INTEREST_DEFECTS: Final = (
         f"{_OVERLAY}/aggregation.py",
         "    return Conjunction(space, HASH)\n\n\ndef",
         "    return Conjunction(space, key)\n\n\ndef",
-        [f"{_TESTS}/test_conjunction.py"],
+        [f"{_TESTS}/test_aggregation.py"],
     ),
     Defect(
         "the full feed keeps to nothing",

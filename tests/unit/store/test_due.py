@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from broker.delivery.message_loader import MessageLoader
-from broker.store.compaction import SlotReference
 from broker.store.record import (
     PERSISTENT,
     PRODUCER,
@@ -75,14 +74,9 @@ def test_compaction_keeps_the_moments() -> None:
     room.append(*[held(number, 100 + number, body=bytes(300)) for number in range(1, 9)])
     room.reopen()
     room.checkpoint()
-    (slot,) = room.recovered.queues[7].slots
     before = read_slot(room.store, 7, 1, 9)[0]
     assert before is not None
-    reference = SlotReference(7, slot.first, slot.end, range(8), frozenset(slot.segments))
-    relocation = room.store.plan_relocation(before.position >> 32, [reference], 1.0)
-    assert relocation is not None
-    room.store.append_relocation(relocation)
-    room.commit()
+    relocation = room.relocate(before.position >> 32, room.reference(7))
     assert room.store.finish_relocation(relocation)
     after = read_slot(room.store, 7, 1, 9)[0]
     assert after is not None

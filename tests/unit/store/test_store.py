@@ -35,15 +35,6 @@ def checkpoint(room: Room, *queues: QueueState) -> None:
     room.store.write_checkpoint(Checkpoint(room.store.log.position, False, [], list(queues), 10))
 
 
-def test_a_slot_paged_out_is_read_back(room: Room) -> None:
-    """The requested messages of a paged-out slot are read in place, whatever their order in the log."""
-    positions = room.publish(6, 1, 2)
-    size = len(room.message(1, 2, body=b"1"))
-    room.store.queues.write(1, 1, (positions, [size] * 6))
-    messages = read_slot(room.store, 1, 1, 7, [5, 0, 3])
-    assert [None if one is None else one.body for one in messages] == [b"1", None, None, b"4", None, b"6"]
-
-
 def test_files_stay_open_for_reading_until_the_broker_is_at_rest(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads share open files of the log and of the queue logs; once these are closed, a read opens them again."""
     positions = room.publish(6, 1, 2)
@@ -93,17 +84,6 @@ def test_a_large_body_is_recorded_as_it_is(segment_bytes: int, monkeypatch: pyte
         content = (message.header, message.body, TARGET.pack(1, number))
         record = encode_message(synced, 1, PERSISTENT, ROUTE, *content)
         assert room.store.log.read_span(message.position, message.record_bytes) == record
-
-
-@pytest.mark.interpreted("a method of the log is replaced")
-def test_neighbours_are_read_together(room: Room) -> None:
-    """A thousand adjacent messages cost a handful of file calls."""
-    positions = room.publish(1000, 1)
-    sizes = [len(room.message(9, body=b"%d" % number)) for number in range(1, 1001)]
-    room.store.queues.write(1, 1, (positions, sizes))
-    calls = count_reads(room)
-    assert all(read_slot(room.store, 1, 1, 1001))
-    assert len(calls) == 1
 
 
 def test_spilled_and_logged_messages_share_a_slot(room: Room) -> None:
@@ -451,8 +431,7 @@ def test_relocation_frees_a_pinned_segment(grouped: bool) -> None:
     slot = recovered.queues[1].slots[0]
     checkpoint(room, *recovered.queues.values())
     (pinned,) = room.store.compactable()[:1]
-    reference = SlotReference(1, slot.first, slot.end, [2, 4], frozenset(slot.segments))
-    relocation = room.store.plan_relocation(pinned, [reference], 0.5)
+    relocation = room.store.plan_relocation(pinned, [room.reference(1, 3, 5)], 0.5)
     assert relocation is not None
     room.store.append_relocation(relocation)
     with pytest.raises(RuntimeError, match="not on disk"):
@@ -487,15 +466,7 @@ def test_neighbours_move_with_one_write() -> None:
     checkpoint(room, *recovered.queues.values())
     (pinned,) = room.store.compactable()[:1]
     kept = [number for number in range(11, 51) if number != 20]
-    references = [
-        SlotReference(queue, slot.first, slot.end, [one - slot.first for one in kept], frozenset(slot.segments))
-        for queue in (1, 2)
-        for slot in recovered.queues[queue].slots[:1]
-    ]
-    relocation = room.store.plan_relocation(pinned, references, 0.9)
-    assert relocation is not None
-    room.store.append_relocation(relocation)
-    room.commit()
+    relocation = room.relocate(pinned, *(room.reference(queue, *kept) for queue in (1, 2)), share=0.9)
     before = room.store.queues.written
     moves = room.store.finish_relocation(relocation)
     assert len(moves) == 2 * len(kept)
@@ -517,16 +488,8 @@ def test_a_copy_serves_each_queue_that_shares_its_record(crash: bool) -> None:
     recovered = room.reopen()
     checkpoint(room, *recovered.queues.values())
     pinned = min(room.store.compactable())
-    references = []
-    for queue, ids in needed.items():
-        (slot,) = recovered.queues[queue].slots
-        unsettled = [one - slot.first for one in ids]
-        references.append(SlotReference(queue, slot.first, slot.end, unsettled, frozenset(slot.segments)))
-    relocation = room.store.plan_relocation(pinned, references, 0.9)
-    assert relocation is not None
     before = room.store.log.position
-    room.store.append_relocation(relocation)
-    room.commit()
+    relocation = room.relocate(pinned, *(room.reference(queue, *ids) for queue, ids in needed.items()), share=0.9)
     if not crash:
         assert len(room.store.finish_relocation(relocation)) == sum(map(len, needed.values()))
     for _ in range(2):
@@ -587,11 +550,8 @@ def test_a_message_acked_during_its_relocation_stays_away() -> None:
     room.publish(20, 1)
     recovered = room.reopen()
     checkpoint(room, *recovered.queues.values())
-    slot = recovered.queues[1].slots[0]
-    segment = min(slot.segments)
-    relocation = room.store.plan_relocation(
-        segment, [SlotReference(1, 1, 21, range(20), frozenset(slot.segments))], 1.0
-    )
+    segment = min(recovered.queues[1].slots[0].segments)
+    relocation = room.store.plan_relocation(segment, [room.reference(1)], 1.0)
     assert relocation is not None
     room.append(encode_settled(0, 1, 1, [1]))
     room.store.append_relocation(relocation)
