@@ -48,6 +48,10 @@ class Api:
             assert set(said.json) >= REFUSED or "status" in said.json
         return said.json if said.body else None
 
+    async def refusal(self, method: str, path: str, body: Any = None) -> tuple[int, str, str]:
+        """Send a request that is refused, and return status, error and reason."""
+        return (await self.ask(method, path, body)).refusal
+
     def close(self) -> None:
         """Close all connections."""
         for api in self._others:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.server import BrokerServer
-from tests.in_process import running_broker
+from tests.in_process import client_of, running_broker
 from tests.manage.api_talk import HTTP, Api
 
 
@@ -25,3 +26,10 @@ def api(broker: BrokerServer) -> Iterator[Api]:
     api = Api(broker)
     yield api
     api.close()
+
+
+@pytest.fixture
+async def channel(broker: BrokerServer) -> AsyncIterator[Any]:
+    """Provide a channel of an AMQP client, with confirms."""
+    async with client_of(broker) as channel:
+        yield channel

@@ -72,61 +72,43 @@ async def test_bindings_are_deleted_by_their_properties_key(broker: BrokerServer
         await api.expect(404, "DELETE", place)
     assert broker.vhosts["/"].exchanges["e"].binding_count == 0
     for source, end in (("none", "q/q"), ("e", "q/none"), ("e", "e/none")):
-        refused = await api.expect(404, "POST", f"bindings/%2F/e/{source}/{end}", {"routing_key": "a"})
-        assert refused == {
-            "error": "not_found",
-            "reason": f"no {'queue' if end == 'q/none' else 'exchange'} 'none' in vhost '/'",
-        }
+        reason = f"no {'queue' if end == 'q/none' else 'exchange'} 'none' in vhost '/'"
+        refused = await api.refusal("POST", f"bindings/%2F/e/{source}/{end}", {"routing_key": "a"})
+        assert refused == (404, "not_found", reason)
     await api.expect(401, "POST", "bindings/%2F/e/amq.default/q/q", {"routing_key": "a"})
 
 
 async def test_what_exists_with_other_arguments_is_refused_in_the_words_of_amqp(api: Api) -> None:
     """Inequivalent arguments are 400 with AMQP's text, and so are those that a queue cannot have."""
-    refused: dict[str, list[tuple[dict[str, Any], str]]] = {
-        "queues/%2F/q": [
-            (
-                {"durable": False},
-                "inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'",
-            ),
-            (
-                {"durable": True, "arguments": {"x-max-length": 6}},
-                "inequivalent arg 'x-max-length' for queue 'q' in vhost '/': received '6' but current is '5'",
-            ),
-            ({"durable": "perhaps"}, "'durable' should be true or false"),
-            ({"durable": True, "arguments": 3}, "'arguments' should be an object"),
-            ({"exclusive": True}, "an exclusive queue belongs to a connection, which a request does not have"),
-        ],
-        "queues/%2F/r": [
-            (
-                {"arguments": {"x-message-ttl": "soon"}},
-                "invalid arg 'x-message-ttl' for queue 'r' in vhost '/': \"expected integer, got longstr\"",
-            )
-        ],
-        "exchanges/%2F/e": [
-            (
-                {"type": "direct", "durable": True},
-                "inequivalent arg 'type' for exchange 'e' in vhost '/': received 'direct' but current is 'topic'",
-            ),
-            ({"type": "magic"}, "unknown exchange type 'magic'"),
-        ],
-    }
+    refused: list[tuple[str, dict[str, Any], str]] = [
+        ("queues/%2F/q", {"durable": False},
+         "inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'"),
+        ("queues/%2F/q", {"durable": True, "arguments": {"x-max-length": 6}},
+         "inequivalent arg 'x-max-length' for queue 'q' in vhost '/': received '6' but current is '5'"),
+        ("queues/%2F/q", {"durable": "perhaps"}, "'durable' should be true or false"),
+        ("queues/%2F/q", {"durable": True, "arguments": 3}, "'arguments' should be an object"),
+        ("queues/%2F/q", {"exclusive": True},
+         "an exclusive queue belongs to a connection, which a request does not have"),
+        ("queues/%2F/r", {"arguments": {"x-message-ttl": "soon"}},
+         "invalid arg 'x-message-ttl' for queue 'r' in vhost '/': \"expected integer, got longstr\""),
+        ("exchanges/%2F/e", {"type": "direct", "durable": True},
+         "inequivalent arg 'type' for exchange 'e' in vhost '/': received 'direct' but current is 'topic'"),
+        ("exchanges/%2F/e", {"type": "magic"}, "unknown exchange type 'magic'"),
+    ]  # fmt: skip
     # rabbitmqadmin's Python script writes booleans as texts
     await api.expect(
         201, "PUT", "queues/%2F/q", {"durable": "true", "auto_delete": "false", "arguments": {"x-max-length": 5}}
     )
     await api.expect(201, "PUT", "exchanges/%2F/e", {"type": "topic", "durable": "true"})
-    for path, bodies in refused.items():
-        for body, reason in bodies:
-            assert await api.expect(400, "PUT", path, body) == {"error": "bad_request", "reason": reason}
+    for path, body, reason in refused:
+        assert await api.refusal("PUT", path, body) == (400, "bad_request", reason)
     for path in ("queues/%2F/amq.q", "exchanges/%2F/amq.e", "exchanges/%2F/amq.default"):
         assert (await api.expect(401, "PUT", path, {"durable": True}))["error"] == "not_authorised"
     for path in ("exchanges/%2F/amq.direct", "exchanges/%2F/amq.default"):
         await api.expect(401, "DELETE", path)
     for path in ("queues/none/q", "exchanges/none/e", "policies/none/p", "queues/%2F/q/nothing"):
-        assert await api.expect(404, "PUT", path, {"pattern": "", "definition": {"expires": 9}}) == {
-            "error": "Object Not Found",
-            "reason": "Not Found",
-        }
+        refusal = await api.refusal("PUT", path, {"pattern": "", "definition": {"expires": 9}})
+        assert refusal == (404, "Object Not Found", "Not Found")
 
 
 async def test_queues_and_exchanges_are_deleted_on_conditions(api: Api) -> None:
@@ -136,16 +118,11 @@ async def test_queues_and_exchanges_are_deleted_on_conditions(api: Api) -> None:
     await api.expect(201, "POST", "bindings/%2F/e/e/q/q", {"routing_key": "k"})
     message = {"properties": {}, "routing_key": "k", "payload": "x", "payload_encoding": "string"}
     assert await api.expect(200, "POST", "exchanges/%2F/e/publish", message) == {"routed": True}
-    reason = "queue 'q' in vhost '/' not empty"
-    assert await api.expect(400, "DELETE", "queues/%2F/q?if-empty=true") == {
-        "error": "bad_request",
-        "reason": reason,
-    }
-    reason = "exchange 'e' in vhost '/' in use"
-    assert await api.expect(400, "DELETE", "exchanges/%2F/e?if-unused=true") == {
-        "error": "bad_request",
-        "reason": reason,
-    }
+    for path, reason in (
+        ("queues/%2F/q?if-empty=true", "queue 'q' in vhost '/' not empty"),
+        ("exchanges/%2F/e?if-unused=true", "exchange 'e' in vhost '/' in use"),
+    ):
+        assert await api.refusal("DELETE", path) == (400, "bad_request", reason)
     await api.expect(204, "DELETE", "queues/%2F/q/contents")
     await api.expect(204, "DELETE", "queues/%2F/q?if-empty=true&if-unused=true")
     await api.expect(204, "DELETE", "exchanges/%2F/e?if-unused=true")
