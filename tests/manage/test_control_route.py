@@ -125,16 +125,6 @@ def test_a_command_that_has_enough_is_answered(broker: Broker, url: str) -> None
         wait_until(lambda: broker.queue("from").ready == left, "the return of the message that was not accepted")
 
 
-def test_a_trace_shows_messages_as_they_pass(broker: Broker, url: str) -> None:
-    """Each line of the broker arrives at once, not at the end of the answer."""
-    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
-        channel = connection.channel()
-        with conversation(BrokerUrl(url), "trace", key="#") as client:
-            assert b"tracing" in client.recv(1 << 16)
-            channel.basic_publish("amq.topic", "a.b", b"body")
-            assert b'"a.b"' in client.recv(1 << 16)
-
-
 def test_a_refusal_is_said(url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A user hears which tag is missing, whatever the verb; who needs which is in the table of rights."""
     password = "w:@ /"

@@ -21,21 +21,11 @@ from tests.in_process import client_of
 from tests.manage.api_talk import HTTP, Api, managed
 
 PROPERTIES: dict[str, Any] = {
-    "content_type": "text/plain",
-    "content_encoding": "e",
-    "headers": {"a": 1, "b": [1, {"c": None}], "f": 1.5, "t": True},
-    "delivery_mode": 2,
-    "priority": 3,
-    "correlation_id": "co",
-    "reply_to": "r",
-    "expiration": "60000",
-    "message_id": "m",
-    "timestamp": 17,
-    "type": "ty",
-    "user_id": "guest",
-    "app_id": "a",
-    "cluster_id": "c",
-}
+    "content_type": "text/plain", "content_encoding": "e",
+    "headers": {"a": 1, "b": [1, {"c": None}], "f": 1.5, "t": True}, "delivery_mode": 2, "priority": 3,
+    "correlation_id": "co", "reply_to": "r", "expiration": "60000", "message_id": "m", "timestamp": 17,
+    "type": "ty", "user_id": "guest", "app_id": "a", "cluster_id": "c",
+}  # fmt: skip
 LIST = {"count": 100, "encoding": "auto"}
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from pydantic import ValidationError
 import broker.zeromq
 from broker.amqp.errors import BrokerError
 from broker.settings import Settings
-from tests.deadline import DEADLINE_S
+from tests.broker_process import BrokerProcess
 from tests.in_process import running_broker
 
 ENDPOINT = {"endpoint": "tcp://127.0.0.1:5556", "exchange": "x"}
@@ -65,17 +63,10 @@ def test_an_endpoint_in_use_ends_the_process_with_1(tmp_path: Path) -> None:
         port = other.bind_to_random_port("tcp://127.0.0.1")
         file = tmp_path / "slotmq.toml"
         file.write_text(f'[[zmq.subscribe]]\nendpoint = "tcp://127.0.0.1:{port}"\nexchange = "x"\n')
-        command = [sys.executable, "-m", "broker", "serve", "--port", "0", "--data-dir", str(tmp_path / "data")]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("SLOTMQ_")}
-        ended = subprocess.run(
-            [*command, "--config", str(file)],
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-            env=environment,
-        )
-    assert (ended.returncode, ended.stderr.splitlines()[-1].startswith("slotmq: cannot listen on tcp://")) == (1, True)
+        process = BrokerProcess(tmp_path / "data", "--config", str(file))
+        process.spawn()
+        assert process.wait() == 1
+    assert process.stderr().splitlines()[-1].startswith("slotmq: cannot listen on tcp://")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A request's target, and the route that it finds: 404, and 405 with the allowed methods."""
+"""A request's target, the route that it finds, and the status of a refusal."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import pytest
 from starlette.responses import Response
 
+from broker.amqp.errors import BrokerError, NodeLost
 from broker.manage.app import RouteTable
 from broker.manage.call import ApiRoute, Call, Needs
-from broker.manage.refusal import HttpRefused
+from broker.manage.refusal import HttpRefused, refusal_of
 from broker.manage.request_target import integer, only, path_words, query_of
 
 
@@ -119,3 +120,11 @@ def test_an_unknown_parameter_is_refused() -> None:
     """An unknown parameter is refused, because a misspelt filter must not select everything."""
     with pytest.raises(HttpRefused, match="no parameter 'afer' here"):
         only(query_of(b"afer=1"), ["after"])
+
+
+@pytest.mark.parametrize("rabbitmq", [True, False])
+def test_a_lost_node_is_unavailable(rabbitmq: bool) -> None:
+    """A request that may succeed when the node has joined again is no mistake of the client, as others are."""
+    lost, other = (refusal_of(kind("no"), rabbitmq=rabbitmq) for kind in (NodeLost, BrokerError))
+    assert lost is not None and other is not None
+    assert (lost.status, other.status // 100) == (503, 4)

@@ -29,14 +29,6 @@ def logs(files: MemoryFiles) -> QueueLogs:
     return new_logs(files)
 
 
-def test_entries_come_back_across_chunks(logs: QueueLogs) -> None:
-    """Entries across a chunk boundary are read back; a missing entry is None."""
-    first = CHUNK_IDS - 2
-    logs.write(3, first, ([5, 0, 9, 11], [6, 0, 10, 12]))
-    assert logs.read(3, first - 1, first + 5) == ([0, 5, 0, 9, 11, 0], [0, 6, 0, 10, 12, 0])
-    assert logs.read(4, 1, 3) == ([0, 0], [0, 0])
-
-
 def entries(count: int, begin: int = 1) -> Entries:
     """Return different entries."""
     return list(range(begin, begin + count)), [10] * count
