@@ -95,21 +95,6 @@ def test_a_removed_vhost_is_gone(files: MemoryFiles, folder: DataFolder) -> None
     assert not [path for path in (*files.contents, *files.folders) if path.is_relative_to(PATH / "vhosts" / "a")]
 
 
-def test_what_a_removal_left_goes_at_the_next_start(files: MemoryFiles, folder: DataFolder) -> None:
-    """A removal that was cut short is not a vhost, does not prevent a new one, and is finished by the next start."""
-    left = PATH / "vhosts" / "%removed-1"
-    files.make_folder(left / "log")
-    files.open(left / "log" / "0000000001.log", create=True)
-    files.make_folder(folder.vhost_folder("a"))
-    assert folder.list_vhosts() == ["a"]
-    folder.remove_vhost("a")
-    assert files.list(PATH / "vhosts") == ["%removed-1"]
-    folder.close()
-    DataFolder.open(files, PATH)
-    assert files.list(PATH / "vhosts") == []
-    assert files.exists(PATH / "vhosts")
-
-
 def test_on_real_files(tmp_path: Path) -> None:
     """The operating system accepts every name, and a removal follows no link out of the folder."""
     outside = tmp_path / "outside"
@@ -147,15 +132,6 @@ def test_another_format_is_refused(stamp: bytes, refused: type[Exception], says:
     with pytest.raises(refused, match=f"^/srv/data: {says}"):
         DataFolder.open(files, PATH)
     assert {path: bytes(content.block) for path, content in files.contents.items()} == there
-
-
-def test_a_first_start_that_died_is_begun_again() -> None:
-    """A folder without a stamp, in which nothing was written yet, is a new one."""
-    files = MemoryFiles()
-    files.make_folder(PATH)
-    files.open(PATH / "lock", create=True).close()
-    DataFolder.open(files, PATH).close()
-    assert bytes(files.contents[PATH / "format"].block) == b"slotmq data folder, format 3\n"
 
 
 def test_each_start_has_an_incarnation_of_its_own(tmp_path: Path) -> None:

@@ -33,15 +33,6 @@ def test_definitions_come_back(files: MemoryFiles) -> None:
     assert files.list(FOLDER) == ["definitions"]
 
 
-def test_an_unfinished_file_is_passed_over(files: MemoryFiles) -> None:
-    """An unfinished file of a crash is neither read nor an obstacle."""
-    new_file(files).write(DEFINITIONS)
-    files.open(FOLDER / "definitions.unfinished", create=True).write_at(0, b"x" * 5000)
-    assert new_file(files).read() == DEFINITIONS
-    new_file(files).write({"n": 2})
-    assert new_file(files).read() == {"n": 2}
-
-
 def test_every_flip_and_every_cut_is_told(files: MemoryFiles) -> None:
     """Damage is never read as definitions or as their absence, and the error names the file."""
     new_file(files).write(DEFINITIONS)

@@ -171,6 +171,15 @@ def test_without_sync_no_zeros_are_written() -> None:
     assert files.size(segment_path(FOLDER, 1)) == log.segments[1]
 
 
+def test_a_record_longer_than_a_segment_fits() -> None:
+    """A record that exceeds the segment size has a segment of its own."""
+    log = new_log(segment_bytes=300)
+    long = encode_settled(0, 0, 1, [*range(1, 200), 900])
+    position = log.append(long)
+    commit(log)
+    assert log.read_span(position, len(long)) == long
+
+
 def test_a_failed_sync_is_final() -> None:
     """After a failed sync nothing is confirmed or written, even if a second sync would succeed."""
     files = WatchedFiles(FOLDER)
