@@ -87,13 +87,3 @@ def test_the_newest_whole_one_counts(files: MemoryFiles, folder: CheckpointFolde
     assert found[0].position == 2
     assert [finding.event for finding in findings] == ["store.checkpoint_skipped"]
     assert new_folder(MemoryFiles()).read([]) is None
-
-
-def test_an_unfinished_one_is_passed_over(files: MemoryFiles, folder: CheckpointFolder) -> None:
-    """An unfinished file of a crash is ignored, and the next checkpoint replaces it."""
-    files.open(FOLDER / "checkpoint-0000000001.unfinished", create=True).write_at(0, b"x" * 5000)
-    assert folder.read([]) is None
-    folder.write(Checkpoint(1, False, [], [], 1), sync=True)
-    found = new_folder(files).read([])
-    assert found is not None
-    assert found[0].position == 1

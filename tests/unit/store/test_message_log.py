@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.damage import StoreFailed
 from broker.store.memory_files import MemoryFiles
 from broker.store.message_log import SMALL_BYTES, MessageLog
 from broker.store.record import MARK_BYTES, encode_settled, is_whole
 from broker.store.segment import AHEAD_MAX_BYTES, HEADER_BYTES, decode_header, segment_path
-from tests.watched_files import WatchedFiles, ignore
 
 FOLDER = Path("/log")
 RECORD = encode_settled(0, 0, 1, [1])
@@ -178,29 +176,6 @@ def test_a_record_longer_than_a_segment_fits() -> None:
     position = log.append(long)
     commit(log)
     assert log.read_span(position, len(long)) == long
-
-
-def test_a_failed_sync_is_final() -> None:
-    """After a failed sync nothing is confirmed or written, even if a second sync would succeed."""
-    files = WatchedFiles(FOLDER)
-    log = new_log(files)
-    log.append(RECORD)
-    batch = log.take()
-    assert batch is not None
-    confirmable = log.confirmable
-
-    def fail(call: str, path: Path) -> None:
-        if call == "sync":
-            files.look = ignore
-            raise StoreFailed(path, "Input/output error")
-
-    files.look = fail
-    with pytest.raises(StoreFailed, match="Input/output error"):
-        log.write(batch)
-    assert log.confirmable == confirmable
-    log.append(RECORD)
-    with pytest.raises(StoreFailed, match="Input/output error"):
-        log.take()
 
 
 def test_without_sync_nothing_claims_to_be_synced() -> None:
