@@ -62,7 +62,7 @@ class Api:
 @asynccontextmanager
 async def managed(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[tuple[BrokerServer, Api]]:
     """Yield a broker with an HTTP API, and a client of guest."""
-    async with running_broker(folder / "data", http=HTTP, **sections) as broker:
+    async with running_broker(folder / "data", None, http=HTTP, **sections) as broker:
         api = Api(broker)
         try:
             yield broker, api
