@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.overlay.aggregation import EVERYTHING, Aggregation, Announced, SpaceTable, conjunction, pattern_of
@@ -56,6 +56,7 @@ STEPS = st.lists(st.tuples(st.sampled_from((*NODES, "own")), st.sampled_from(("x
 
 
 @given(STEPS)
+@example([("n1", broker, "b", comes) for broker, comes in (("x", True), ("y", True), ("y", False), ("y", False))])
 def test_each_neighbour_is_told_the_closure_of_what_the_others_want(steps: list[tuple[str, str, str, bool]]) -> None:
     """Whatever is held and released, and however often; changes are told exactly."""
     table = SpaceTable("own", NODES, Aggregation.COVERING, 100)
