@@ -140,6 +140,12 @@ class Room:
             pattern_limits=pattern_limits,
         )
 
+    def turn(self, ms: int = 0) -> None:
+        """Let time pass, and run what is due in a turn of the loop."""
+        self.clock.now_ms += ms
+        self.deadlines.begin_turn()
+        self.deadlines.run(self.clock.now_ms)
+
     def groups(self) -> list[list[bytes]]:
         """Write the pending records and return every record in the log's file, in order.
 
@@ -175,6 +181,12 @@ class Room:
         client.log_in(user.name, user.password)
         client.call(0, commands.Connection.Open(self.vhost.name), commands.Connection.OpenOk)
         client.open_channel(1)
+        return client
+
+    def confirming(self) -> Client:
+        """Return a client in confirm mode."""
+        client = self.enter()
+        client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
         return client
 
     def knock(self, peer_address: str = "127.0.0.1") -> Client:
@@ -230,6 +242,11 @@ class Client:
     def open_channel(self, number: int) -> None:
         """Open a channel."""
         self.call(number, commands.Channel.Open(), commands.Channel.OpenOk)
+
+    def reopen_channel(self, number: int = 1) -> None:
+        """Answer the close of a channel and open it again."""
+        self.tell(number, commands.Channel.CloseOk())
+        self.open_channel(number)
 
     def tell(self, channel: int, method: Method) -> list[tuple[int, Method]]:
         """Send a method and return every answering method with its channel."""
@@ -309,3 +326,8 @@ def put(queue: Queue, number: int = 1) -> None:
     """Append transient messages to a queue."""
     for _ in range(number):
         queue.level.append([Message(Envelope("", queue.name), NO_PROPERTIES, b"", 1, facts_of(NO_PROPERTIES), 0)])
+
+
+def messages(queue: Queue) -> list[Message]:
+    """Return the unsettled messages of a queue, all of which are in memory."""
+    return [message for slot in queue.level.manager.slots.values() for message in slot.contents or () if message]

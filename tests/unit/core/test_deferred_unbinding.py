@@ -33,8 +33,7 @@ def bind(vhost: Vhost, queue: str, exchange: str, count: int = MANY) -> None:
 def turn(room: Room) -> int:
     """Run what is due in one turn and return how many bindings the indexes lost."""
     before = room.vhost.bindings.live.deferred.shed
-    room.deadlines.begin_turn()
-    room.deadlines.run(room.clock.now_ms)
+    room.turn()
     return room.vhost.bindings.live.deferred.shed - before
 
 

@@ -20,7 +20,7 @@ from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.slots.slot import Slot
 from broker.store.record import KIND_AT, MESSAGE, due_of
-from tests.unit.core.room import NO_PROPERTIES, Room
+from tests.unit.core.room import NO_PROPERTIES, Room, messages
 
 HOLDING = "amq.delayed.x"
 REFUSED = (
@@ -54,14 +54,8 @@ class DelayedRoom(Room):
         """Move the clock and return how many messages have arrived in `q`."""
         self.clock.now_ms = now_ms
         while (due_ms := self.deadlines.next_ms) is not None and due_ms <= now_ms:
-            self.deadlines.begin_turn()
-            self.deadlines.run(now_ms)
+            self.turn()
         return self.queue.ready
-
-
-def arrived(queue: Queue) -> list[Message]:
-    """Return the ready messages of the queue."""
-    return [message for slot in queue.level.manager.slots.values() for message in slot.contents or () if message]
 
 
 def test_a_message_comes_when_it_is_due_and_not_before() -> None:
@@ -73,7 +67,7 @@ def test_a_message_comes_when_it_is_due_and_not_before() -> None:
     assert (room.at(100), room.holding.ready) == (1, 2)
     assert room.at(499) == 2
     assert (room.at(500), room.holding.ready) == (3, 0)
-    assert [message.body for message in arrived(room.queue)] == [b"100", b"300", b"500"]
+    assert [message.body for message in messages(room.queue)] == [b"100", b"300", b"500"]
     assert room.deadlines.next_ms is None
 
 
@@ -86,7 +80,7 @@ def test_messages_due_at_the_same_moment_come_in_the_order_of_their_publishing()
     room.deadlines.run(10)
     assert 0 < room.queue.ready < 2500  # the rest is released in the next turn
     assert room.at(10) == 2500
-    assert [message.body for message in arrived(room.queue)] == [b"%d" % number for number in range(2500)]
+    assert [message.body for message in messages(room.queue)] == [b"%d" % number for number in range(2500)]
 
 
 def test_the_record_of_a_held_message_says_when_it_is_due() -> None:
@@ -104,7 +98,7 @@ def test_what_comes_says_how_long_it_was_delayed_and_counts_its_time_from_then()
     room = DelayedRoom()
     room.publish(100, other="kept")
     room.at(150)
-    (message,) = arrived(room.queue)
+    (message,) = messages(room.queue)
     assert decode_properties(message.header).headers == {"x-delay": -100, "other": "kept"}
     assert message.timestamp_ms == 150
     assert delay_of(message.facts.delay) is None
@@ -215,7 +209,7 @@ def test_what_was_held_before_a_restart_comes_when_it_is_due() -> None:
     room.publish(100)
     room.publish(300)
     again, vhost = restarted(room)
-    for message in arrived(room.holding):
+    for message in messages(room.holding):
         vhost.queues[HOLDING].level.append([message])
     vhost.restored()
     again.deadlines.run(100)
@@ -284,7 +278,7 @@ def test_what_is_due_and_on_disk_is_read_and_comes() -> None:
     room.at(30)
     disk.answer()
     assert room.at(30) == 4
-    assert [message.body for message in arrived(room.queue)] == [b"10", b"5", b"20", b"30"]
+    assert [message.body for message in messages(room.queue)] == [b"10", b"5", b"20", b"30"]
     assert room.deadlines.next_ms is None
 
 
@@ -301,7 +295,7 @@ def test_what_a_read_leaves_out_is_read_next() -> None:
     for _ in range(200):
         room.at(100)
         disk.answer()
-    assert [int(message.body) for message in arrived(room.queue)] == list(range(1, 61))
+    assert [int(message.body) for message in messages(room.queue)] == list(range(1, 61))
     assert sorted(disk.fetched) == list(range(1, 61)), "each was read once"
     assert room.deadlines.next_ms is None
 
@@ -322,7 +316,7 @@ def test_a_message_that_cannot_be_read_is_left_out() -> None:
         disk.answer()
         assert room.at(20) == 1
     assert [entry["event"] for entry in logged] == ["messages.lost"]
-    assert (room.holding.ready, arrived(room.queue)[0].body) == (0, b"there")
+    assert (room.holding.ready, messages(room.queue)[0].body) == (0, b"there")
 
 
 @pytest.mark.parametrize("reading", ["looks", "fetches"])
@@ -368,7 +362,7 @@ def test_the_moments_are_read_from_disk_slot_by_slot() -> None:
     holding = vhost.queues[HOLDING]
     for delay_ms in (40, 20):
         room.publish(delay_ms)
-        holding.level.append([arrived(room.holding)[-1]])
+        holding.level.append([messages(room.holding)[-1]])
         holding.level.manager.seal()
     disk.page_out(holding)
     vhost.restored()

@@ -79,12 +79,12 @@ def test_a_queue_expires_after_its_last_use(use: Callable[[Client], object], mes
     queue = room.vhost.queues.declare("q", arguments={"x-expires": EXPIRES_MS})
     put(queue, messages)
     for _ in range(3):
-        pass_time(room, EXPIRES_MS - 1)
+        room.turn(EXPIRES_MS - 1)
         assert "q" in room.vhost.queues
         use(client)
-    pass_time(room, EXPIRES_MS - 1)
+    room.turn(EXPIRES_MS - 1)
     assert "q" in room.vhost.queues
-    pass_time(room, 1)
+    room.turn(1)
     assert "q" not in room.vhost.queues
 
 
@@ -94,18 +94,11 @@ def test_what_is_no_use_of_a_queue_postpones_nothing() -> None:
     client = room.enter()
     room.vhost.queues.declare("q", arguments={"x-expires": EXPIRES_MS})
     consumer = client.consume("q")
-    pass_time(room, 5 * EXPIRES_MS)
+    room.turn(5 * EXPIRES_MS)
     client.call(1, Basic.Cancel(consumer_tag=consumer.tag), Basic.CancelOk)
-    pass_time(room, EXPIRES_MS - 1)
+    room.turn(EXPIRES_MS - 1)
     client.publish("", "q", b"body")
     client.call(1, Queue.Purge(queue="q"), Queue.PurgeOk)
     assert "q" in room.vhost.queues
-    pass_time(room, 1)
+    room.turn(1)
     assert "q" not in room.vhost.queues
-
-
-def pass_time(room: Room, ms: int) -> None:
-    """Let time pass, and what is due then happen."""
-    room.clock.now_ms += ms
-    room.deadlines.begin_turn()
-    room.deadlines.run(room.clock.now_ms)

@@ -12,7 +12,7 @@ from broker.core.publishing.publish_entry import WIDE_QUEUES
 from broker.core.publishing.wide_publishes import QUEUES_PER_TURN
 from broker.core.queue.queue import Queue
 from broker.store.store import VhostStore
-from tests.unit.core.room import FOLDER, Client, Room
+from tests.unit.core.room import FOLDER, Client, Room, messages
 from tests.unit.core.session.publishing import confirms, publish
 
 QUEUES: Final = QUEUES_PER_TURN + WIDE_QUEUES // 2
@@ -30,49 +30,32 @@ class Wide:
             queue = vhost.queues.declare(f"q{number}", durable=durable)
             vhost.bindings.bind(queue.name, "amq.fanout", "")
             self.queues.append(queue)
-        self.client = self.new_client()
-
-    def new_client(self) -> Client:
-        """Return a client with confirms."""
-        client = self.room.enter()
-        client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
-        return client
+        self.client = self.room.confirming()
 
     def publish(self, body: bytes = b"wide", *, client: Client | None = None) -> None:
         """Publish a persistent message to all queues, of which none has it yet."""
         publish(client or self.client, "", body, exchange="amq.fanout", delivery_mode=2)
         if not self.room.vhost.wide.pending:
-            self.turn()  # to look the queues up took a turn
+            self.room.turn()  # to look the queues up took a turn
 
     @property
     def entered(self) -> int:
         """The number of queues with a message."""
         return sum([1 for queue in self.queues if queue.ready])
 
-    def turn(self) -> None:
-        """Run what is due in a turn."""
-        deadlines = self.room.deadlines
-        deadlines.begin_turn()
-        deadlines.run(self.room.clock.now_ms)
-
     def finish(self) -> None:
         """Run turns until every message has entered all of its queues."""
         while self.room.vhost.wide.pending:
-            self.turn()
+            self.room.turn()
 
     def confirm(self) -> list[str]:
         """Confirm what waits, as the committer does when the log is synced, and return the confirms of the client."""
-        waiting, self.room.committer.waiting = self.room.committer.waiting, []
-        for publisher in waiting:
-            publisher.waiting = False
-            publisher.confirm(publisher.published)
+        self.room.committer.sync()
         return confirms(self.client)
 
     def bodies(self, queue: Queue) -> list[bytes]:
         """Return the messages of a queue."""
-        return [
-            message.body for slot in queue.level.manager.slots.values() for message in slot.contents or [] if message
-        ]
+        return [message.body for message in messages(queue)]
 
 
 def test_the_first_publish_of_a_key_looks_its_queues_up_in_a_turn_of_its_own() -> None:
@@ -81,7 +64,7 @@ def test_the_first_publish_of_a_key_looks_its_queues_up_in_a_turn_of_its_own() -
     publish(wide.client, "", b"wide", exchange="amq.fanout", delivery_mode=2)
     publish(wide.client, wide.queues[0].name, b"next")
     assert (wide.room.vhost.wide.begun, wide.entered, wide.client.machine.held) == (0, 0, True)
-    wide.turn()
+    wide.room.turn()
     assert (wide.room.vhost.wide.begun, wide.entered) == (1, 0)
     wide.client.machine.feed(b"")
     wide.finish()
@@ -97,7 +80,7 @@ def test_a_turn_enters_a_bounded_number_of_queues(durable: bool) -> None:
     counts = [wide.entered]
     while counts[-1] < QUEUES:
         assert wide.confirm() == []
-        wide.turn()
+        wide.room.turn()
         counts.append(wide.entered)
     assert counts == [0, QUEUES_PER_TURN, QUEUES]
     assert wide.confirm() == ["ack 1"]
@@ -123,7 +106,7 @@ def test_nothing_overtakes_it(durable: bool, delivery_mode: int) -> None:
     wide = Wide(durable=durable)
     wide.publish()
     last = wide.queues[-1]
-    publish(wide.new_client(), last.name, b"narrow", delivery_mode=delivery_mode)
+    publish(wide.room.confirming(), last.name, b"narrow", delivery_mode=delivery_mode)
     assert (wide.bodies(last), wide.entered) == ([b"wide", b"narrow"], 1)
     wide.finish()
     assert (wide.bodies(last), wide.entered) == ([b"wide", b"narrow"], QUEUES)
@@ -133,13 +116,13 @@ def test_one_after_the_other() -> None:
     """A publisher of a wide message waits until the one before has entered its queues; its messages stay in order."""
     wide = Wide()
     wide.publish(b"one")
-    other = wide.new_client()
+    other = wide.room.confirming()
     wide.publish(b"two", client=other)
     publish(other, wide.queues[0].name, b"three")
     assert wide.room.vhost.wide.begun == 1
     while wide.room.vhost.wide.begun == 1:
         assert not any(b"two" in wide.bodies(queue) for queue in wide.queues)
-        wide.turn()
+        wide.room.turn()
     wide.room.vhost.ports.credit.turn(0, behind=False, crowded=False)
     other.machine.feed(b"")
     wide.finish()
@@ -202,7 +185,7 @@ def test_two_that_are_under_way_are_confirmed_together() -> None:
     assert wide.room.vhost.wide.begun == 2
     while wide.room.vhost.wide.pending:
         assert wide.confirm() == []
-        wide.turn()
+        wide.room.turn()
     assert wide.confirm() == ["ack 4+"]
     assert {tuple(wide.bodies(queue)) for queue in wide.queues[1:]} == {(b"one", b"two")}
 

@@ -273,8 +273,7 @@ def test_a_bind_to_the_default_exchange_is_refused_before_the_right_to_it_is_ask
     client.session.permissions = QueuesOnly(Users())
     for method in (commands.Queue.Bind(queue="q", exchange="x"), commands.Queue.Bind(queue="q", exchange="")):
         close = client.refused(method)
-        client.tell(1, commands.Channel.CloseOk())
-        client.open_channel(1)
+        client.reopen_channel()
     assert close == "channel 403 ACCESS_REFUSED - operation not permitted on the default exchange"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import pytest
@@ -13,19 +13,19 @@ from broker.core.topology.deferred_unbinding import CHUNK_BINDINGS
 from tests.raw_client import frame
 from tests.unit.core.room import Client, Room, describe, put
 
-Exchange, Queue, Basic, Channel, Confirm = (
-    commands.Exchange,
-    commands.Queue,
-    commands.Basic,
-    commands.Channel,
-    commands.Confirm,
-)
+Exchange, Queue, Basic = commands.Exchange, commands.Queue, commands.Basic
+Channel, Confirm = commands.Channel, commands.Confirm
 CLOSE: Final = Channel.Close(200, "", 0, 0)
 
 
 def names(client: Client) -> list[str]:
     """Return what a client has got, each with its channel."""
-    return [f"{channel} {describe(method)}" for channel, method in client.replies()]
+    return names_of(client.replies())
+
+
+def names_of(replies: Iterable[tuple[int, Any]]) -> list[str]:
+    """Return some answers, each with its channel."""
+    return [f"{channel} {describe(method)}" for channel, method in replies]
 
 
 def settled() -> Room:
@@ -60,8 +60,7 @@ DURABLE: Final[list[tuple[Any, Any]]] = [
 def work(room: Room) -> None:
     """Run the turns that the slices of deletions take."""
     for _ in range(20):
-        room.deadlines.begin_turn()
-        room.deadlines.run(room.clock.now_ms)
+        room.turn()
 
 
 @pytest.mark.parametrize(("method", "answer"), DURABLE, ids=lambda given: getattr(given, "name", None))
@@ -222,16 +221,10 @@ def test_answers_of_a_channel_keep_their_order_and_other_channels_do_not_wait() 
     assert len(client.tell(1, Basic.Qos(prefetch_count=2))) == 1
 
 
-def names_of(replies: list[tuple[int, Any]]) -> list[str]:
-    """Return some answers, each with its channel."""
-    return [f"{channel} {describe(method)}" for channel, method in replies]
-
-
 def test_confirms_pass_but_for_one_whose_channel_has_not_heard_that_it_confirms() -> None:
     """The ack of a transient message passes a declare, but not the answer to confirm.select; it comes after that."""
     room = settled()
-    client = room.enter()
-    client.call(1, Confirm.Select(), Confirm.SelectOk)
+    client = room.confirming()
     client.open_channel(2)
     for channel in (1, 2):
         client.tell(channel, Queue.Declare(queue=f"new{channel}", durable=True))
@@ -253,8 +246,7 @@ def test_confirms_pass_but_for_one_whose_channel_has_not_heard_that_it_confirms(
 def test_a_return_precedes_its_confirm() -> None:
     """A message that is returned passes a waiting answer, as its confirm does."""
     room = settled()
-    client = room.enter()
-    client.call(1, Confirm.Select(), Confirm.SelectOk)
+    client = room.confirming()
     client.tell(1, Queue.Declare(queue="new", durable=True))
     client.machine.feed(b"".join(frame(1, 1, b"\0\x3c\0\x28\0\0\0\4none\1") for _ in range(1)))
     client.machine.feed(frame(2, 1, b"\0\x3c" + bytes(12)))
@@ -414,8 +406,7 @@ def test_a_deletion_in_slices_is_answered_after_the_last_one(method: Any, *, syn
     while deferred.busy:
         assert names(client) == []
         assert len(other.tell(1, Queue.Declare(queue=f"t{turns}"))) == 1
-        room.deadlines.begin_turn()
-        room.deadlines.run(room.clock.now_ms)
+        room.turn()
         turns += 1
     assert turns > 2
     if not synced_first:

@@ -19,12 +19,6 @@ def expired(room: Room, count: int) -> Queue:
     return queue
 
 
-def next_turn(room: Room) -> None:
-    """Run what waits for the next turn."""
-    room.deadlines.begin_turn()
-    room.deadlines.run(room.clock.now_ms)
-
-
 def answers(client: Client) -> list[str]:
     """Return the names of the methods in the output."""
     return [method.name for _, method in client.replies()]
@@ -38,7 +32,7 @@ def test_a_get_waits_until_what_has_expired_is_gone() -> None:
     assert client.tell(1, GET) == []
     assert 0 < queue.ready <= 100
     assert client.tell(1, commands.Basic.Qos(prefetch_count=1)) == [], "nothing overtakes the answer"
-    next_turn(room)
+    room.turn()
     assert answers(client) == ["Basic.GetEmpty"]
     assert queue.ready == 0
 
@@ -50,5 +44,5 @@ def test_a_get_that_waits_ends_with_its_queue() -> None:
     expired(room, TURN_SHARE + 100)
     assert client.tell(1, GET) == []
     room.vhost.queues.delete("q", None)
-    next_turn(room)
+    room.turn()
     assert answers(client) == ["Basic.GetEmpty"]

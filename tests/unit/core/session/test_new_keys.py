@@ -157,8 +157,7 @@ def test_a_deleted_exchange_is_not_found() -> None:
     room.vhost.exchanges.delete("x")
     text = "channel 404 NOT_FOUND - no exchange 'x' in vhost '/'"
     assert publish(client, new_key(), exchange="x") == [text]
-    client.tell(1, commands.Channel.CloseOk())
-    client.open_channel(1)
+    client.reopen_channel()
     room.vhost.exchanges.declare("x", "fanout")
     room.vhost.bindings.bind("q", "x", "")
     assert publish(client, new_key(), exchange="x") == []
@@ -222,8 +221,7 @@ def test_rights_that_are_taken_hold_for_the_next_new_key() -> None:
     assert publish(client, "other.1", exchange="x") == [
         f"{refused}topic 'other.1' in exchange 'x' in vhost '/' refused for user 'bob'"
     ]
-    client.tell(1, commands.Channel.CloseOk())
-    client.open_channel(1)
+    client.reopen_channel()
     client.permissions.topics.clear("bob", "/", "x")
     assert publish(client, "other.2", exchange="x") == []
     client.permissions.set("bob", "/", "", "", "")

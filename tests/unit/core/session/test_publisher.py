@@ -10,17 +10,10 @@ from pamqp import commands
 from broker.amqp.content_header import decode_properties
 from broker.core.queue.queue import Queue
 from tests.stored_record import decode_message
-from tests.unit.core.room import Client, Room
+from tests.unit.core.room import Room
 from tests.unit.core.session.publishing import confirms, declare, publish, ready
 
 USER = "user_id property set to 'alice' but authenticated user was 'guest'"
-
-
-def confirming(room: Room) -> Client:
-    """Return a client in confirm mode."""
-    client = room.enter()
-    client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
-    return client
 
 
 def headers_in(queue: Queue) -> list[Any]:
@@ -160,7 +153,7 @@ def test_one_record_for_all_durable_queues(arguments: dict[str, Any]) -> None:
 def test_nacks_stand_between_acks() -> None:
     """A refused run of publishes gets one nack, and no ack passes over it."""
     room = Room()
-    client = confirming(room)
+    client = room.confirming()
     declare(client, "full", x_max_length=1, x_overflow="reject-publish")
     for key in ("nobody", "full", "full", "nobody", "full", "full", "full", "nobody", "nobody"):
         assert publish(client, key) == []
@@ -173,7 +166,7 @@ def test_nacks_stand_between_acks() -> None:
 def test_nacks_wait_like_acks() -> None:
     """A nack is sent only when every earlier number is safe, like an ack."""
     room = Room()
-    client = confirming(room)
+    client = room.confirming()
     declare(client, "full", x_max_length=0, x_overflow="reject-publish")
     for key in ("nobody", "full", "nobody", "full"):
         publish(client, key)
@@ -188,7 +181,7 @@ def test_nacks_wait_like_acks() -> None:
 def test_one_queue_refuses_and_the_others_take_it() -> None:
     """A fan-out that one queue refuses is nacked, and the other queues keep the message."""
     room = Room()
-    client = confirming(room)
+    client = room.confirming()
     declare(client, "full", x_max_length=0, x_overflow="reject-publish")
     declare(client, "free")
     for name in ("full", "free"):
@@ -217,7 +210,7 @@ def test_refusing_says_nothing_without_confirms() -> None:
 def test_who_waits_for_the_disk() -> None:
     """A transient publish may be confirmed at once, a persistent one waits for the disk, on both publish paths."""
     room = Room()
-    client = confirming(room)
+    client = room.confirming()
     declare(client, "q")
     declare(client, "ruled", x_max_length=100)
     waits = []

@@ -50,8 +50,7 @@ def test_the_name_is_no_queue() -> None:
     client.open_channel(2)
     text = f"channel 404 NOT_FOUND - no queue '{name}' in vhost '/'"
     assert client.refused(Queue.Bind(queue=name, exchange="amq.direct"), 2) == text
-    client.tell(2, commands.Channel.CloseOk())
-    client.open_channel(2)
+    client.reopen_channel(2)
     assert client.refused(Basic.Get(queue=name), 2) == text
 
 

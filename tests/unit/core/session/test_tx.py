@@ -30,18 +30,10 @@ def transactions(client: Client) -> TxSession:
     return found
 
 
-def safe(room: Room) -> None:
-    """Report everything as written to disk."""
-    waiting, room.committer.waiting = room.committer.waiting, []
-    for waiter in waiting:
-        waiter.waiting = False
-        waiter.confirm(waiter.published)
-
-
 def commit(room: Room, client: Client) -> list[str]:
     """Commit and return the answers in order, after the disk has reported."""
     before = client.tell(1, Tx.Commit())
-    safe(room)
+    room.committer.sync()
     return [describe(method) for _, method in [*before, *client.replies()]]
 
 
@@ -95,7 +87,7 @@ def test_commit_is_answered_when_it_is_safe() -> None:
     assert client.tell(1, Basic.Get(queue="q")) == []
     (waiter,) = room.committer.waiting
     assert waiter.logged == waiter.published > waiter.confirmed
-    safe(room)
+    room.committer.sync()
     assert [describe(method) for _, method in client.replies()] == ["Tx.CommitOk"]
     client.machine.feed(b"")
     assert [describe(method) for _, method in client.replies()] == ["Basic.GetOk"]
@@ -191,7 +183,7 @@ def test_a_connection_lost_in_a_commit() -> None:
     publish(client, "q")
     client.tell(1, Tx.Commit())
     client.machine.lost()
-    safe(room)
+    room.committer.sync()
     assert list(client.replies()) == []
     assert ready(room, "q") == [1]
 
