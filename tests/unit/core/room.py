@@ -17,6 +17,7 @@ from broker.amqp.framing import FRAME_METHOD
 from broker.amqp.handshake import ConnectionLimits
 from broker.core.answers import Answers
 from broker.core.auth.logins import Logins
+from broker.core.auth.password import SHA256, salted_sha256
 from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Permissions
 from broker.core.auth.usage import Usage
@@ -179,8 +180,16 @@ class Room:
         """Return a client of its own connection with channel 1 open."""
         client = self.knock(peer_address)
         client.log_in(user.name, user.password)
-        client.call(0, commands.Connection.Open(self.vhost.name), commands.Connection.OpenOk)
-        client.open_channel(1)
+        client.open(self.vhost.name)
+        return client
+
+    def enter_without_rights(self) -> Client:
+        """Return a client of the stored user bob, who may open the vhost and nothing else."""
+        client = self.knock()
+        client.users.put(User("bob", "", (), salted_sha256(b"secret", b"salt"), SHA256))
+        client.permissions.set("bob", self.vhost.name, "", "", "")
+        client.log_in("bob", "secret")
+        client.open(self.vhost.name)
         return client
 
     def confirming(self) -> Client:
@@ -238,6 +247,11 @@ class Client:
         }
         start_ok = commands.Connection.StartOk(properties, mechanism, response.decode(), "en_US")
         return self.tell(0, start_ok)
+
+    def open(self, vhost: str) -> None:
+        """Open a vhost and channel 1."""
+        self.call(0, commands.Connection.Open(vhost), commands.Connection.OpenOk)
+        self.open_channel(1)
 
     def open_channel(self, number: int) -> None:
         """Open a channel."""

@@ -72,19 +72,6 @@ def test_an_exchange_is_unused_when_nothing_leads_from_it() -> None:
     assert "b" not in vhost.exchanges
 
 
-def test_a_deleted_exchange_leaves_no_binding_on_either_side() -> None:
-    """A new exchange with the name of a deleted one starts without bindings on either side."""
-    vhost = Room().vhost
-    chain(vhost, "a", "b", "c", auto_delete=False)
-    vhost.bindings.bind_exchange("b", "b", "")
-    vhost.exchanges.delete("b")
-    assert not vhost.exchanges["a"].binding_count
-    assert not list(vhost.exchanges["c"].arriving)
-    assert vhost.bindings.live.count == 1
-    vhost.exchanges.declare("b", "fanout", durable=True)
-    assert reached(vhost, "a") == []
-
-
 def test_durable_bindings_between_exchanges_come_back_and_others_do_not() -> None:
     """A binding is durable when both ends are; journal and snapshot restore only durable bindings."""
     room = Room()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from broker.core import durable_topology
-from broker.core.arguments import read_typed, typed_table
+from broker.core.arguments import typed_table
 from broker.core.durable_topology import TopologySnapshot, restore
 from broker.core.topology import changes
 from tests.unit.core.room import Room
@@ -32,13 +32,6 @@ ARGUMENTS: dict[str, Any] = {
     "table": {"nested": {"decimal": Decimal(3)}, "decimal": "not a tag"},
     "looks like a tag": {"$D": "1.5"},
 }
-
-
-def test_a_field_comes_back_from_json_with_its_type() -> None:
-    """Every field type survives the journal, and true is not 1."""
-    back = read_typed(json.loads(json.dumps(typed_table(ARGUMENTS))))
-    assert back == ARGUMENTS
-    assert {name: type(value) for name, value in back.items()} == {name: type(v) for name, v in ARGUMENTS.items()}
 
 
 def test_what_no_field_table_holds_is_an_error() -> None:
@@ -93,20 +86,6 @@ def test_a_binding_is_unbound_by_arguments_that_are_equal() -> None:
     room.vhost.bindings.bind("q", "amq.headers", "", {"raw": b"\xff"})
     room.vhost.bindings.unbind("q", "amq.headers", "", {"raw": bytearray(b"\xff")})
     restore(again.vhost, room.journal)
-    assert not again.vhost.queues["q"].incoming
-
-
-def test_bindings_of_a_deleted_exchange_do_not_come_back_with_its_namesake() -> None:
-    """A new exchange of the deleted one's name starts without bindings."""
-    room, again = Room(), Room()
-    room.vhost.queues.declare("q", durable=True)
-    for _ in range(2):
-        room.vhost.exchanges.declare("x", "topic", durable=True)
-        room.vhost.bindings.bind("q", "x", "k")
-        room.vhost.exchanges.delete("x")
-    room.vhost.exchanges.declare("x", "topic", durable=True)
-    restore(again.vhost, room.journal)
-    assert list(TopologySnapshot(again.vhost)) == list(TopologySnapshot(room.vhost))
     assert not again.vhost.queues["q"].incoming
 
 

@@ -62,18 +62,6 @@ def test_binding_twice_is_once() -> None:
     assert vhost.exchanges.find("amq.topic").route("a.b").destinations == ()
 
 
-def test_bindings_of_a_deleted_queue_go_by_its_own_list() -> None:
-    """Deleting a queue removes each of its bindings from its exchange; bindings of other queues stay."""
-    vhost = Room().vhost
-    for name in ("q", "other"):
-        vhost.queues.declare(name)
-        vhost.bindings.bind(name, "amq.topic", "a.*")
-        vhost.bindings.bind(name, "amq.fanout", "")
-    vhost.queues.delete("q", None)
-    assert {binding.destination.name for binding in vhost.exchanges.find("amq.topic").bindings} == {"other"}
-    assert {binding.destination.name for binding in vhost.exchanges.find("amq.fanout").bindings} == {"other"}
-
-
 def test_deleting_a_queue_costs_its_bindings_not_those_of_others() -> None:
     """Deleting a queue removes its two bindings from an exchange with a thousand others, at the cost of two."""
     vhost = Room().vhost
@@ -95,17 +83,6 @@ def test_deleting_a_queue_costs_its_bindings_not_those_of_others() -> None:
     vhost.queues.delete("q", None)
     assert sorted(removed) == ["a.*", "b.#"]
     assert exchange.binding_count == 1000
-
-
-def test_a_deleted_exchange_is_forgotten_by_its_queues() -> None:
-    """Deleting the queue after the exchange finds no stale binding."""
-    vhost = Room().vhost
-    queue = vhost.queues.declare("q")
-    vhost.exchanges.declare("x", "headers")
-    vhost.bindings.bind("q", "x", "", {"x-match": "all", "a": 1})
-    vhost.exchanges.delete("x")
-    assert not list(queue.arriving)
-    assert vhost.queues.delete("q", None) == 0
 
 
 @pytest.mark.parametrize("way", ["unbind", "delete the queue"])
@@ -140,17 +117,6 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer() -> None:
     assert vhost.queues.consumer_left(queue)
     assert not vhost.queues
     assert not vhost.queues.consumer_left(queue)
-
-
-def test_a_queue_without_auto_delete_outlives_its_consumers() -> None:
-    """A queue without auto-delete stays when its last consumer leaves."""
-    room = Room()
-    vhost = room.vhost
-    queue = vhost.queues.declare("q")
-    consumer = room.enter().consume("q")
-    queue.remove_consumer(consumer)
-    assert not vhost.queues.consumer_left(queue)
-    assert "q" in vhost.queues
 
 
 def test_a_namesake_is_not_deleted_for_a_queue_that_is_gone() -> None:

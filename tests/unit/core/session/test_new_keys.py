@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from broker.core.auth.password import SHA256, salted_sha256
-from broker.core.auth.users import User
 from broker.core.session.connection import SessionOfConnection
 from broker.core.topology.exchanges import Exchanges
 from tests.raw_client import body_frame, frame, header_frame
@@ -38,13 +36,8 @@ def topic(room: Room, client: Client) -> None:
 
 def bob(room: Room) -> Client:
     """Return a client of bob, who has no rights; the vhost follows changes of them."""
-    client = room.knock()
-    client.users.put(User("bob", "", (), salted_sha256(b"secret", b"salt"), SHA256))
+    client = room.enter_without_rights()
     client.permissions.listeners.append(lambda user, _vhost: room.vhost.publish_caches.drop(user))
-    client.permissions.set("bob", "/", "", "", "")
-    client.log_in("bob", "secret")
-    client.call(0, commands.Connection.Open("/"), commands.Connection.OpenOk)
-    client.open_channel(1)
     return client
 
 

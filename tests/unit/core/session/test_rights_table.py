@@ -13,9 +13,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 from pamqp import commands
 
-from broker.core.auth.password import SHA256, salted_sha256
 from broker.core.auth.permissions import KINDS, Kind
-from broker.core.auth.users import User
 from tests.raw_client import publish_frames
 from tests.unit.core.room import Client, Room, describe
 
@@ -179,14 +177,10 @@ def expression(name: str) -> str:
 
 def enter(made: Room, granted: set[Need]) -> Client:
     """Return a client of a user with only these rights."""
-    client = made.knock()
-    client.users.put(User("bob", "", (), salted_sha256(b"secret", b"salt"), SHA256))
+    client = made.enter_without_rights()
     client.permissions.set("bob", "/", *(pattern(granted, kind) for kind in KINDS))
     topics = (pattern(granted, kind, topics=True) for kind in ("write", "read"))
     client.permissions.topics.set("bob", "/", "topics", *topics)
-    client.log_in("bob", "secret")
-    client.call(0, commands.Connection.Open("/"), commands.Connection.OpenOk)
-    client.open_channel(1)
     return client
 
 
@@ -260,25 +254,6 @@ def test_whoever_has_no_right_at_all_is_not_told_what_is_there(method: Any, name
         assert answer == f"channel 404 NOT_FOUND - no {name} in vhost '/'"
     else:
         assert answer.endswith("DeclareOk")
-
-
-@pytest.mark.parametrize(
-    "method",
-    [
-        B.Consume(queue="amq.delayed.later"),
-        B.Get(queue="amq.delayed.later"),
-        Q.Bind(queue="amq.delayed.later", exchange="x", routing_key="k"),
-        Q.Delete(queue="amq.delayed.later"),
-        Q.Declare(queue="amq.delayed.later"),
-    ],
-    ids=lambda method: method.name,
-)
-def test_what_holds_delayed_messages_is_the_brokers(method: Any) -> None:
-    """Every user may count and purge a holding queue at most, whatever rights the user has."""
-    client = enter(room(), {(kind, "queue *") for kind in KINDS})
-    (answer,) = says(method)(client)
-    assert answer.startswith("channel 403 ACCESS_REFUSED - ")
-    assert "amq.delayed.later" in client.session.vhost.queues  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -43,22 +43,6 @@ def fetch(client: Client, queue: str) -> int | None:
     return method.delivery_tag if isinstance(method, Basic.GetOk) else None
 
 
-def test_publishes_are_kept_until_commit() -> None:
-    """A commit publishes everything in order; before it nothing is published."""
-    room = Room()
-    client = enter(room)
-    declare(client, "q")
-    for body in (b"1", b"2"):
-        assert publish(client, "q", body, delivery_mode=2) == []
-    assert ready(room, "q") == [0]
-    assert commit(room, client) == ["Tx.CommitOk"]
-    (slot,) = room.vhost.queues["q"].level.manager.slots.values()
-    assert slot.contents is not None
-    assert [message.body for message in slot.contents] == [b"1", b"2"]
-    assert commit(room, client) == ["Tx.CommitOk"]
-    assert ready(room, "q") == [2]
-
-
 def test_all_records_of_a_commit_are_one_group() -> None:
     """Publishes and acks of a commit are one group of the log, and nothing is left for the end of the turn."""
     room = Room()
@@ -102,17 +86,6 @@ def test_a_commit_without_records_waits_for_no_disk() -> None:
     client.tell(1, Tx.Commit())
     (waiter,) = room.committer.waiting
     assert waiter.logged == waiter.confirmed
-
-
-def test_publishes_are_checked_when_they_arrive() -> None:
-    """A publish to an unknown exchange closes the channel at once and ends the transaction."""
-    room = Room()
-    client = enter(room)
-    declare(client, "q")
-    publish(client, "q")
-    text = "channel 404 NOT_FOUND - no exchange 'none' in vhost '/'"
-    assert publish(client, "q", exchange="none") == [text]
-    assert ready(room, "q") == [0]
 
 
 def test_a_queue_that_went_before_the_commit() -> None:
