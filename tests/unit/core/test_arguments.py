@@ -11,6 +11,7 @@ import pytest
 
 from broker.amqp.errors import ChannelError
 from broker.core.arguments import amqp_type, read_typed, type_class, typed_table
+from broker.core.vhost import Vhost
 from tests.unit.core.room import Room
 
 
@@ -67,9 +68,8 @@ def test_a_differing_argument_is_printed_like_rabbitmq_prints_it(
     )
 
 
-def test_arguments_without_consequence_may_differ() -> None:
+def test_arguments_without_consequence_may_differ(vhost: Vhost) -> None:
     """A repeated declare compares only arguments that change a queue."""
-    vhost = Room().vhost
     queue = vhost.queues.declare("q", arguments={"owner": "alice"})
     assert vhost.queues.declare("q", arguments={"owner": "bob"}) is queue
     assert queue.arguments == {"owner": "alice"}

@@ -264,13 +264,6 @@ def test_cycles_end(yard: Graveyard, reason: str) -> None:
     assert logs == [event]
 
 
-def test_a_rejection_is_no_cycle(yard: Graveyard) -> None:
-    """A rejected message returns, also to a queue where it expired before."""
-    queue = yard.queue("q", dead_letter_exchange="", dead_letter_routing_key="q")
-    yard.dead_letter(queue, headers={"x-death": [{"queue": "q", "reason": "expired"}]})
-    assert queue.ready == 1
-
-
 def test_direct_replies(yard: Graveyard) -> None:
     """A dead letter to the default exchange reaches a direct reply-to name, like any message."""
     answers: list[tuple[str, bytes]] = []

@@ -74,10 +74,10 @@ USES: dict[str, Callable[[Client], object]] = {
 
 @pytest.mark.parametrize("messages", [0, 5])
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_a_queue_expires_after_its_last_use(use: Callable[[Client], object], messages: int) -> None:
+def test_a_queue_expires_after_its_last_use(
+    use: Callable[[Client], object], messages: int, room: Room, client: Client
+) -> None:
     """Each use postpones the end of a queue, whether it has messages or not; without one it ends to the millisecond."""
-    room = Room()
-    client = room.enter()
     queue = room.vhost.queues.declare("q", arguments={"x-expires": EXPIRES_MS})
     put(queue, messages)
     for _ in range(3):
@@ -90,10 +90,8 @@ def test_a_queue_expires_after_its_last_use(use: Callable[[Client], object], mes
     assert "q" not in room.vhost.queues
 
 
-def test_what_is_no_use_of_a_queue_postpones_nothing() -> None:
+def test_what_is_no_use_of_a_queue_postpones_nothing(room: Room, client: Client) -> None:
     """Publishing to a queue and purging it are no uses; a consumer is one as long as it stays."""
-    room = Room()
-    client = room.enter()
     room.vhost.queues.declare("q", arguments={"x-expires": EXPIRES_MS})
     consumer = client.consume("q")
     room.turn(5 * EXPIRES_MS)
@@ -119,10 +117,8 @@ def answers(client: Client) -> list[str]:
     return [method.name for _, method in client.replies()]
 
 
-def test_a_get_waits_until_what_has_expired_is_gone() -> None:
+def test_a_get_waits_until_what_has_expired_is_gone(room: Room, client: Client) -> None:
     """The answer waits for the turn in which the last expired message is dropped, and returns no expired message."""
-    room = Room()
-    client = room.enter()
     queue = expired(room, TURN_SHARE + 100)
     assert client.tell(1, Basic.Get(queue="q")) == []
     assert 0 < queue.ready <= 100
@@ -132,10 +128,8 @@ def test_a_get_waits_until_what_has_expired_is_gone() -> None:
     assert queue.ready == 0
 
 
-def test_a_get_that_waits_ends_with_its_queue() -> None:
+def test_a_get_that_waits_ends_with_its_queue(room: Room, client: Client) -> None:
     """A basic.get that waits is answered with get-empty when its queue is deleted."""
-    room = Room()
-    client = room.enter()
     expired(room, TURN_SHARE + 100)
     assert client.tell(1, Basic.Get(queue="q")) == []
     room.vhost.queues.delete("q", None)

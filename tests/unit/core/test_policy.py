@@ -9,7 +9,8 @@ import pytest
 
 from broker.core.policy.policy import Policies, Policy, operator_row
 from broker.core.policy.policy_definition import KEYS, check_definition, plain_definition
-from tests.unit.core.room import Room, put
+from broker.core.vhost import Vhost
+from tests.unit.core.room import put
 
 TTL = {"message-ttl": 1000}
 NO_DUE_HEADER = (
@@ -26,9 +27,8 @@ def policy(name: str = "p", pattern: str = ".*", **fields: Any) -> Policy:
     return Policy(name, pattern, **fields)
 
 
-def test_what_is_there_and_what_comes_later_follow_a_policy() -> None:
+def test_what_is_there_and_what_comes_later_follow_a_policy(vhost: Vhost) -> None:
     """Setting, replacing and clearing a policy affects existing and later queues at once."""
-    vhost = Room().vhost
     before = vhost.queues.declare("q.before")
     other = vhost.queues.declare("other")
     vhost.policies.set(policy(pattern="^q\\."))
@@ -46,9 +46,8 @@ def test_what_is_there_and_what_comes_later_follow_a_policy() -> None:
     assert not vhost.policies.clear("p")
 
 
-def test_the_highest_priority_holds_alone() -> None:
+def test_the_highest_priority_holds_alone(vhost: Vhost) -> None:
     """Only the policy of the highest priority applies; the name decides between equal priorities."""
-    vhost = Room().vhost
     queue = vhost.queues.declare("q")
     vhost.policies.set(policy("low", definition={"max-length": 1}, priority=-1))
     vhost.policies.set(policy("high", priority=7))
@@ -58,9 +57,8 @@ def test_the_highest_priority_holds_alone() -> None:
     assert vhost.policies.count == 3
 
 
-def test_no_name_escapes_an_operator_policy() -> None:
+def test_no_name_escapes_an_operator_policy(vhost: Vhost) -> None:
     """Names that a pattern takes too long for are within an operator's limit, outside of a policy; others as ever."""
-    vhost = Room().vhost
     slow = "(?!amq)([a-z]+-?)+$"  # RE2 knows no lookahead
     vhost.policies.set(policy(pattern=slow))
     vhost.policies.set(policy("op", pattern=slow, definition={"max-length": 5}), operator=True)
@@ -71,9 +69,8 @@ def test_no_name_escapes_an_operator_policy() -> None:
         assert (queue.policy, queue.operator_policy) == found
 
 
-def test_an_operator_policy_holds_beside_the_policy() -> None:
+def test_an_operator_policy_holds_beside_the_policy(vhost: Vhost) -> None:
     """The smallest number among argument, policy and operator policy applies."""
-    vhost = Room().vhost
     queue = vhost.queues.declare("q", arguments={"x-message-ttl": 500, "x-max-length": 10})
     vhost.policies.set(policy(definition={"message-ttl": 700, "max-length": 5}))
     vhost.policies.set(policy("op", definition={"message-ttl": 300}), operator=True)
@@ -95,9 +92,8 @@ def test_an_operator_policy_holds_beside_the_policy() -> None:
         ("streams", set()),
     ],
 )
-def test_a_policy_applies_to_what_it_says(apply_to: str, found: set[str]) -> None:
+def test_a_policy_applies_to_what_it_says(apply_to: str, found: set[str], vhost: Vhost) -> None:
     """A policy applies to queues of a type, to exchanges, or to both."""
-    vhost = Room().vhost
     queues = [
         vhost.queues.declare("classic"),
         vhost.queues.declare("quorum", durable=True, arguments={"x-queue-type": "quorum"}),
@@ -122,10 +118,9 @@ def test_a_policy_applies_to_what_it_says(apply_to: str, found: set[str]) -> Non
     ],
 )
 def test_a_policy_with_a_key_that_a_type_has_no_use_for_is_passed_over(
-    key: str, value: object, types: set[str]
+    key: str, value: object, types: set[str], vhost: Vhost
 ) -> None:
     """A policy with a key that is invalid for the type is skipped, and the next one applies, as in RabbitMQ."""
-    vhost = Room().vhost
     queues = {
         "classic": vhost.queues.declare("classic"),
         "quorum": vhost.queues.declare("quorum", durable=True, arguments={"x-queue-type": "quorum"}),
@@ -136,9 +131,8 @@ def test_a_policy_with_a_key_that_a_type_has_no_use_for_is_passed_over(
     assert {kind for kind, queue in queues.items() if queue.policy == "next"} == set(queues) - types
 
 
-def test_an_alternate_of_a_policy_takes_what_is_unroutable_and_an_argument_goes_before_it() -> None:
+def test_an_alternate_of_a_policy_takes_what_is_unroutable_and_an_argument_goes_before_it(vhost: Vhost) -> None:
     """A cached route to nowhere ends when the policy is set, and the route to the alternate when it is cleared."""
-    vhost = Room().vhost
     plain = vhost.exchanges.declare("plain", "direct")
     own = vhost.exchanges.declare("own", "direct", arguments={"alternate-exchange": "amq.topic"})
     queue = vhost.queues.declare("q")
@@ -155,9 +149,8 @@ def test_an_alternate_of_a_policy_takes_what_is_unroutable_and_an_argument_goes_
     assert vhost.router.route(plain, "k").destinations == ()
 
 
-def test_a_policy_brings_a_queue_within_its_limit() -> None:
+def test_a_policy_brings_a_queue_within_its_limit(vhost: Vhost) -> None:
     """Excess messages are dropped when the limit is set, and later publishes check it."""
-    vhost = Room().vhost
     queue = vhost.queues.declare("q")
     put(queue, 5)
     assert queue.plain
@@ -257,9 +250,8 @@ def test_an_operator_policy_has_fewer_keys(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["ha-mode", "ha-sync-mode", "federation-upstream-set", "shards-per-node"])
-def test_keys_of_rabbitmq_that_mean_nothing_here_are_kept(key: str) -> None:
+def test_keys_of_rabbitmq_that_mean_nothing_here_are_kept(key: str, vhost: Vhost) -> None:
     """RabbitMQ keys without a meaning here are kept, because imported definitions have them."""
-    vhost = Room().vhost
     vhost.policies.set(policy(definition={key: "all"}))
     found = vhost.policies.get("p")
     assert found is not None

@@ -13,6 +13,7 @@ from broker.core.message.message import Envelope, Message
 from broker.core.moving.course import Outcome, land, to_exchange
 from broker.core.policy.policy import Policy
 from broker.core.policy.policy_sweep import SLICE_UNITS, UNITS
+from broker.core.vhost import Vhost
 from tests.unit.core.room import NO_PROPERTIES, Client, Room, put
 
 SLICE = SLICE_UNITS // UNITS
@@ -200,10 +201,8 @@ def test_queues_that_come_and_go_meanwhile() -> None:
     assert len(following(room)) == MANY - 1
 
 
-def test_exchanges_follow_in_slices_too_and_first_who_is_published_to() -> None:
+def test_exchanges_follow_in_slices_too_and_first_who_is_published_to(room: Room, vhost: Vhost) -> None:
     """Exchanges are swept in slices, and an exchange that is published to gets its alternate exchange first."""
-    room = Room()
-    vhost = room.vhost
     queue = vhost.queues.declare("lost")
     vhost.bindings.bind("lost", "amq.fanout", "")
     for number in range(MANY):
@@ -218,9 +217,8 @@ def test_exchanges_follow_in_slices_too_and_first_who_is_published_to() -> None:
     assert [x.alternate for name, x in vhost.exchanges.items() if name.startswith("x")] == ["amq.fanout"] * MANY
 
 
-def test_a_pattern_that_takes_its_time_ends_a_slice() -> None:
+def test_a_pattern_that_takes_its_time_ends_a_slice(room: Room) -> None:
     """A pattern that runs out of time on a name costs a turn as much as thousands of names."""
-    room = Room()
     hard = "a" * 40 + "!"
     for number in range(4):
         room.vhost.queues.declare(f"{number}{hard}")

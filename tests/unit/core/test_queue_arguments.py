@@ -55,9 +55,8 @@ def test_good_values_become_the_rules_of_the_queue() -> None:
     assert (rules.max_priority, rules.single_active) == (255, True)
 
 
-def test_a_priority_queue_takes_a_number_per_level() -> None:
+def test_a_priority_queue_takes_a_number_per_level(room: Room) -> None:
     """A priority queue takes one number per level, and the next queue's number follows them."""
-    room = Room()
     declare({"x-max-priority": 9}, room)
     assert room.vhost.queues.declare("next").number == 11
     again = Room()
@@ -75,9 +74,10 @@ def test_a_priority_queue_takes_a_number_per_level() -> None:
         ({}, {"x-unknown": 1}),
     ],
 )
-def test_what_a_queue_of_its_type_cannot_have_is_not_compared(before: dict[str, Any], after: dict[str, Any]) -> None:
+def test_what_a_queue_of_its_type_cannot_have_is_not_compared(
+    before: dict[str, Any], after: dict[str, Any], room: Room
+) -> None:
     """Arguments that are invalid for the queue type are neither compared nor checked in a repeated declare."""
-    room = Room()
     queue = declare(before, room)
     assert declare(after, room) is queue
 
@@ -130,9 +130,10 @@ def test_operator_is_refused_what_is_not_there() -> None:
         ({"durable": True, "auto_delete": True}, {}),
     ],
 )
-def test_declare_without_a_type_has_the_default_where_it_fits(fields: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_declare_without_a_type_has_the_default_where_it_fits(
+    fields: dict[str, Any], expected: dict[str, Any], room: Room
+) -> None:
     """A quorum queue is durable, not exclusive and not auto-delete; the same declare again is equivalent."""
-    room = Room()
     room.vhost.default_queue_type = "quorum"
     client = room.enter()
     for _ in range(2):
@@ -140,9 +141,8 @@ def test_declare_without_a_type_has_the_default_where_it_fits(fields: dict[str, 
     assert room.vhost.queues["q"].arguments == expected
 
 
-def test_passive_declare_finds_any_type() -> None:
+def test_passive_declare_finds_any_type(room: Room) -> None:
     """A passive declare compares no type; an active declare of a classic queue now asks for a quorum queue."""
-    room = Room()
     room.vhost.queues.declare("q", durable=True)
     room.vhost.default_queue_type = "quorum"
     client = room.enter()
@@ -153,9 +153,8 @@ def test_passive_declare_finds_any_type() -> None:
     )
 
 
-def test_queue_that_the_broker_names_cannot_have_the_default() -> None:
+def test_queue_that_the_broker_names_cannot_have_the_default(room: Room) -> None:
     """A queue that the broker names does not get the default, because RabbitMQ's quorum queues need a name."""
-    room = Room()
     room.vhost.default_queue_type = "quorum"
     assert room.enter().refused(commands.Queue.Declare(queue="", durable=True)) == (
         "channel 406 PRECONDITION_FAILED - Cannot declare a server-named queue for type rabbit_quorum_queue"

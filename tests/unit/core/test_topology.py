@@ -14,6 +14,7 @@ from broker.core import durable_topology
 from broker.core.arguments import typed_table
 from broker.core.durable_topology import TopologySnapshot, restore
 from broker.core.topology import changes
+from broker.core.vhost import Vhost
 from tests.unit.core.room import Room
 
 ARGUMENTS: dict[str, Any] = {
@@ -105,9 +106,8 @@ def test_changes_that_a_checkpoint_holds_already_may_be_replayed() -> None:
     assert again.vhost.queues["q"].number == vhost.queues["q"].number
 
 
-def test_what_is_not_durable_is_not_in_the_snapshot() -> None:
+def test_what_is_not_durable_is_not_in_the_snapshot(vhost: Vhost) -> None:
     """The snapshot contains neither predeclared exchanges nor transient objects."""
-    vhost = Room().vhost
     vhost.exchanges.declare("x", "topic")
     vhost.queues.declare("t")
     vhost.bindings.bind("t", "amq.topic", "#")
@@ -121,9 +121,8 @@ def test_what_is_not_durable_is_not_in_the_snapshot() -> None:
 
 
 @pytest.mark.interpreted("functions of the topology are replaced")
-def test_a_snapshot_is_told_later_than_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_is_told_later_than_it_is_made(monkeypatch: pytest.MonkeyPatch, vhost: Vhost) -> None:
     """A snapshot is encoded lazily: a checkpoint of 100,000 queues costs the loop one reference each."""
-    vhost = Room().vhost
     vhost.exchanges.declare("x", "direct", durable=True)
     vhost.queues.declare("q", durable=True)
     made: list[str] = []

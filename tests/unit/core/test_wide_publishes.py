@@ -58,9 +58,14 @@ class Wide:
         return [message.body for message in messages(queue)]
 
 
-def test_the_first_publish_of_a_key_looks_its_queues_up_in_a_turn_of_its_own() -> None:
+@pytest.fixture
+def wide() -> Wide:
+    """Return a fanout exchange with very many durable queues."""
+    return Wide()
+
+
+def test_the_first_publish_of_a_key_looks_its_queues_up_in_a_turn_of_its_own(wide: Wide) -> None:
     """The message begins to enter its queues in the next turn, before anything else that its client has sent."""
-    wide = Wide()
     publish(wide.client, "", b"wide", exchange="amq.fanout", delivery_mode=2)
     publish(wide.client, wide.queues[0].name, b"next")
     assert (wide.room.vhost.wide.begun, wide.entered, wide.client.machine.held) == (0, 0, True)
@@ -86,9 +91,8 @@ def test_a_turn_enters_a_bounded_number_of_queues(durable: bool) -> None:
     assert wide.confirm() == ["ack 1"]
 
 
-def test_after_a_crash_all_queues_have_it_or_none() -> None:
+def test_after_a_crash_all_queues_have_it_or_none(wide: Wide) -> None:
     """One record names all queues, before the message has entered any, and it names the ids that the queues give."""
-    wide = Wide()
     before = len(wide.room.records())
     wide.publish()
     assert (wide.entered, len(wide.room.records())) == (0, before + 1)
@@ -112,9 +116,8 @@ def test_nothing_overtakes_it(durable: bool, delivery_mode: int) -> None:
     assert (wide.bodies(last), wide.entered) == ([b"wide", b"narrow"], QUEUES)
 
 
-def test_one_after_the_other() -> None:
+def test_one_after_the_other(wide: Wide) -> None:
     """A publisher of a wide message waits until the one before has entered its queues; its messages stay in order."""
-    wide = Wide()
     wide.publish(b"one")
     other = wide.room.confirming()
     wide.publish(b"two", client=other)
@@ -130,9 +133,8 @@ def test_one_after_the_other() -> None:
     assert {tuple(wide.bodies(queue)) for queue in wide.queues[1:]} == {(b"one", b"two")}
 
 
-def test_a_queue_that_is_deleted_meanwhile_gets_nothing() -> None:
+def test_a_queue_that_is_deleted_meanwhile_gets_nothing(wide: Wide) -> None:
     """The other queues get the message."""
-    wide = Wide()
     wide.publish()
     gone = wide.queues.pop()
     wide.room.vhost.queues.delete(gone.name, None)
@@ -141,9 +143,8 @@ def test_a_queue_that_is_deleted_meanwhile_gets_nothing() -> None:
     assert wide.confirm() == ["ack 1"]
 
 
-def test_rules_hold_for_it() -> None:
+def test_rules_hold_for_it(wide: Wide) -> None:
     """A queue with a limit drops its oldest message when the wide one enters."""
-    wide = Wide()
     vhost = wide.room.vhost
     limited = vhost.queues.declare("limited", durable=True, arguments={"x-max-length": 1})
     vhost.bindings.bind("limited", "amq.fanout", "")
@@ -154,9 +155,8 @@ def test_rules_hold_for_it() -> None:
     assert limited.ready == 1
 
 
-def test_a_transaction_is_answered_when_all_queues_have_its_message() -> None:
+def test_a_transaction_is_answered_when_all_queues_have_its_message(wide: Wide) -> None:
     """Commit-ok follows the last queue."""
-    wide = Wide()
     client = wide.room.enter()
     client.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
     wide.publish(client=client)
@@ -169,9 +169,8 @@ def test_a_transaction_is_answered_when_all_queues_have_its_message() -> None:
     assert [type(method) for _, method in client.replies()] == [commands.Tx.CommitOk]
 
 
-def test_two_that_are_under_way_are_confirmed_together() -> None:
+def test_two_that_are_under_way_are_confirmed_together(wide: Wide) -> None:
     """A publish that is wide by CC does not wait for the one before, whose confirm is not earlier for that."""
-    wide = Wide()
     wide.room.vhost.bindings.bind(wide.queues[0].name, "amq.direct", "one")
     for queue in wide.queues:
         wide.room.vhost.bindings.bind(queue.name, "amq.direct", "all")
@@ -199,9 +198,8 @@ def test_two_that_are_under_way_are_confirmed_together() -> None:
         (lambda name: commands.Basic.Get(queue=name), 0),
     ],
 )
-def test_a_method_behind_it_sees_it(method: Callable[[str], Any], found: int) -> None:
+def test_a_method_behind_it_sees_it(method: Callable[[str], Any], found: int, wide: Wide) -> None:
     """A publish and a request on one channel are handled in order, even if the queue is one of the last."""
-    wide = Wide()
     wide.publish()
     ((_, answer),) = wide.client.tell(1, method(wide.queues[-1].name))
     assert getattr(answer, "message_count", None) == found

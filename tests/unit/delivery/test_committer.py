@@ -19,9 +19,14 @@ from tests.unit.delivery.commit_room import FAILURE, CommitRoom, FakePublisher
 MUCH = GATHER_BYTES // 8  # message ids, of 8 bytes each, in a record
 
 
-def test_a_sync_confirms_what_was_appended_before_it_began() -> None:
+@pytest.fixture
+def room() -> CommitRoom:
+    """Return a committer that the test controls."""
+    return CommitRoom()
+
+
+def test_a_sync_confirms_what_was_appended_before_it_began(room: CommitRoom) -> None:
     """A message that is published during a sync waits for the next one, also if this sync confirms its publisher."""
-    room = CommitRoom()
     one, two = FakePublisher("one", room), FakePublisher("two", room)
     one.publish()
     one.publish()
@@ -45,9 +50,8 @@ def test_a_sync_confirms_what_was_appended_before_it_began() -> None:
     assert room.writing == []
 
 
-def test_transient_messages_are_confirmed_at_once() -> None:
+def test_transient_messages_are_confirmed_at_once(room: CommitRoom) -> None:
     """A publisher without pending persistent messages is confirmed in the same turn, also during a sync."""
-    room = CommitRoom()
     transient, durable = FakePublisher("transient", room), FakePublisher("durable", room)
     transient.publish(persistent=False)
     room.turn()
@@ -64,9 +68,8 @@ def test_transient_messages_are_confirmed_at_once() -> None:
     assert room.confirms[3:] == [("durable", 1)]
 
 
-def test_confirms_of_one_channel_keep_their_order() -> None:
+def test_confirms_of_one_channel_keep_their_order(room: CommitRoom) -> None:
     """A transient message after a persistent one is confirmed with it, because confirms are in order."""
-    room = CommitRoom()
     mixed = FakePublisher("mixed", room)
     mixed.publish()
     mixed.publish(persistent=False)
@@ -80,9 +83,8 @@ def test_confirms_of_one_channel_keep_their_order() -> None:
     assert [upto for _, upto in room.confirms] == [2, 3]
 
 
-def test_a_failed_sync_confirms_nothing_and_fails_who_waits() -> None:
+def test_a_failed_sync_confirms_nothing_and_fails_who_waits(room: CommitRoom) -> None:
     """After a failed write no one is confirmed, every present and later drain fails, and the failure is reported."""
-    room = CommitRoom()
     publisher = FakePublisher("one", room)
     publisher.publish()
     first = room.drain()
@@ -101,9 +103,8 @@ def test_a_failed_sync_confirms_nothing_and_fails_who_waits() -> None:
         room.drain()
 
 
-def test_a_drain_ends_with_what_was_appended_before_it() -> None:
+def test_a_drain_ends_with_what_was_appended_before_it(room: CommitRoom) -> None:
     """A drain that starts during a sync waits for the next one, also without a publisher; an idle one ends at once."""
-    room = CommitRoom()
     with pytest.raises(StopIteration):
         room.drain()
     FakePublisher("one", room).publish()
@@ -121,9 +122,8 @@ def test_a_drain_ends_with_what_was_appended_before_it() -> None:
         next(draining)
 
 
-def test_records_that_nobody_waits_for_are_written_lazily() -> None:
+def test_records_that_nobody_waits_for_are_written_lazily(room: CommitRoom) -> None:
     """Acks wait for one shared timer, or go with the first sync that is requested."""
-    room = CommitRoom()
     room.log.append()
     room.committer.turn(0, False)
     room.log.append()
@@ -145,9 +145,8 @@ def test_records_that_nobody_waits_for_are_written_lazily() -> None:
     assert room.confirms == [("one", 1)]
 
 
-def test_many_records_that_nobody_waits_for_are_written_at_once() -> None:
+def test_many_records_that_nobody_waits_for_are_written_at_once(room: CommitRoom) -> None:
     """They do not wait for the timer: their publisher would be paused meanwhile."""
-    room = CommitRoom()
     room.log.append(LAZY_MAX_BYTES // 8)
     room.one_turn()
     room.turn()
@@ -156,9 +155,8 @@ def test_many_records_that_nobody_waits_for_are_written_at_once() -> None:
     room.end_write()
 
 
-def test_a_defect_in_a_confirm_ends_the_committer() -> None:
+def test_a_defect_in_a_confirm_ends_the_committer(room: CommitRoom) -> None:
     """An error while confirming is handled like a disk failure: it is reported, and every waiter fails."""
-    room = CommitRoom()
     publisher = FakePublisher("one", room)
     publisher.publish()
     draining = room.drain()
@@ -174,9 +172,8 @@ def test_a_defect_in_a_confirm_ends_the_committer() -> None:
         next(draining)
 
 
-def test_a_batch_gathers_while_each_turn_appends_much() -> None:
+def test_a_batch_gathers_while_each_turn_appends_much(room: CommitRoom) -> None:
     """Publishes at full speed are synced in the first turn that appends little, all of them at once."""
-    room = CommitRoom()
     publisher = FakePublisher("one", room)
     publisher.publish()
     for _ in range(2):
@@ -191,9 +188,8 @@ def test_a_batch_gathers_while_each_turn_appends_much() -> None:
     assert room.confirms == [("one", 4)]
 
 
-def test_a_batch_gathers_for_a_bounded_number_of_turns() -> None:
+def test_a_batch_gathers_for_a_bounded_number_of_turns(room: CommitRoom) -> None:
     """Publishers that never pause are confirmed nevertheless, and each batch has all of these turns."""
-    room = CommitRoom()
     publisher = FakePublisher("one", room)
     for _ in range(2):
         first = publisher.published + 1
@@ -209,9 +205,8 @@ def test_a_batch_gathers_for_a_bounded_number_of_turns() -> None:
 
 
 @pytest.mark.parametrize("urgent", [False, True])
-def test_what_nobody_can_add_to_is_written_at_once(urgent: bool) -> None:
+def test_what_nobody_can_add_to_is_written_at_once(urgent: bool, room: CommitRoom) -> None:
     """A single large publish, whose publisher waits for its confirm, and a change of the topology do not gather."""
-    room = CommitRoom()
     publisher = FakePublisher("one", room)
     if urgent:
         publisher.publish()

@@ -9,7 +9,7 @@ from broker.amqp.codec import Method
 from broker.core.queue.queue import Queue
 from broker.core.session.channel import DELIVERIES_PER_UNIT
 from broker.core.session.client import BUDGET_UNITS
-from tests.unit.core.room import IdleWorker, Room
+from tests.unit.core.room import Client, IdleWorker, Room
 
 
 @pytest.mark.parametrize(
@@ -25,10 +25,8 @@ def test_what_a_client_may_not_ask_closes_the_connection(method: Method, close: 
     assert Room().enter().refused(method) == close
 
 
-def test_confirm_select_turns_confirms_on_once() -> None:
+def test_confirm_select_turns_confirms_on_once(room: Room, client: Client) -> None:
     """The first publish after confirm.select has number 1, however often confirm.select is sent."""
-    room = Room()
-    client = room.enter()
     client.publish("", "nobody")
     for _ in range(2):
         client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
@@ -59,10 +57,10 @@ class BusyWorker(IdleWorker):
     ],
     ids=lambda method: method.name,
 )
-def test_who_has_much_delivered_before_a_method_waits_for_the_next_turn(method: Method) -> None:
+def test_who_has_much_delivered_before_a_method_waits_for_the_next_turn(
+    method: Method, room: Room, client: Client
+) -> None:
     """A method before which much was delivered is answered, and the methods after it wait for the next turn."""
-    room = Room()
-    client = room.enter()
     client.call(1, commands.Queue.Declare(queue="q"), commands.Queue.DeclareOk)
     client.call(1, commands.Basic.Consume(queue="q", consumer_tag="t"), commands.Basic.ConsumeOk)
     queue = client.basic().consumers["t"].queue

@@ -11,14 +11,12 @@ from broker.core.session.channel import SessionOfChannel
 from broker.core.statistics.publish_tally import SIZE_BOUNDS, ChannelPublishes, PublishTally, SizeTally
 from broker.delivery.flusher import deliver
 from tests.raw_client import publish_frames
-from tests.unit.core.room import Room, put
+from tests.unit.core.room import Client, Room, put
 from tests.unit.core.session.publishing import declare
 
 
-def test_a_run_with_several_keys_counts_each_key() -> None:
+def test_a_run_with_several_keys_counts_each_key(room: Room, client: Client) -> None:
     """Messages of one run go to no queue, one or two, and to different exchanges; a tap is not a queue."""
-    room = Room()
-    client = room.enter()
     for queue in ("one", "two"):
         declare(client, queue)
         for key in (queue, "both"):
@@ -38,10 +36,8 @@ def test_a_run_with_several_keys_counts_each_key() -> None:
     assert [room.vhost.queues[name].level.published for name in ("one", "two")] == [12, 10]
 
 
-def test_a_batch_with_redelivered_messages_counts_those_alone() -> None:
+def test_a_batch_with_redelivered_messages_counts_those_alone(room: Room, client: Client) -> None:
     """Two of four messages come a second time, together with two new ones; a consumer without acks counts apart."""
-    room = Room()
-    client = room.enter()
     declare(client, "q")
     queue = room.vhost.queues["q"]
     put(queue, 4)
@@ -63,10 +59,8 @@ def test_a_batch_with_redelivered_messages_counts_those_alone() -> None:
         assert (counted.deliver, counted.deliver_no_ack, counted.redeliver, counted.ack) == (7, 1, 2, 0)
 
 
-def test_an_ack_of_messages_of_two_queues_counts_at_each() -> None:
+def test_an_ack_of_messages_of_two_queues_counts_at_each(room: Room, client: Client) -> None:
     """One ack settles deliveries of two queues, on a channel that had others before."""
-    room = Room()
-    client = room.enter()
     basic = client.basic()
     declare(client, "one", "two")
     for name, count in (("one", 3), ("two", 2)):

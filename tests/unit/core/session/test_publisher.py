@@ -7,22 +7,11 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from broker.amqp.content_header import decode_properties
-from broker.core.queue.queue import Queue
 from tests.stored_record import decode_message
-from tests.unit.core.room import Room
+from tests.unit.core.room import Client, Room
 from tests.unit.core.session.publishing import confirms, declare, publish, ready
 
 USER = "user_id property set to 'alice' but authenticated user was 'guest'"
-
-
-def headers_in(queue: Queue) -> list[Any]:
-    """Return the header tables of a queue's messages as a consumer receives them."""
-    return [
-        decode_properties(message.header).headers
-        for slot in queue.level.manager.slots.values()
-        for message in slot.contents or ()
-    ]
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
@@ -36,10 +25,8 @@ def headers_in(queue: Queue) -> list[Any]:
         ({"reply_to": "amq.rabbitmq.reply-to", "user_id": "alice"}, "fast reply consumer does not exist"),
     ],
 )
-def test_properties_that_are_refused(properties: dict[str, Any], text: str) -> None:
+def test_properties_that_are_refused(properties: dict[str, Any], text: str, room: Room, client: Client) -> None:
     """Of several faults the first that RabbitMQ checks closes the channel, and nothing is published."""
-    room = Room()
-    client = room.enter()
     declare(client, "q")
     assert publish(client, "q", **properties) == [f"channel 406 PRECONDITION_FAILED - {text}"]
     assert ready(room, "q") == [0]
@@ -48,19 +35,15 @@ def test_properties_that_are_refused(properties: dict[str, Any], text: str) -> N
 # -- routing -----------------------------------------------------------------------------------------------------------
 
 
-def test_copies_may_be_all_that_is_routable() -> None:
+def test_copies_may_be_all_that_is_routable(client: Client) -> None:
     """A mandatory message that is routable only by a CC key is not returned."""
-    room = Room()
-    client = room.enter()
     declare(client, "b")
     assert publish(client, "nobody", mandatory=True, headers={"CC": ["b"]}) == []
     assert publish(client, "nobody", mandatory=True, headers={"CC": ["nobody2"]}) == ["Basic.Return"]
 
 
-def test_copies_do_not_stay_in_the_cache() -> None:
+def test_copies_do_not_stay_in_the_cache(room: Room, client: Client) -> None:
     """CC routes are not cached: the same publish without CC goes to its own key alone."""
-    room = Room()
-    client = room.enter()
     declare(client, "a", "b")
     for _ in range(3):
         publish(client, "a", headers={"CC": ["b"]})
@@ -68,19 +51,8 @@ def test_copies_do_not_stay_in_the_cache() -> None:
     assert ready(room, "a", "b") == [6, 3]
 
 
-def test_priority_chooses_the_level() -> None:
-    """A message goes to the stream of its priority, at most the highest; without a priority to the lowest."""
-    room = Room()
-    client = room.enter()
-    declare(client, "q", x_max_priority=2)
-    for priority in (1, 2, 9, None):
-        publish(client, "q", priority=priority)
-    assert [stream.manager.ready for stream in room.vhost.queues["q"].levels] == [1, 1, 2]
-
-
-def test_every_publishing_connection_is_known() -> None:
+def test_every_publishing_connection_is_known(room: Room) -> None:
     """An alarm blocks each connection that has published, also on a route that another connection cached."""
-    room = Room()
     first, second = room.enter(), room.enter()
     declare(first, "q")
     for _ in range(3):
@@ -95,10 +67,8 @@ def test_every_publishing_connection_is_known() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{}, {"x_max_length": 10}], ids=["straight road", "slow road"])
-def test_one_record_for_all_durable_queues(arguments: dict[str, Any]) -> None:
+def test_one_record_for_all_durable_queues(arguments: dict[str, Any], room: Room, client: Client) -> None:
     """A fan-out appends one record that names the durable queues; a transient message appends none."""
-    room = Room()
-    client = room.enter()
     declare(client, "a", **arguments)
     declare(client, "b")
     client.call(1, commands.Queue.Declare(queue="t"), commands.Queue.DeclareOk)
@@ -117,9 +87,8 @@ def test_one_record_for_all_durable_queues(arguments: dict[str, Any]) -> None:
 # -- confirms ----------------------------------------------------------------------------------------------------------
 
 
-def test_nacks_stand_between_acks() -> None:
+def test_nacks_stand_between_acks(room: Room) -> None:
     """A refused run of publishes gets one nack, and no ack passes over it."""
-    room = Room()
     client = room.confirming()
     declare(client, "full", x_max_length=1, x_overflow="reject-publish")
     for key in ("nobody", "full", "full", "nobody", "full", "full", "full", "nobody", "nobody"):
@@ -130,9 +99,8 @@ def test_nacks_stand_between_acks() -> None:
     assert ready(room, "full") == [1]
 
 
-def test_nacks_wait_like_acks() -> None:
+def test_nacks_wait_like_acks(room: Room) -> None:
     """A nack is sent only when every earlier number is safe, like an ack."""
-    room = Room()
     client = room.confirming()
     declare(client, "full", x_max_length=0, x_overflow="reject-publish")
     for key in ("nobody", "full", "nobody", "full"):
@@ -145,10 +113,8 @@ def test_nacks_wait_like_acks() -> None:
     assert told == [["ack 1"], [], ["nack 2"], ["ack 3", "nack 4"]]
 
 
-def test_refusing_says_nothing_without_confirms() -> None:
+def test_refusing_says_nothing_without_confirms(room: Room, client: Client) -> None:
     """A publisher without confirms gets no nack, not even later."""
-    room = Room()
-    client = room.enter()
     declare(client, "full", x_max_length=0, x_overflow="reject-publish")
     publish(client, "full")
     client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
@@ -158,9 +124,8 @@ def test_refusing_says_nothing_without_confirms() -> None:
     assert confirms(client) == ["ack 1"]
 
 
-def test_who_waits_for_the_disk() -> None:
+def test_who_waits_for_the_disk(room: Room) -> None:
     """A transient publish may be confirmed at once, a persistent one waits for the disk, on both publish paths."""
-    room = Room()
     client = room.confirming()
     declare(client, "q")
     declare(client, "ruled", x_max_length=100)

@@ -43,9 +43,8 @@ def fetch(client: Client, queue: str) -> int | None:
     return method.delivery_tag if isinstance(method, Basic.GetOk) else None
 
 
-def test_all_records_of_a_commit_are_one_group() -> None:
+def test_all_records_of_a_commit_are_one_group(room: Room) -> None:
     """Publishes and acks of a commit are one group of the log, and nothing is left for the end of the turn."""
-    room = Room()
     client = enter(room)
     declare(client, "from", "to")
     publish(client, "from", delivery_mode=2)
@@ -61,9 +60,8 @@ def test_all_records_of_a_commit_are_one_group() -> None:
     assert len(room.records()) == 3
 
 
-def test_commit_is_answered_when_it_is_safe() -> None:
+def test_commit_is_answered_when_it_is_safe(room: Room) -> None:
     """commit-ok waits for the disk, and the methods after it wait for commit-ok."""
-    room = Room()
     client = enter(room)
     declare(client, "q")
     publish(client, "q", delivery_mode=2)
@@ -77,9 +75,8 @@ def test_commit_is_answered_when_it_is_safe() -> None:
     assert [describe(method) for _, method in client.replies()] == ["Basic.GetOk"]
 
 
-def test_a_commit_without_records_waits_for_no_disk() -> None:
+def test_a_commit_without_records_waits_for_no_disk(room: Room) -> None:
     """A commit without records is answered at once."""
-    room = Room()
     client = enter(room)
     declare(client, "q")
     publish(client, "q")
@@ -88,9 +85,8 @@ def test_a_commit_without_records_waits_for_no_disk() -> None:
     assert waiter.logged == waiter.confirmed
 
 
-def test_a_queue_that_went_before_the_commit() -> None:
+def test_a_queue_that_went_before_the_commit(room: Room) -> None:
     """A message whose queue was deleted before the commit is returned if mandatory, else dropped."""
-    room = Room()
     client = enter(room)
     declare(client, "q")
     publish(client, "q", mandatory=True)
@@ -121,9 +117,8 @@ def three_fetched(room: Room) -> Client:
         (Basic.Nack(3, multiple=True, requeue=True), (3, 0)),
     ],
 )
-def test_acknowledgements_are_done_at_commit(method: commands.Basic.Ack, after: tuple[int, int]) -> None:
+def test_acknowledgements_are_done_at_commit(method: commands.Basic.Ack, after: tuple[int, int], room: Room) -> None:
     """A commit settles or requeues; before it, and after a rollback, the messages are unacked."""
-    room = Room()
     client = three_fetched(room)
     queue = room.vhost.queues["q"]
     assert client.tell(1, method) == []
@@ -136,9 +131,8 @@ def test_acknowledgements_are_done_at_commit(method: commands.Basic.Ack, after: 
     assert (queue.ready, queue.unacked) == after
 
 
-def test_recover_leaves_what_the_transaction_has() -> None:
+def test_recover_leaves_what_the_transaction_has(room: Room) -> None:
     """basic.recover requeues unacked messages at once, except those that the transaction acknowledged."""
-    room = Room()
     client = three_fetched(room)
     queue = room.vhost.queues["q"]
     client.tell(1, Basic.Ack(2))
@@ -148,9 +142,8 @@ def test_recover_leaves_what_the_transaction_has() -> None:
     assert (queue.ready, queue.unacked) == (2, 0)
 
 
-def test_a_connection_lost_in_a_commit() -> None:
+def test_a_connection_lost_in_a_commit(room: Room) -> None:
     """A commit whose connection is lost takes effect, without an answer."""
-    room = Room()
     client = enter(room)
     declare(client, "q")
     publish(client, "q")
@@ -161,9 +154,8 @@ def test_a_connection_lost_in_a_commit() -> None:
     assert ready(room, "q") == [1]
 
 
-def test_a_transaction_has_a_size() -> None:
+def test_a_transaction_has_a_size(room: Room) -> None:
     """A transaction above the size limit closes the channel and publishes nothing; the limit is per transaction."""
-    room = Room()
     client = enter(room)
     declare(client, "q")
     transactions(client).limit_bytes = 2000
@@ -177,9 +169,8 @@ def test_a_transaction_has_a_size() -> None:
     assert ready(room, "q") == [3]
 
 
-def test_a_queue_full_of_bytes_refuses_the_whole() -> None:
+def test_a_queue_full_of_bytes_refuses_the_whole(room: Room) -> None:
     """A limit in bytes refuses a commit like a limit in messages."""
-    room = Room()
     client = enter(room)
     declare(client, "full", x_max_length_bytes=10, x_overflow="reject-publish")
     publish(client, "full", b"12345")
