@@ -1,4 +1,4 @@
-"""Argument values: compared and printed in a repeated declare, and written as JSON with the types that it lacks."""
+"""Argument values: their types in RabbitMQ's texts, what a repeated declare compares, and JSON that keeps types."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from broker.amqp.errors import ChannelError
 from broker.core.arguments import amqp_type, read_typed, type_class, typed_table
 from broker.core.vhost import Vhost
-from tests.unit.core.room import Room
 
 
 @pytest.mark.parametrize(
@@ -41,31 +39,6 @@ def test_a_value_has_the_type_name_of_rabbitmqs_texts(value: object, name: str) 
 def test_true_is_no_integer_and_integers_of_all_widths_are_one_class() -> None:
     """A repeated declare with true instead of 1 differs; integers of all widths are equal."""
     assert type_class(1) == type_class(2**40) != type_class(True)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "text"),
-    [
-        (2, 1, "received '1' but current is '2'"),
-        (1, None, "received none but current is the value '1' of type 'signedint'"),
-        (None, 2, "received the value '2' of type 'signedint' but current is none"),
-    ],
-)
-def test_a_differing_argument_is_printed_like_rabbitmq_prints_it(
-    first: int | None, second: int | None, text: str
-) -> None:
-    """A differing value is printed short; a missing value is printed with the type of the other one."""
-
-    def arguments(version: int | None) -> dict[str, Any]:
-        return {} if version is None else {"x-queue-version": version}
-
-    vhost = Room().vhost
-    vhost.queues.declare("q", arguments=arguments(first))
-    with pytest.raises(ChannelError) as refused:
-        vhost.queues.declare("q", arguments=arguments(second))
-    assert refused.value.reply_text == (
-        f"PRECONDITION_FAILED - inequivalent arg 'x-queue-version' for queue 'q' in vhost '/': {text}"
-    )
 
 
 def test_arguments_without_consequence_may_differ(vhost: Vhost) -> None:

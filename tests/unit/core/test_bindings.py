@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from broker.amqp.content_header import facts_of
-from broker.amqp.errors import ChannelError
 from broker.amqp.framing import BASIC_CONTENT
 from broker.core.durable_topology import TopologySnapshot, restore
 from broker.core.message.message import Envelope, Message
@@ -57,16 +56,6 @@ def test_auto_delete_looks_at_bindings_from_an_exchange_and_goes_on_with_those_t
     vhost.queues.delete("q", None)
     assert [name for name in names if name in vhost.exchanges] == []
     assert vhost.bindings.live.count == 0
-
-
-def test_an_exchange_is_unused_when_nothing_leads_from_it(vhost: Vhost) -> None:
-    """if-unused counts bindings from the exchange, not bindings to it."""
-    chain(vhost, "a", "b", auto_delete=False)
-    vhost.bindings.unbind("q", "b", "")
-    with pytest.raises(ChannelError, match="PRECONDITION_FAILED - exchange 'a' in vhost '/' in use"):
-        vhost.exchanges.delete("a", if_unused=True)
-    vhost.exchanges.delete("b", if_unused=True)
-    assert "b" not in vhost.exchanges
 
 
 def test_durable_bindings_between_exchanges_come_back_and_others_do_not(room: Room, vhost: Vhost) -> None:

@@ -118,6 +118,26 @@ def test_without_a_key_it_keeps_its_own(yard: Graveyard) -> None:
     assert first.charge == OVERHEAD_BYTES + (len(first.header) + len(first.body)) // 2
 
 
+def test_a_key_of_its_own_ends_the_copies(yard: Graveyard) -> None:
+    """With a dead-letter key, CC stays in the headers but does not route, whatever the reason of the death."""
+    first = yard.queue("first", dead_letter_exchange="", dead_letter_routing_key="second")
+    second, third = yard.queue("second", dead_letter_exchange="direct"), yard.queue("third")
+    copied = yard.queue("copied")
+    yard.exchange("direct", (third, "second"), (copied, "copy"))
+    yard.dead_letter(first, headers={"CC": ["copy"]})
+    (dead,) = messages(second)
+    yard.vhost.dead_letters.dead_letter(second, dead, "rejected")
+    (twice,) = messages(third)
+    headers = headers_of(twice)
+    assert [headers["CC"], headers["x-last-death-queue"], headers["x-first-death-queue"]] == [
+        ["copy"],
+        "second",
+        "first",
+    ]
+    assert [death["routing-keys"] for death in headers["x-death"]] == [["second"], ["first", "copy"]]
+    assert not copied.ready
+
+
 def test_a_key_like_its_own_ends_the_copies_too(yard: Graveyard) -> None:
     """CC is removed when the dead-letter key equals the message's key, because nothing would tell them apart."""
     first = yard.queue("first", dead_letter_exchange="fanout", dead_letter_routing_key="first")

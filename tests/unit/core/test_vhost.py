@@ -68,23 +68,6 @@ def test_deleting_a_queue_costs_its_bindings_not_those_of_others(vhost: Vhost) -
     assert exchange.binding_count == 1000
 
 
-@pytest.mark.parametrize("way", ["unbind", "delete the queue"])
-def test_an_auto_delete_exchange_goes_with_its_last_binding(way: str, room: Room, vhost: Vhost) -> None:
-    """An auto-delete exchange is deleted with its last binding; it stays while it has one or never had any."""
-    vhost.exchanges.declare("x", "direct", durable=True, auto_delete=True)
-    vhost.queues.declare("q")
-    vhost.bindings.bind("q", "x", "one")
-    vhost.bindings.bind("q", "x", "two")
-    vhost.bindings.unbind("q", "x", "one")
-    assert "x" in vhost.exchanges
-    if way == "unbind":
-        vhost.bindings.unbind("q", "x", "two")
-    else:
-        vhost.queues.delete("q", None)
-    assert "x" not in vhost.exchanges
-    assert kinds(room) == [("exchange_declared", "x"), ("exchange_deleted", "x")]
-
-
 def test_an_auto_delete_queue_goes_with_its_last_consumer(room: Room, vhost: Vhost) -> None:
     """An auto-delete queue is deleted when its last consumer leaves, and not before it had one."""
     queue = vhost.queues.declare("q", auto_delete=True)
@@ -108,16 +91,6 @@ def test_a_namesake_is_not_deleted_for_a_queue_that_is_gone(room: Room, vhost: V
     vhost.queues.declare("q", auto_delete=True)
     assert not vhost.queues.consumer_left(old)
     assert "q" in vhost.queues
-
-
-def test_an_unacked_message_does_not_keep_a_queue_from_being_empty(vhost: Vhost) -> None:
-    """if-empty counts ready messages alone, as in RabbitMQ."""
-    queue = vhost.queues.declare("q")
-    put(queue)
-    slot = queue.level.manager.get(queue.worker.owner)
-    assert slot is not None
-    queue.level.manager.take(slot, 1)
-    assert vhost.queues.delete("q", None, if_empty=True) == 0
 
 
 def test_an_exclusive_queue_is_never_durable(room: Room) -> None:
