@@ -10,7 +10,6 @@ import pytest
 from broker.core.policy.policy import Policies, Policy, operator_row
 from broker.core.policy.policy_definition import KEYS, check_definition, plain_definition
 from broker.core.vhost import Vhost
-from tests.unit.core.room import put
 
 TTL = {"message-ttl": 1000}
 NO_DUE_HEADER = (
@@ -147,16 +146,6 @@ def test_an_alternate_of_a_policy_takes_what_is_unroutable_and_an_argument_goes_
     vhost.policies.clear("p")
     assert not any(route.live for route in routes)
     assert vhost.router.route(plain, "k").destinations == ()
-
-
-def test_a_policy_brings_a_queue_within_its_limit(vhost: Vhost) -> None:
-    """Excess messages are dropped when the limit is set, and later publishes check it."""
-    queue = vhost.queues.declare("q")
-    put(queue, 5)
-    assert queue.plain
-    vhost.policies.set(policy(definition={"max-length": 2}))
-    assert queue.ready == 2
-    assert not queue.plain
 
 
 def test_a_policy_comes_back_from_its_row() -> None:
