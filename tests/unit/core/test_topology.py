@@ -91,8 +91,8 @@ def test_a_binding_is_unbound_by_arguments_that_are_equal() -> None:
 
 
 def test_changes_that_a_checkpoint_holds_already_may_be_replayed() -> None:
-    """A checkpoint and the log after it overlap, so replaying changes that the checkpoint contains has no effect."""
-    room, again = Room(), Room()
+    """A checkpoint and the log after it overlap: changes that the checkpoint contains have no effect, however few."""
+    room = Room()
     vhost = room.vhost
     vhost.exchanges.declare("x", "topic", durable=True)
     vhost.queues.declare("q", durable=True)
@@ -101,9 +101,11 @@ def test_changes_that_a_checkpoint_holds_already_may_be_replayed() -> None:
     vhost.queues.declare("q", durable=True)
     vhost.bindings.bind("q", "x", "new")
     vhost.bindings.unbind("q", "x", "never")
-    restore(again.vhost, [*list(TopologySnapshot(vhost)), *room.journal])
-    assert list(TopologySnapshot(again.vhost)) == list(TopologySnapshot(vhost))
-    assert again.vhost.queues["q"].number == vhost.queues["q"].number
+    snapshot = list(TopologySnapshot(vhost))
+    for end in range(len(room.journal) + 1):
+        again = Room()
+        restore(again.vhost, [*snapshot, *room.journal[:end]])
+        assert list(TopologySnapshot(again.vhost)) == snapshot
 
 
 def test_what_is_not_durable_is_not_in_the_snapshot(vhost: Vhost) -> None:

@@ -29,19 +29,6 @@ def test_original_expiration(reason: str) -> None:
     assert record_death({}, died("q", reason, "+5"))["x-death"] == [{**event("q", reason), "original-expiration": "+5"}]
 
 
-def test_later_deaths() -> None:
-    """The latest death comes first in the array; the first and the last one have headers of their own."""
-    headers: dict[str, Any] = {}
-    orders = []
-    for queue in ("h1", "h2", "h3", "h1"):
-        headers |= record_death(headers, died(queue))
-        orders.append([event["queue"] for event in headers["x-death"]])
-        assert headers["x-last-death-queue"] == queue
-    assert orders == [["h1"], ["h2", "h1"], ["h3", "h2", "h1"], ["h1", "h3", "h2"]]
-    assert headers["x-first-death-queue"] == "h1"
-    assert [found["count"] for found in headers["x-death"]] == [2, 1, 1]
-
-
 def test_death_of_a_known_kind() -> None:
     """A repeated death of a queue and reason increments its table, moves it to the front and keeps its other fields."""
     old = {**event("h1"), "time": 5, "routing-keys": ["other"], "more": None}
