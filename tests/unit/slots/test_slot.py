@@ -56,16 +56,6 @@ def test_tenure_moves(state: Tenure, event: str, expected: Tenure | None) -> Non
     assert len(TENURE_MOVES) == 4
 
 
-def test_takes_fresh_messages_in_order() -> None:
-    """Fresh messages are delivered in order, as many as there are."""
-    slot = filled(5)
-    assert list(slot.take(3)) == [0, 1, 2]
-    assert list(slot.take(3)) == [3, 4]
-    assert list(slot.take(3)) == []
-    assert slot.ready == 0
-    assert slot.unacked() == [0, 1, 2, 3, 4]
-
-
 @pytest.mark.parametrize("settled", [range(2), range(2, 4), range(4, 6), range(6), [1, 3, 4], [5]], ids=str)
 def test_a_part_of_a_slot_is_settled_and_released(settled: range | list[int]) -> None:
     """Settling any part of a slot releases exactly its messages."""
