@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from pamqp import commands, heartbeat
 
+from broker.amqp.connection import Connection
 from broker.amqp.errors import ChannelError, ConnectionFault, Fatal, Refused
 from tests.protocol.recording import PROTOCOL_HEADER, Peer, closes, method_frame, publish_frames, raw_frame
 
@@ -287,6 +288,13 @@ def test_refused_is_kept_for_the_log() -> None:
     peer.session.raises["authenticate"] = Refused("user 'guest' - loopback only")
     peer.say(PROTOCOL_HEADER, commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest"))
     assert str(peer.connection.failure) == "user 'guest' - loopback only"
+
+
+def test_a_fresh_connection_has_the_limits_it_was_given() -> None:
+    """The broker's own limits apply until the handshake has negotiated others."""
+    connection: Connection = Peer().connection
+    assert (connection.frame_max, connection.channel_max, connection.heartbeat_s) == (131072, 2047, 60)
+    assert (connection.held, connection.finished, connection.closing) == (False, False, False)
 
 
 # ---- what comes next -------------------------------------------------------------------------------------------------
