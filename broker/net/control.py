@@ -67,7 +67,8 @@ class ControlSocket:
         await asyncio.gather(*self._clients, return_exceptions=True)
         await self._server.wait_closed()
         self._server = None
-        (self._folder / SOCKET_NAME).unlink(missing_ok=True)
+        with suppress(OSError):  # the next start removes what is there, or warns
+            (self._folder / SOCKET_NAME).unlink()
 
     def _bind(self) -> socket.socket:
         (self._folder / SOCKET_NAME).unlink(missing_ok=True)
@@ -76,6 +77,7 @@ class ControlSocket:
         mask = os.umask(0o177)  # the file is 0600 from its first moment; chmod afterwards would leave a gap
         try:
             bound.bind(address)
+            bound.listen()  # uvloop does not report that it cannot
         except OSError:
             bound.close()
             raise
