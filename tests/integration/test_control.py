@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import stat
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.cli.control_client import Unanswered, ask
 from broker.net import control as control_module
@@ -267,6 +269,36 @@ async def test_broker_without_a_socket_serves_all_the_same(tmp_path: Path, monke
     with pytest.raises(Unanswered, match=f"longer than the {SOCKET_PATH_MAX_BYTES} bytes of a socket address"):
         ask(folder, "echo")
     await control.close()
+
+
+@pytest.mark.parametrize("why", ["a folder is in its place", "it cannot listen"])
+async def test_a_socket_that_does_not_come_about_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """The start continues, whichever call failed, and the log has the reason in one event."""
+
+    def refuse(_socket: socket.socket, _backlog: int = 0) -> None:
+        raise OSError("not on this file system")
+
+    if why == "it cannot listen":
+        monkeypatch.setattr(socket.socket, "listen", refuse)
+    else:
+        (tmp_path / SOCKET_NAME).mkdir()
+    control = ControlSocket(tmp_path, VERBS)
+    with capture_logs() as events:
+        await control.start()
+    assert [event["event"] for event in events] == ["control.unavailable"]
+    await control.close()
+
+
+async def test_a_folder_in_the_place_of_the_socket_does_not_end_a_stop(tmp_path: Path) -> None:
+    """The socket is closed; the folder, which somebody else made, stays."""
+    control = ControlSocket(tmp_path, VERBS)
+    await control.start()
+    (tmp_path / SOCKET_NAME).unlink()
+    (tmp_path / SOCKET_NAME).mkdir()
+    await control.close()
+    assert (tmp_path / SOCKET_NAME).is_dir()
 
 
 def test_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
