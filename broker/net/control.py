@@ -12,6 +12,7 @@ import asyncio
 import inspect
 import json
 import os
+import select
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -183,6 +184,14 @@ class _Client(Asker):
     def enough(self) -> bool:
         """Return whether the client has ended its side, or disconnected."""
         return self._reader.at_eof() or self._writer.is_closing()
+
+    def gone(self) -> bool:
+        """Return whether the client has disconnected; one that only ended its side still reads the answer."""
+        if self._writer.is_closing():
+            return True
+        end = select.poll()
+        end.register(self._writer.get_extra_info("socket"), 0)
+        return bool(end.poll(0))
 
     async def accepted(self) -> bool:
         """Wait for a line; return whether one arrived."""

@@ -195,7 +195,8 @@ def enter_vhost(broker: BrokerServer, clients: ExitStack) -> RawClient:
         client.open(vhost="v")
         client.open_channel(1)
     once = {"x-message-deduplication": True, "x-max-length": 2 * SOME, "x-message-ttl": 100_000}
-    for name, arguments in (("sick", {}), ("once", once), ("quorum", {"x-queue-type": "quorum"})):
+    kinds: dict[str, dict[str, Any]] = {"sick": {}, "once": once, "quorum": {"x-queue-type": "quorum"}}
+    for name, arguments in kinds.items():
         call(
             witness, 1, commands.Queue.Declare(queue=name, durable=True, arguments=arguments), commands.Queue.DeclareOk
         )
