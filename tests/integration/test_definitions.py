@@ -515,15 +515,20 @@ async def test_broker_does_not_start_with_a_bad_file(tmp_path: Path, content: st
 
 
 class FullDisk(Files):
-    """Files on a disk that is full from a given moment on."""
+    """Files on a disk that from given moments on is full, or cannot sync folders."""
 
     def __init__(self) -> None:
-        self.full = False
+        self.full = self.forgets = False
 
     def rename(self, source: Path, target: Path) -> None:
         if self.full and target.name == "definitions":
             raise StoreFailed(target, "No space left on device")
         super().rename(source, target)
+
+    def sync_folder(self, folder: Path) -> None:
+        if self.forgets:
+            raise StoreFailed(folder, "Input/output error")
+        super().sync_folder(folder)
 
 
 @pytest.mark.parametrize(
@@ -561,20 +566,31 @@ async def test_what_could_not_be_written_down_is_refused(tmp_path: Path, verb: s
         assert broker.administration.document() == before
 
 
-async def test_change_that_cannot_be_written_ends_the_broker(tmp_path: Path) -> None:
-    """A change that cannot be written ends the broker; the client gets no success, and a restart has the old state."""
+async def test_change_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    """The broker keeps the old state and serves on; so does a restart."""
+    files = FullDisk()
+    async with running_broker(tmp_path, files) as broker:
+        await told(broker, "add_user", name="before", password="p")
+        files.full = True
+        with pytest.raises(Unanswered, match="nothing was changed: "):
+            await told(broker, "add_user", name="after", password="p")
+        assert [row["name"] for row in await told(broker, "list_users")] == ["before", "guest"]
+        files.full = False
+    async with running_broker(tmp_path) as after:
+        assert [row["name"] for row in await told(after, "list_users")] == ["before", "guest"]
+
+
+async def test_change_that_may_be_written_ends_the_broker(tmp_path: Path) -> None:
+    """When the folder cannot be synced, nobody knows whether a crash undoes the change: the client gets no success."""
     files = FullDisk()
     broker = BrokerServer(Settings(server={"port": 0, "data_dir": tmp_path}, **WITHOUT_HTTP), files)
     await broker.start()
-    await told(broker, "add_user", name="before", password="p")
-    files.full = True
+    files.forgets = True
     with pytest.raises(Unanswered):
         await told(broker, "add_user", name="after", password="p")
     assert isinstance(await broker.wait_failed(), StoreFailed)
     with pytest.raises(StoreFailed):
         await broker.stop()
-    async with running_broker(tmp_path) as after:
-        assert [row["name"] for row in await told(after, "list_users")] == ["before", "guest"]
 
 
 async def test_delayed_exchange_moves_without_its_queue(tmp_path: Path) -> None:
