@@ -118,8 +118,7 @@ async def list_connections(broker: OperatedBroker, asked: OfVhosts, asker: Asker
 
 async def list_channels(broker: OperatedBroker, asked: OfVhosts, asker: Asker) -> list[Row]:
     """List the channels of this node."""
-    sessions = _sessions(broker, asked.vhost)
-    return await gather((row for session in sessions for row in channel_rows(session)), asker)
+    return await gather((row for session in _sessions(broker, asked.vhost) for row in channel_rows(session)), asker)
 
 
 async def list_vhosts(broker: OperatedBroker, asked: OfVhosts, asker: Asker) -> list[Row]:
