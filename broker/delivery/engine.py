@@ -356,7 +356,9 @@ class Engine(TurnEngine):
         self.committer.abort(error)
         self.close()
         self._turn.engines.remove(self)  # no turn writes that queues are deleted
-        await self._dismantle()
+        self.vhost.sweep.end()
+        if self._parts.lasting:  # on a node the vhost follows what other nodes change
+            await self._dismantle()
 
     async def _dismantle(self) -> None:
         """Free the objects of the vhost over several turns."""
