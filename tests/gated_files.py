@@ -22,7 +22,7 @@ def of_log(path: Path) -> bool:
 class GatedFiles(Files):
     """Files whose gated calls wait until the gate is open, which it is at first, and fail while `fails` has a reason.
 
-    The gated `call` is open, write, sync, remove or rename, of the files that `gated` chooses.
+    The gated `call` is open, write, sync, remove, rename or sync_folder, of the files that `gated` chooses.
     Units: ``arrived`` counts the gated calls that began, ``passed`` those that may continue; ``held`` are open files.
     """
 
@@ -68,6 +68,11 @@ class GatedFiles(Files):
         """Rename a file to a target that may be gated."""
         self.enter("rename", target)
         super().rename(source, target)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Sync a folder."""
+        self.enter("sync_folder", folder)
+        super().sync_folder(folder)
 
 
 class GatedFile(File):

@@ -346,19 +346,28 @@ class Engine(TurnEngine):
         self._parts.closed()
         self._stops = True
         await self._checkpoint.ended()
-        for _ in self.vhost.dismantle():
-            await asyncio.sleep(0)
-            self.deadlines.begin_turn()
-        self.pager.end()
+        await self._dismantle()
         self.close()
+        self._turn.engines.remove(self)
 
     async def give_up(self, error: CorruptStore) -> None:
         """End the engine of a vhost whose store is damaged: its files stay unchanged."""
         self._stops = True
         await self._checkpoint.ended()
         self.committer.abort(error)
-        self.vhost.sweep.end()
         self.close()
+        self._turn.engines.remove(self)  # no turn writes that queues are deleted
+        self.vhost.sweep.end()
+        if self._parts.lasting:  # on a node the vhost follows what other nodes change
+            await self._dismantle()
+
+    async def _dismantle(self) -> None:
+        """Free the objects of the vhost over several turns."""
+        for _ in self.vhost.dismantle():
+            await asyncio.sleep(0)
+            self.deadlines.begin_turn()
+        self.deadlines.end()
+        self.pager.end()
 
     def close(self, *, clean: bool = False) -> None:
         """End the threads and close the store; unwritten data is lost. A second call does nothing."""

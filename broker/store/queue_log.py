@@ -286,9 +286,11 @@ class QueueLogs:
                     self._dropped[queue_number, chunk] = end
 
     def close(self) -> None:
+        """Close the files; none is removed afterwards."""
         self.readers.close()
         with self._lock:
             self._close_newest()
+            self._chunks.clear()
 
     def _with_neighbours(self, queue_number: int, chunk: int, first: int, end: int, block: bytes) -> tuple[int, bytes]:
         """Return the entries first <= id < end of a chunk together with those of the groups that they would cut, and

@@ -85,6 +85,31 @@ async def test_operator_sees_who_is_blocked(tmp_path: Path) -> None:
         assert await seen() == (["running", "running"], 0)
 
 
+async def test_a_blocked_publisher_is_closed_at_once(tmp_path: Path) -> None:
+    """One that an operator closes is read again, so that its close-ok arrives; its late publishes are discarded."""
+    disk = FillingDisk()
+    limits = {"disk_free_min_bytes": GIB}
+    async with running_broker(tmp_path, disk, store=limits, flow={"check_interval_ms": 20}) as broker:
+
+        def converse() -> None:
+            with RawClient("127.0.0.1", broker.listener.port) as client:
+                client.open()
+                client.open_channel(1)
+                client.call(1, commands.Queue.Declare(queue="q"), commands.Queue.DeclareOk)
+                client.send(publish_frames(1, "", "q", b"early"))
+                client.call(1, commands.Queue.Declare(queue="q", passive=True), commands.Queue.DeclareOk)
+                disk.free = GIB // 2
+                client.expect(commands.Connection.Blocked, 0)
+                client.send(publish_frames(1, "", "q", b"late") * 100)
+                (row,) = ask(str(tmp_path), "list_connections")
+                broker._timers.close()  # no tick closes it
+                ask(str(tmp_path), "close_connection", name=row["name"])
+                client.expect_connection_close(320)  # and the end of the connection
+
+        await asyncio.to_thread(converse)
+        assert queue_of(broker, "q").ready == 1
+
+
 async def test_the_older_checkpoint_goes_first(tmp_path: Path) -> None:
     """With a disk alarm each vhost keeps one checkpoint and what that one needs of the log; afterwards two again."""
     disk = FillingDisk()
