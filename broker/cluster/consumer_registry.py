@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Final, Protocol
 
 from broker.cluster.database import Database
@@ -94,14 +95,19 @@ class ConsumerRegistry:
 
     async def _run(self) -> None:
         while True:
-            await self._work.wait(LOOK_S if self._waiting else None)
+            await self._work.wait(LOOK_S if self._waiting or self._changed else None)
             while self._arriving:
                 await self._add(*self._arriving.pop(0))
-            while self._changed:
-                await self._remove(self._changed.popitem()[0])
-            if self._has_orphans:
-                await self._adopt_orphans()
-            await self._look()
+            changed, self._changed = self._changed, {}
+            for queue in changed:
+                try:
+                    await self._remove(queue)
+                except StatementRefused:
+                    self._changed[queue] = None
+            with suppress(StatementRefused):
+                if self._has_orphans:
+                    await self._adopt_orphans()
+                await self._look()
 
     async def _add(
         self, queue: RegisteredQueue, exclusive: bool, room: int, answered: Callable[[bool | StatementRefused], None]
@@ -111,7 +117,7 @@ class ConsumerRegistry:
             return
         arguments = (queue.number, exclusive, self.registered.get(queue, 0), room)
         try:
-            rows = await patiently(lambda: self._database.acting("lease", "consumer_add", *arguments), gives_up=True)
+            rows = await patiently(lambda: self._database.acting("lease", "consumer_add", *arguments))
         except StatementRefused as error:
             answered(error)
             return

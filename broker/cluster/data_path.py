@@ -11,7 +11,7 @@ from broker.cluster.chunk import Chunk, DamagedChunk
 from broker.cluster.chunk_reader import ChunkReader
 from broker.cluster.database import Database
 from broker.cluster.database_rows import LeasedRow
-from broker.cluster.errors import Unreachable
+from broker.cluster.errors import ClusterError, Unreachable
 from broker.cluster.leases import Leases
 from broker.cluster.shared_level import SharedLevel, SharedLevels
 from broker.core.queue.queue import Queue
@@ -59,16 +59,20 @@ class DataPath:
             for row in await self.database.function("read", "levels_of", queue.number):
                 queue.level_numbered(row[0])
 
-    def fetch(self, queue: Queue, then: Callable[[], None]) -> None:
-        """Lease one message for basic.get, and call `then` in a later step of the loop, even if there is none."""
+    def fetch(self, queue: Queue, then: Callable[..., None]) -> None:
+        """Lease one message for basic.get, and call `then` in a later step of the loop, even if there is none; with the
+        error if PostgreSQL refuses that.
+        """
         shared = [level for level in reversed(queue.levels) if isinstance(level, SharedLevel)]
         left = len(shared)
+        refusals: list[ClusterError] = []
 
-        def answered() -> None:
+        def answered(*refusal: ClusterError) -> None:
             nonlocal left
             left -= 1
+            refusals.extend(refusal)
             if not left:
-                then()
+                then(*refusals[:1])
 
         for level in shared:
             self.leases.fetch(level, answered)

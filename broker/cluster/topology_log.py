@@ -236,6 +236,8 @@ class TopologyLog:
                 elif self._is_behind:
                     self._is_behind = False
                     await self._catch_up()
+            except StatementRefused:  # it ends the epoch: the other members would wait for this one for ever
+                raise
             except Unreachable:
                 self._is_behind = True
                 self._work.set()
@@ -286,7 +288,8 @@ class TopologyLog:
 
     async def _drop(self, version: int, dropped: Sequence[int]) -> None:
         """Sweep the rows of deleted queues once every member has applied a version."""
-        await patiently(lambda: self._database.acting("upkeep", "drop_levels", version, dropped))
+        with suppress(StatementRefused):
+            await patiently(lambda: self._database.acting("upkeep", "drop_levels", version, dropped))
 
     async def _catch_up(self) -> None:
         self._apply(await self._database.function("listen", "changes_since", self.applied))
