@@ -14,7 +14,6 @@ from broker.core.auth.topic_permissions import compiled
 from broker.core.auth.users import Users, user_of
 from broker.core.definitions.document import Row
 from broker.core.policy.policy import OPERATOR_POLICY, Policies, Policy, operator_row
-from broker.core.vhost import Vhost
 from broker.core.vhost_limits import vhost_limits_table
 from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
@@ -53,9 +52,6 @@ class DefinitionsStore(Protocol):
         TypeError or ValueError if nothing was stored, or the outcome is unknown; StoreFailed.
         """
 
-    def dropped(self, vhost: Vhost, /) -> None:
-        """Handle the deletion of a vhost here; it still has its queues."""
-
     async def settled(self, version: int, swept: Collection[str] = (), /) -> None:
         """Return when every broker that shares the definitions follows a version, which this one does.
 
@@ -77,9 +73,6 @@ class LocalDefinitions:
     async def write(self, definitions: Mapping[str, Any], expected: int) -> int:
         await asyncio.to_thread(self._file.write, definitions)
         return expected + 1
-
-    def dropped(self, vhost: Vhost) -> None:
-        """Do nothing: the messages go with the vhost's files."""
 
     async def settled(self, version: int, swept: Collection[str] = ()) -> None:
         """Return at once: there is no other broker."""

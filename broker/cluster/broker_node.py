@@ -133,6 +133,11 @@ class BrokerNode:
     def parts_of(self, vhost: str) -> SharedParts:
         return SharedParts(vhost, self)
 
+    def deleting(self, vhost: str) -> None:
+        """Stop acting on a vhost, which may be offline, and let PostgreSQL drop the messages of its queues."""
+        if (closed := self.topology.closed(vhost)) is not None:
+            self.definitions.dropped(closed)
+
     async def start(self, clients: NodeClients) -> None:
         """Join the cluster. From now on turns run only while the node may act."""
         self.clients = clients
@@ -323,7 +328,3 @@ class SharedParts(LocalParts):
     def opened(self, vhost: Vhost) -> None:
         """Create the cluster's exchanges, queues and bindings."""
         self._node.topology.opened(vhost)
-
-    def closed(self) -> None:
-        """Stop acting on the vhost, because it is being deleted."""
-        self._node.topology.closed(self._vhost)
