@@ -161,9 +161,8 @@ class BrokerNode:
             await follower.swept()
             await self.data.drain()
 
-        self.definitions.flush_with(flushed)
         self._follows = True
-        self._tasks.start(self.definitions.run(follower))
+        self._tasks.start(self.definitions.run(follower, flushed))
 
     async def drain(self, timeout_s: float) -> None:
         """Return when everything accepted is committed, the time is over or the epoch ends.
@@ -238,7 +237,7 @@ class BrokerNode:
         """Take what the members report with each beat; look for what departed ones left behind when one is gone."""
         self.mailbox.members_seen({member.epoch for member in members})
         for member in members:
-            self.topology.log.heard_applied(member.applied_version, member.epoch)
+            self.topology.log.barrier.applied(member.epoch, member.applied_version)
         self.inquiries.heard(members)
         if changed and self._follows:  # the vhosts are open
             self.consumers.look_for_orphans()

@@ -22,6 +22,7 @@ from broker.tasks import Tasks, WakeUp
 
 LOOK_S: Final = 1.0
 CONSUMERS: Final = "consumers"  # the hint that the active node of some levels may have changed
+Answered = Callable[[bool | StatementRefused], None]
 
 
 class RegisteredQueue(Hashable, Protocol):
@@ -46,7 +47,7 @@ class ConsumerRegistry:
         self._database = database
         self._find = find
         self.registered: dict[RegisteredQueue, int] = {}  # the consumers of each queue that has any on this node
-        self._arriving: list[tuple[RegisteredQueue, bool, int, Callable[[bool | StatementRefused], None]]] = []
+        self._arriving: list[tuple[RegisteredQueue, bool, int, Answered]] = []
         self._changed: dict[RegisteredQueue, None] = {}
         self._waiting: dict[int, RegisteredQueue] = {}  # by number: another node has the single active consumer
         self._look_s = 0.0
@@ -66,9 +67,7 @@ class ConsumerRegistry:
         self._changed.clear()
         self._waiting.clear()
 
-    def register(
-        self, queue: RegisteredQueue, exclusive: bool, room: int, answered: Callable[[bool | StatementRefused], None]
-    ) -> None:
+    def register(self, queue: RegisteredQueue, exclusive: bool, room: int, answered: Answered) -> None:
         """Register one consumer, which has room for `room` messages. Call `answered` with whether it may start, or with
         the reason for a permanent refusal; the consumer must start within that call.
         """
@@ -109,9 +108,7 @@ class ConsumerRegistry:
                     await self._adopt_orphans()
                 await self._look()
 
-    async def _add(
-        self, queue: RegisteredQueue, exclusive: bool, room: int, answered: Callable[[bool | StatementRefused], None]
-    ) -> None:
+    async def _add(self, queue: RegisteredQueue, exclusive: bool, room: int, answered: Answered) -> None:
         if queue.deleted:
             answered(True)  # the method finds that there is no queue
             return

@@ -33,6 +33,7 @@ class DataPath:
         self.caller = Caller(
             self.levels, database, loop, freed=self._freed, returned=self.leases.take_back, fail=failed
         )
+        self.drain = self.caller.drain
         self._working_on: list[Sequence[LeasedRow]] = []
         self._freed_also: Callable[[Sequence[int]], None] = lambda _: None
 
@@ -60,9 +61,7 @@ class DataPath:
                 queue.level_numbered(row[0])
 
     def fetch(self, queue: Queue, then: Callable[..., None]) -> None:
-        """Lease one message for basic.get, and call `then` in a later step of the loop, even if there is none; with the
-        error if PostgreSQL refuses that.
-        """
+        """Lease one message for basic.get, and call `then` in a later step of the loop, with the error of a refusal."""
         shared = [level for level in reversed(queue.levels) if isinstance(level, SharedLevel)]
         left = len(shared)
         refusals: list[ClusterError] = []
@@ -100,14 +99,10 @@ class DataPath:
         try:
             yield
         except Unreachable as error:
-            self.database.drop(str(error))
+            self.database.link.drop(str(error))
             raise
         finally:
             self._working_on.remove(rows)
-
-    async def drain(self) -> None:
-        """Wait until everything collected so far is committed."""
-        await self.caller.drain()
 
     # -- for the node -------------------------------------------------------------------------------------------------
 

@@ -108,9 +108,7 @@ class Leases:
         self._start()
 
     def fetch(self, level: SharedLevel, then: Callable[..., None]) -> None:
-        """Lease one message, even if no consumer has room for it, and call `then` once it is here or there is none; if
-        PostgreSQL refuses the lease, with the error.
-        """
+        """Lease one message, even if no consumer has room for it, and call `then`, with the error if it is refused."""
         self._fetches.setdefault(level, []).append(then)
         if level.queue.rules.limited and not level.queue.consumers.present:
             self._surrender(level, level.manager.ready)  # the messages returned here may be too many

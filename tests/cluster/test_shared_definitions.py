@@ -89,8 +89,7 @@ async def _node(
             await broker.administration.swept()
             await broker.vhosts.drain()
 
-        shared.flushed = flushed
-        following = asyncio.create_task(shared.run(broker.administration))
+        following = asyncio.create_task(shared.run(broker.administration, flushed))
         try:
             yield Node(database, shared, broker)
         finally:
