@@ -12,9 +12,9 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
-from broker.cli.control_client import ask
+from broker.cli.control_client import Unanswered, ask
 from tests.cluster.members import CALM_MS
-from tests.cluster.test_lost_during_changes import happened
+from tests.cluster.test_lost_during_changes import happened, stored
 from tests.cluster.two_nodes import Nodes
 from tests.deadline import wait_until
 from tools.postgres_server import PostgresServer
@@ -196,3 +196,14 @@ def test_a_node_that_cannot_follow_is_no_member(both: Nodes, shared_postgres: Po
         channel.queue_declare("r", durable=True)
     wait_until(lambda: happened(both, "node.joined") > 1, "a new epoch")
     assert both.channel("a").queue_declare("r", passive=True)
+
+
+def test_one_entry_of_an_import_is_refused(both: Nodes, shared_postgres: PostgresServer) -> None:
+    """The import is refused by its name, and what was made beside it is removed again."""
+    folder = both.by_name["a"].folder
+    document = {"queues": [{"name": name, "vhost": "/"} for name in ("good", "bad")]}
+    has_bad = f"array_to_string($5, '') LIKE '%{b'bad'.hex()}%'"
+    with refused(both, shared_postgres, "append", has_bad), pytest.raises(Unanswered, match=r"queues\[1\]: boom"):
+        ask(folder, "import_definitions", definitions=document)
+    assert "importing" not in stored(both, shared_postgres)
+    assert list(ask(folder, "list_queues")) == []
