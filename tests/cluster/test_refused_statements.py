@@ -163,7 +163,7 @@ def test_others_are_served(
         later.queue_declare("later", durable=True)
         later.basic_consume("later", lambda *_: None)
     if function == "consumer_remove":
-        wait_until(lambda: later.queue_declare("q", passive=True).method.consumer_count == 0, "it is removed later")
+        wait_until(lambda: channel.queue_declare("q", passive=True).method.consumer_count == 0, "it is removed later")
 
 
 def test_a_producer_is_refused(both: Nodes, shared_postgres: PostgresServer) -> None:
