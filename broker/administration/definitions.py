@@ -15,7 +15,6 @@ from broker.core.auth.users import Users, user_of
 from broker.core.definitions.document import Row
 from broker.core.definitions.reading import NotStored
 from broker.core.policy.policy import OPERATOR_POLICY, Policies, Policy, operator_row
-from broker.core.vhost import Vhost
 from broker.core.vhost_limits import vhost_limits_table
 from broker.store.damage import StoreFailed
 from broker.store.definitions_file import DefinitionsFile
@@ -55,9 +54,6 @@ class DefinitionsStore(Protocol):
         TypeError or ValueError if nothing was stored, or the outcome is unknown; StoreFailed.
         """
 
-    def dropped(self, vhost: Vhost, /) -> None:
-        """Handle the deletion of a vhost here; it still has its queues."""
-
     async def settled(self, version: int, swept: Collection[str] = (), /) -> None:
         """Return when every broker that shares the definitions follows a version, which this one does.
 
@@ -88,9 +84,6 @@ class LocalDefinitions:
                 raise
             raise NotStored(f"nothing was changed: {failed}") from failed
         return expected + 1
-
-    def dropped(self, vhost: Vhost) -> None:
-        """Do nothing: the messages go with the vhost's files."""
 
     async def settled(self, version: int, swept: Collection[str] = ()) -> None:
         """Return at once: there is no other broker."""

@@ -343,7 +343,6 @@ class Engine(TurnEngine):
     async def discard(self) -> None:
         """End the engine of a deleted vhost: nothing is written, and its objects are freed over several turns."""
         self.vhost.answers.abandon()
-        self._parts.closed()
         self._stops = True
         await self._checkpoint.ended()
         await self._dismantle()

@@ -37,6 +37,9 @@ class SharedEngines(Protocol):
     def parts_of(self, vhost: str) -> LocalParts:
         """Return the parts of the engine of a vhost."""
 
+    def deleting(self, vhost: str) -> None:
+        """Stop acting on a vhost."""
+
 
 class Vhosts(Mapping[str, "Vhost"]):
     """The vhosts by name. Connections look up the vhost that they open here.
@@ -222,6 +225,8 @@ class Vhosts(Mapping[str, "Vhost"]):
             await self._finish(engine)
         for forget in self._forget:
             await forget(name)
+        if self._shared is not None:
+            self._shared.deleting(name)
         if engine is not None:
             await engine.discard()
             del self.engines[name]
