@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 MOST = {
-    "broker": (626, 104_900),
+    "broker": (626, 105_000),
     "broker/administration": (9, 1_900),
     "broker/amqp": (19, 3_800),
     "broker/cli": (39, 4_250),

@@ -80,7 +80,7 @@ def test_a_connection_shows_its_certificate() -> None:
 
 
 async def test_a_vhost_that_is_down_is_listed(broker: BrokerServer) -> None:
-    """It has no numbers, and its state says that it is stopped; its queues cannot be found."""
+    """It has no numbers, and its state says that it is stopped; a request for what is in it says why."""
     broker.vhosts.offline["crm"] = "segment 7 is on fire"
     rows = await get(broker, "vhosts")
     assert [(row["name"], list(row["cluster_state"].values())) for row in rows] == [
@@ -88,7 +88,10 @@ async def test_a_vhost_that_is_down_is_listed(broker: BrokerServer) -> None:
         ("crm", ["stopped"]),
     ]
     assert "messages" not in await get(broker, "vhosts/crm")
-    assert (await ask(broker, "GET", "/api/queues/crm")).status == 404
+    down = (503, "unavailable", "vhost 'crm' is down: segment 7 is on fire")
+    assert (await ask(broker, "GET", "/api/queues/crm")).refusal == down
+    assert (await ask(broker, "GET", "/api/vhosts/crm/permissions")).refusal == down
+    assert (await ask(broker, "PUT", "/api/queues/crm/q", {})).status == 401  # guest has no permissions there
     del broker.vhosts.offline["crm"]
 
 
