@@ -3,7 +3,7 @@
 `python -m bench.instructions --only S9,S3-16` counts this checkout, `python -m bench.instructions . ../before` two in
 turn. CPU time scatters with the load of a machine; this count varies by a few percent at most, so one run of each is
 enough to compare two checkouts. It leaves out the kernel; the system calls per message, which strace counts in a run of
-its own, say what the kernel does.
+its own, say what the kernel does. It also leaves out timers: valgrind slows messages some fifty times, but no clock.
 
 A broker serves a few messages, then many; the difference of the two counts leaves out connecting and declaring.
 """
@@ -30,6 +30,7 @@ from broker.figures.numerals import number_text
 from broker.perf.faults import RunFailed
 
 _VALGRIND: Final = "valgrind"
+_NO_TIMERS: Final = ("--toggle-collect=__pyx_f_6uvloop_4loop___uvtimer_callback", "--collect-atstart=yes")
 _STRACE: Final = "strace"
 _FEW: Final = 8  # of the messages of a run: this part of them is counted first
 _LIMIT_S: Final = 900.0
@@ -113,7 +114,7 @@ def count(package: Path, load: CountedLoad, messages: int, kept: Path | None = N
 
 def _instructions(package: Path, load: CountedLoad, messages: int, profile: Path) -> tuple[int, int]:
     """Return the instructions for a few messages and for `messages` more."""
-    wrapper = (_VALGRIND, "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={profile}")
+    wrapper = (_VALGRIND, "--tool=callgrind", "--instr-atstart=no", *_NO_TIMERS, f"--callgrind-out-file={profile}")
     with brokers.slotmq(
         profile.parent / "counted", wrapper=wrapper, package=package, mqtt="mqtt" in load.words
     ) as broker:

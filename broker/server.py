@@ -97,7 +97,7 @@ class BrokerServer:
             facts=self._facts,
             unready=self._unready,
             reload=self.reload,
-            stop=self._ask_to_stop,
+            ask_to_stop=self._ask_to_stop,
         )
         self.parts: Final[tuple[Part, ...]] = (ports, http, data, clients, definitions, overlay, entrance, zmq, mqtt)
         self._opened = AsyncExitStack()  # closes every part that was opened, whatever another one's close raises

@@ -135,8 +135,10 @@ class BrokerProcess:
             self.process.wait()
             self.process = None
 
-    def restart(self, *options: str) -> BrokerProcess:
-        """Kill the process if it runs, and start one on the same folder."""
+    def restart(self, *options: str, kill: bool = True) -> BrokerProcess:
+        """Kill the process if it runs, or stop it in order, and start one on the same folder."""
+        if not kill:
+            assert self.terminate() == 0, self.stderr()
         self.kill()
         return self.start(*options)
 

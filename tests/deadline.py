@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from inspect import isawaitable
 from typing import TypeVar
 
 Value = TypeVar("Value")
@@ -26,15 +27,13 @@ def wait_until(condition: Callable[[], Value], what: str, deadline_s: float = DE
         time.sleep(PAUSE_S)
 
 
-async def wait_until_async(
-    condition: Callable[[], Awaitable[Value]], what: str, deadline_s: float = DEADLINE_S
-) -> Value:
-    """Return the first true value of the awaited `condition`, or fail with the text `what`."""
+async def wait_until_async(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Return once `condition`, or what it returns to be awaited, is true, or fail with the text `what`."""
     end = time.monotonic() + deadline_s
     while True:
-        value = await condition()
-        if value:
-            return value
+        value = condition()
+        if await value if isawaitable(value) else value:
+            return
         if time.monotonic() > end:
             raise AssertionError(f"not within {deadline_s:g} s: {what}")
         await asyncio.sleep(PAUSE_S)

@@ -1,46 +1,98 @@
-"""Real files; the syncs of the log wait for the test, and may fail then."""
+"""Real files, of which one kind of call waits for the test, and may fail then."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from broker.store.damage import StoreFailed
 from broker.store.files import File, Files
 from tests.deadline import DEADLINE_S
 
-__all__ = ["GatedFiles"]
+IO_ERROR = "Input/output error"
+NO_SPACE = "No space left on device"
+
+
+def of_log(path: Path) -> bool:
+    """Return whether a file is one of the log."""
+    return path.parent.name == "log"
 
 
 class GatedFiles(Files):
-    """Files whose log is synced when the test allows it.
+    """Files whose gated calls wait until the gate is open, which it is at first, and fail while `fails` has a reason.
 
-    Units: ``syncs`` counts the syncs of the log that returned.
+    The gated `call` is open, write, sync, remove, rename or sync_folder, of the files that `gated` chooses.
+    Units: ``arrived`` counts the gated calls that began, ``passed`` those that may continue; ``held`` are open files.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, call: str = "sync", gated: Callable[[Path], bool] = of_log) -> None:
+        super().__init__()
+        self.call = call
+        self._gated = gated
         self.gate = threading.Event()
         self.gate.set()
-        self.is_broken = False
-        self.syncs = 0
+        self.reached = threading.Event()
+        self.stepwise = False  # each call closes the gate behind it
+        self.fails = ""
+        self.arrived = self.passed = self.held = 0
+
+    def enter(self, call: str, path: Path) -> None:
+        """Wait if this call is gated. Raises: StoreFailed."""
+        if call != self.call or not self._gated(path):
+            return
+        self.arrived += 1
+        self.reached.set()
+        assert self.gate.wait(DEADLINE_S)
+        if self.stepwise:
+            self.gate.clear()
+        if self.fails:
+            raise StoreFailed(path, self.fails)
+        self.passed += 1
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Open a file; one of the log is gated."""
+        """Open a file."""
+        self.enter("open", path)
         file = super().open(path, write=write, create=create)
-        return GatedFile(file, self) if path.parent.name == "log" else file
+        if not self._gated(path):
+            return file
+        self.held += 1
+        return GatedFile(file, self)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        self.enter("remove", path)
+        super().remove(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename a file to a target that may be gated."""
+        self.enter("rename", target)
+        super().rename(source, target)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Sync a folder."""
+        self.enter("sync_folder", folder)
+        super().sync_folder(folder)
 
 
 class GatedFile(File):
-    """A file of the log."""
+    """A file of `GatedFiles`."""
 
     def __init__(self, file: File, files: GatedFiles) -> None:
         super().__init__(file.path, file._descriptor)
         self._files = files
 
+    def write_at(self, offset: int, block: bytes) -> None:
+        """Write."""
+        self._files.enter("write", self.path)
+        super().write_at(offset, block)
+
     def sync(self) -> None:
-        """Wait, then sync. Raises: StoreFailed once the disk is broken."""
-        assert self._files.gate.wait(DEADLINE_S)
-        if self._files.is_broken:
-            raise StoreFailed(self.path, "Input/output error")
-        self._files.syncs += 1
+        """Sync."""
+        self._files.enter("sync", self.path)
         super().sync()
+
+    def close(self) -> None:
+        """Close."""
+        self._files.held -= 1
+        super().close()

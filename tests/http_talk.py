@@ -122,8 +122,4 @@ def request(method: str, path: str, user: tuple[str, str] | None = GUEST, **head
 
 async def talks_end(broker: BrokerServer) -> None:
     """Wait until the broker has no HTTP connections."""
-
-    async def over() -> bool:
-        return not broker.manage.clients()
-
-    await wait_until_async(over, "no conversation is left")
+    await wait_until_async(lambda: not broker.manage.clients(), "no conversation is left")

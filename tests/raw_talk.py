@@ -14,7 +14,7 @@ from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.files import Files
 from tests.deadline import wait_until_async
-from tests.in_process import RESERVE_BYTES, WITHOUT_HTTP, queue_of
+from tests.in_process import RESERVE_BYTES, WITHOUT_HTTP
 from tests.raw_client import RawClient, publish_frames
 
 Value = TypeVar("Value")
@@ -53,11 +53,7 @@ async def drop(broker: BrokerServer) -> None:
     await broker.entrance.control.close()
     for transport in list(broker.listener.transports):
         transport.abort()
-
-    async def alone() -> bool:
-        return not broker.listener.transports
-
-    await wait_until_async(alone, "the end of every connection", 5)
+    await wait_until_async(lambda: not broker.listener.transports, "the end of every connection", 5)
     for engine in broker.engines.values():
         if engine._checkpoint is not None:
             engine._checkpoint.cancel()
@@ -128,13 +124,14 @@ def get(client: RawClient, queue: str, *, no_ack: bool = True) -> tuple[bytes, b
     return client.expect_content(1)[1], got.redelivered
 
 
-def page_out(broker: BrokerServer, name: str) -> None:
+def page_out(broker: BrokerServer, name: str, vhost: str = "/") -> None:
     """Page out all messages of a queue, as the pager does when memory is short."""
-    for stream in queue_of(broker, name).all_levels:
+    engine = broker.engines[vhost]
+    for stream in engine.vhost.queues[name].all_levels:
         stream.manager.seal()
         for slot in list(stream.manager.slots.values()):
             if slot.length and slot.contents is not None:
-                assert broker.engines["/"].pager.log_entries(stream, slot)
+                assert engine.pager.log_entries(stream, slot)
                 slot.contents = None
 
 

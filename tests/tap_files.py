@@ -70,11 +70,7 @@ async def publish(
 async def settled(broker: Broker, taps: Taps) -> None:
     """Return when the taps' files match the cursors and the caps."""
     taps._retention.soon()
-
-    async def done() -> bool:
-        return taps._retention._next_s > 0 and not taps.busy
-
-    await wait_until_async(done, "a look at what may go")
+    await wait_until_async(lambda: taps._retention._next_s > 0 and not taps.busy, "a look at what may go")
     await broker.idle()
 
 

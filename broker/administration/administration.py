@@ -269,8 +269,6 @@ class Administration(Definitions):
         """
         for part, name in [(key[0], key[1]) for key, row in changes.items() if row is None]:
             if part == "vhosts":
-                if name in self.vhosts:
-                    self._store.dropped(self.vhosts[name])
                 self._hide(name)
                 await self._remove(name)
                 _log.info("vhost.deleted", vhost=name)

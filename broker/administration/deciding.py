@@ -59,9 +59,9 @@ async def answers(postponed: Iterable[Postponed]) -> None:
         waiting.append(answered)
     for answered in waiting:
         await answered
+    if any(one.refusal == NODE_LOST for one in asked):
+        raise NodeLost(NODE_LOST)
     for one in asked:
-        if one.refusal == NODE_LOST:
-            raise NodeLost(NODE_LOST)
         one.check()
 
 

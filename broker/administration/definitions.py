@@ -13,9 +13,10 @@ from broker.core.auth.permissions import Permissions, patterns
 from broker.core.auth.topic_permissions import compiled
 from broker.core.auth.users import Users, user_of
 from broker.core.definitions.document import Row
+from broker.core.definitions.reading import NotStored
 from broker.core.policy.policy import OPERATOR_POLICY, Policies, Policy, operator_row
-from broker.core.vhost import Vhost
 from broker.core.vhost_limits import vhost_limits_table
+from broker.store.damage import StoreFailed
 from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
 
@@ -53,9 +54,6 @@ class DefinitionsStore(Protocol):
         TypeError or ValueError if nothing was stored, or the outcome is unknown; StoreFailed.
         """
 
-    def dropped(self, vhost: Vhost, /) -> None:
-        """Handle the deletion of a vhost here; it still has its queues."""
-
     async def settled(self, version: int, swept: Collection[str] = (), /) -> None:
         """Return when every broker that shares the definitions follows a version, which this one does.
 
@@ -67,6 +65,7 @@ class LocalDefinitions:
     """The definitions of a standalone broker, in its definitions file."""
 
     def __init__(self, files: Files, folder: Path) -> None:
+        self._folder = folder
         self._file = DefinitionsFile(files, folder)
 
     async def read(self) -> tuple[int, dict[str, Any] | None]:
@@ -75,11 +74,16 @@ class LocalDefinitions:
         return int(found is not None), found
 
     async def write(self, definitions: Mapping[str, Any], expected: int) -> int:
-        await asyncio.to_thread(self._file.write, definitions)
+        """Write the file and return the next version. Raises: NotStored if nothing was changed, as on a full disk;
+        StoreFailed.
+        """
+        try:
+            await asyncio.to_thread(self._file.write, definitions)
+        except StoreFailed as failed:
+            if failed.path == self._folder:  # the new file has its name, which may not be on disk
+                raise
+            raise NotStored(f"nothing was changed: {failed}") from failed
         return expected + 1
-
-    def dropped(self, vhost: Vhost) -> None:
-        """Do nothing: the messages go with the vhost's files."""
 
     async def settled(self, version: int, swept: Collection[str] = ()) -> None:
         """Return at once: there is no other broker."""

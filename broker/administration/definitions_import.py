@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -153,6 +153,7 @@ class DefinitionsImport:
         self._tally: ImportTally | None = None
         self._absent: dict[str, list[tuple[int, Entry]]] = {}
         self._touched: dict[str, Touched] = {}
+        self._named: set[str] = set()  # vhosts
 
     async def run(self) -> dict[str, int]:
         """Apply the document and return how many entries of each kind it has, once all of it is on disk.
@@ -221,24 +222,45 @@ class DefinitionsImport:
         await clear_in_slices(*[rows for rows in written.values() if isinstance(rows, list)])
 
     async def _finish_applying(self, tally: ImportTally) -> None:
-        """Declare everything that is absent, and store the rest; undo it if anything is refused. Raises: NodeLost and
-        NotStored; it may run again when the node has joined its cluster again.
+        """Declare everything that is absent, and store the rest; undo it if anything is refused, as when another broker
+        has deleted a vhost or a user meanwhile. Raises: NodeLost and NotStored; it may run again when the node has
+        joined its cluster again.
         """
         administration = self._administration
         try:
-            self.skipped = await self._declare_all(
-                "importing", administration.vhosts.__getitem__, self._undo, tally=tally
-            )
+            self.skipped = await self._declare_all("importing", self._vhost, self._undo, tally=tally)
+            await administration.vhosts.drain()
+            await administration.store(self._finish)
         except NotStored:
             raise
         except (BadDefinitions, ProtocolError, ValueError):
-            for vhost, entry in reversed(self._undo):
-                await decided(partial(_remove, vhost, entry))
+            await self._take_back()
             await administration.vhosts.drain()  # refused changes must not come back after a restart
             await administration.store(self._give_up)
             raise
-        await administration.vhosts.drain()
-        await administration.store(self._finish)  # it was checked: it is not refused
+
+    async def _take_back(self) -> None:
+        """Remove what was declared, except in vhosts that are gone. What cannot be removed is logged, and stays."""
+        left: list[str] = []
+        for vhost, entry in reversed(self._undo):
+            try:
+                if self._is_open(vhost):
+                    await decided(partial(_remove, vhost, entry))
+            except ProtocolError as error:
+                if self._is_open(vhost):
+                    left.append(f"{entry}: {error}")
+        if left:
+            _log.error("definitions.not_undone", count=len(left), entries=left[:NAMED_MAX])
+
+    def _is_open(self, vhost: Vhost) -> bool:
+        return self._administration.vhosts.get(vhost.name) is vhost
+
+    def _vhost(self, name: str) -> Vhost:
+        """Return a vhost. Raises: ValueError if it was deleted or went offline since the check."""
+        vhosts = self._administration.vhosts
+        if name not in vhosts:
+            Draft(self._administration, vhosts.offline).check_vhost(name)
+        return vhosts[name]
 
     def _comparing(self, tally: ImportTally) -> Generator[None, None, None]:
         """Find the exchanges, queues and bindings that the broker has not, or not as the document says."""
@@ -279,6 +301,8 @@ class DefinitionsImport:
             draft.drop_vhost(name)
 
     def _finish(self, draft: Draft) -> Generator[None, None, None]:
+        for name in self._named:
+            draft.check_vhost(name)
         draft.end_import()
         return self._putting(draft)
 
@@ -328,7 +352,8 @@ class DefinitionsImport:
     def _checking_vhosts(self) -> Generator[None, None, None]:
         administration, document = self._administration, self._document
         offline = administration.vhosts.offline
-        known = {*administration.vhosts, *(row["name"] for row in document.vhosts)}
+        self._named = {row["name"] for row in document.vhosts}
+        known = {*administration.vhosts, *self._named}
         for part in ("permissions", "topic_permissions", "policies", "parameters", *TOPOLOGY):
             for number, entry in enumerate(getattr(document, part)):
                 vhost = entry["vhost"] if isinstance(entry, dict) else entry.vhost
@@ -337,6 +362,7 @@ class DefinitionsImport:
                         raise ValueError(f"Virtual host '{vhost}' is down: {offline[vhost]}")
                     if vhost not in known:
                         raise ValueError(f"Virtual host '{vhost}' does not exist")
+                self._named.add(vhost)
                 yield
 
     async def _hashed(self) -> None:
@@ -386,8 +412,8 @@ class DefinitionsImport:
             while waiting:
                 postponed: list[tuple[tuple[int, Entry], Postponed]] = []
                 for number, entry in waiting:
-                    vhost = vhost_of(entry.vhost)
                     try:
+                        vhost = vhost_of(entry.vhost)
                         made = _declare(vhost, entry) or (part, number) in self._proposed
                         if made:
                             undo.append((vhost, entry))
@@ -407,8 +433,14 @@ class DefinitionsImport:
                             refused[part, number] = f"{part}[{number}]: {error}"
                         else:  # wait for proposals already made, so that they can be undone
                             failed = failed or BadDefinitions(f"{part}[{number}]: {error}")
-                await answers([unanswered for _, unanswered in postponed])
-                waiting = [entry for entry, _ in postponed]
+                with suppress(ChannelError):  # those that are not refused have been made, and are counted
+                    await answers([unanswered for _, unanswered in postponed])
+                waiting = []
+                for (number, entry), answered in postponed:
+                    if answered.refusal:
+                        failed = failed or BadDefinitions(f"{part}[{number}]: {answered.refusal}")
+                    else:
+                        waiting.append((number, entry))
             if failed is not None:
                 raise failed
         self._tell({"step": step, "done": total, "total": total})

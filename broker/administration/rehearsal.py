@@ -202,6 +202,7 @@ def _copy_queue(queue: Queue, copy: Vhost) -> None:
 
 def _copy_binding(source: str, to: Queue | Exchange, key: str, arguments: Mapping[str, Any], copy: Vhost) -> None:
     """Bind in the copy, unless an end was deleted or made while the vhost was copied."""
+    exchange = copy.exchanges.get(source)
     destination = copy.queues.get(to.name) if isinstance(to, Queue) else copy.exchanges.get(to.name)
-    if destination is not None:
-        copy.bindings.live.add(copy.exchanges[source], destination, key, arguments)
+    if exchange is not None and destination is not None:
+        copy.bindings.live.add(exchange, destination, key, arguments)

@@ -204,10 +204,5 @@ def _lines(message: Mapping[str, Any]) -> list[str]:
 def body_lines(message: Mapping[str, Any]) -> list[str]:
     """Return the body of a message as lines to read."""
     shown = "" if message["body_complete"] else ", cut"
-    text = message["body"] if message["body_encoding"] == "base64" else _readable(message["body"])
     head = f"  body ({counted(message['body_bytes'], 'bytes')}, {message['body_encoding']}{shown}):"
-    return [head, *[f"    {line}" for line in text.split("\n")]]
-
-
-def _readable(body: str) -> str:
-    return "\n".join(cell(line) for line in body.split("\n"))
+    return [head, *[f"    {cell(line)}" for line in message["body"].split("\n")]]

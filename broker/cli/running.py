@@ -37,7 +37,7 @@ def add_running(commands: Any) -> None:
     example.set_defaults(run=_config, part="example")
 
     command = add_command(commands, "version", "print the version")
-    command.set_defaults(run=_version)
+    command.set_defaults(run=lambda _arguments: print(version_line()))
 
 
 # These modules load pydantic, which takes longer than most other commands.
@@ -64,7 +64,3 @@ def _health(arguments: argparse.Namespace) -> None:
     from broker.cli.health import TIMEOUT_S
 
     ask_for(arguments, "health", silence_s=TIMEOUT_S)
-
-
-def _version(_arguments: argparse.Namespace) -> None:
-    print(version_line())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 from broker.amqp.errors import BrokerError
@@ -38,10 +39,8 @@ def raise_file_limit() -> None:
     wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
-    try:
+    with suppress(OSError, ValueError):  # macOS has a lower limit of its own, which has to suffice
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (OSError, ValueError):  # macOS has a lower limit of its own, which has to suffice
-        pass
 
 
 log = get_logger()
@@ -128,8 +127,6 @@ def serve(settings: Settings, source: SettingsSource, signals: Signals) -> int:
 
 
 def _say(problem: str) -> None:
-    try:
+    with suppress(OSError, ValueError):  # nowhere to report: the exit code remains
         # one write: the thread of the log may be writing too
         print(f"slotmq: {problem}\n", end="", file=sys.stderr, flush=True)
-    except (OSError, ValueError):  # nowhere to report: the exit code remains
-        pass

@@ -90,10 +90,8 @@ class TopTerminal:
         return KEY_NAMES[key[2:]] if len(key) > 1 else "escape" if key == "\x1b" else key
 
     def _wake(self, _number: int, _frame: FrameType | None) -> None:
-        try:
+        with suppress(BlockingIOError):  # enough wake-ups wait
             os.write(self._wakes[1], b"\n")
-        except BlockingIOError:  # enough wake-ups wait
-            pass
 
     @staticmethod
     def _write(text: str) -> None:

@@ -54,7 +54,7 @@ def add_users(commands: Any) -> None:
     command = add_command(kinds, "list", "list permissions")
     add_any_vhost(command)
     add_switch(command, "--topic", "list the permissions for routing keys")
-    finish(command, _list_permissions, json=True)
+    finish(command, lambda given: print_list("topic-permissions" if given.topic else "permissions", given), json=True)
 
 
 def add_limits(kinds: Any, owner: str, limited: Mapping[str, str]) -> None:
@@ -124,7 +124,3 @@ def _first_line() -> str:
 def _delete_permission(arguments: argparse.Namespace) -> None:
     of_topics = {} if arguments.topic is None else {"exchange": arguments.topic}
     ask_for(arguments, f"delete_{'topic_' if of_topics else ''}permission", "user", "vhost", **of_topics)
-
-
-def _list_permissions(arguments: argparse.Namespace) -> None:
-    print_list("topic-permissions" if arguments.topic else "permissions", arguments)

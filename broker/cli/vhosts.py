@@ -42,7 +42,7 @@ def add_vhosts(commands: Any) -> None:
     command = add_command(kinds, "list", "list the policies")
     add_any_vhost(command)
     add_switch(command, "--operator", "list the operator policies")
-    finish(command, _list_policies, json=True)
+    finish(command, lambda given: print_list("operator-policies" if given.operator else "policies", given), json=True)
 
 
 def _finish(command: argparse.ArgumentParser, run: Any) -> None:
@@ -55,7 +55,3 @@ def _definition(text: str) -> Any:
         return read_json(text.encode())
     except ValueError as error:
         raise BadUsage(f"the definition is not valid JSON: {error}") from None
-
-
-def _list_policies(arguments: argparse.Namespace) -> None:
-    print_list("operator-policies" if arguments.operator else "policies", arguments)

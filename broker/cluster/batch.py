@@ -305,8 +305,8 @@ class GatheringBatch:
             return self._settled
         settled: dict[SharedSlot, bitarray] = {}
         for slot, bits in self.settlements():
-            known = settled.get(slot)
-            settled[slot] = bits if known is None else _either(known, bits)
+            short, long = sorted((settled.get(slot, bitarray(endian="big")), bits), key=len)
+            settled[slot] = long | (short + bitarray(len(long) - len(short), "big"))
         return settled
 
     def _wanted(self) -> bytearray | None:
@@ -399,9 +399,3 @@ class GatheringBatch:
             del self._used[number]
             left_out.producers.add(number[0])
             left_out.origins.extend(self._also.pop(record, ()))
-
-
-def _either(one: bitarray, other: bitarray) -> bitarray:
-    """Return the union of two bitarrays of any lengths."""
-    short, long = (one, other) if len(one) < len(other) else (other, one)
-    return long | (short + bitarray(len(long) - len(short), "big"))

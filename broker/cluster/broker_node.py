@@ -133,6 +133,11 @@ class BrokerNode:
     def parts_of(self, vhost: str) -> SharedParts:
         return SharedParts(vhost, self)
 
+    def deleting(self, vhost: str) -> None:
+        """Stop acting on a vhost, which may be offline, and let PostgreSQL drop the messages of its queues."""
+        if (closed := self.topology.closed(vhost)) is not None:
+            self.definitions.dropped(closed)
+
     async def start(self, clients: NodeClients) -> None:
         """Join the cluster. From now on turns run only while the node may act."""
         self.clients = clients
@@ -156,9 +161,8 @@ class BrokerNode:
             await follower.swept()
             await self.data.drain()
 
-        self.definitions.flush_with(flushed)
         self._follows = True
-        self._tasks.start(self.definitions.run(follower))
+        self._tasks.start(self.definitions.run(follower, flushed))
 
     async def drain(self, timeout_s: float) -> None:
         """Return when everything accepted is committed, the time is over or the epoch ends.
@@ -233,8 +237,8 @@ class BrokerNode:
         """Take what the members report with each beat; look for what departed ones left behind when one is gone."""
         self.mailbox.members_seen({member.epoch for member in members})
         for member in members:
-            self.topology.log.record_applied(member.applied_version, member.epoch)
-        self.inquiries.record_reports(members)
+            self.topology.log.barrier.applied(member.epoch, member.applied_version)
+        self.inquiries.heard(members)
         if changed and self._follows:  # the vhosts are open
             self.consumers.look_for_orphans()
 
@@ -323,7 +327,3 @@ class SharedParts(LocalParts):
     def opened(self, vhost: Vhost) -> None:
         """Create the cluster's exchanges, queues and bindings."""
         self._node.topology.opened(vhost)
-
-    def closed(self) -> None:
-        """Stop acting on the vhost, because it is being deleted."""
-        self._node.topology.closed(self._vhost)

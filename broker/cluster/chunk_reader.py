@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from broker.cluster.chunk import Chunk, DamagedChunk
@@ -58,8 +59,9 @@ class ChunkReader:
         if missing:
             missing = await self._fetch(missing, found)
         if missing:
-            moved = await self._database.locate([one[0] for one in missing], [one[1] for one in missing])
-            await self._fetch(moved, found)
+            with suppress(StatementRefused):
+                moved = await self._database.locate([one[0] for one in missing], [one[1] for one in missing])
+                await self._fetch(moved, found)
             for _level, number, ring in missing:
                 found.setdefault(number, DamagedChunk(f"it is not in table chunk_{ring}, nor where it may have moved"))
         return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Final, Protocol
 
 from broker.cluster.database import Database
@@ -21,6 +22,7 @@ from broker.tasks import Tasks, WakeUp
 
 LOOK_S: Final = 1.0
 CONSUMERS: Final = "consumers"  # the hint that the active node of some levels may have changed
+Answered = Callable[[bool | StatementRefused], None]
 
 
 class RegisteredQueue(Hashable, Protocol):
@@ -45,7 +47,7 @@ class ConsumerRegistry:
         self._database = database
         self._find = find
         self.registered: dict[RegisteredQueue, int] = {}  # the consumers of each queue that has any on this node
-        self._arriving: list[tuple[RegisteredQueue, bool, int, Callable[[bool | StatementRefused], None]]] = []
+        self._arriving: list[tuple[RegisteredQueue, bool, int, Answered]] = []
         self._changed: dict[RegisteredQueue, None] = {}
         self._waiting: dict[int, RegisteredQueue] = {}  # by number: another node has the single active consumer
         self._look_s = 0.0
@@ -65,9 +67,7 @@ class ConsumerRegistry:
         self._changed.clear()
         self._waiting.clear()
 
-    def register(
-        self, queue: RegisteredQueue, exclusive: bool, room: int, answered: Callable[[bool | StatementRefused], None]
-    ) -> None:
+    def register(self, queue: RegisteredQueue, exclusive: bool, room: int, answered: Answered) -> None:
         """Register one consumer, which has room for `room` messages. Call `answered` with whether it may start, or with
         the reason for a permanent refusal; the consumer must start within that call.
         """
@@ -94,24 +94,27 @@ class ConsumerRegistry:
 
     async def _run(self) -> None:
         while True:
-            await self._work.wait(LOOK_S if self._waiting else None)
+            await self._work.wait(LOOK_S if self._waiting or self._changed else None)
             while self._arriving:
                 await self._add(*self._arriving.pop(0))
-            while self._changed:
-                await self._remove(self._changed.popitem()[0])
-            if self._has_orphans:
-                await self._adopt_orphans()
-            await self._look()
+            changed, self._changed = self._changed, {}
+            for queue in changed:
+                try:
+                    await self._remove(queue)
+                except StatementRefused:
+                    self._changed[queue] = None
+            with suppress(StatementRefused):
+                if self._has_orphans:
+                    await self._adopt_orphans()
+                await self._look()
 
-    async def _add(
-        self, queue: RegisteredQueue, exclusive: bool, room: int, answered: Callable[[bool | StatementRefused], None]
-    ) -> None:
+    async def _add(self, queue: RegisteredQueue, exclusive: bool, room: int, answered: Answered) -> None:
         if queue.deleted:
             answered(True)  # the method finds that there is no queue
             return
         arguments = (queue.number, exclusive, self.registered.get(queue, 0), room)
         try:
-            rows = await patiently(lambda: self._database.acting("lease", "consumer_add", *arguments), gives_up=True)
+            rows = await patiently(lambda: self._database.acting("lease", "consumer_add", *arguments))
         except StatementRefused as error:
             answered(error)
             return

@@ -11,7 +11,7 @@ from broker.cluster.chunk import Chunk, DamagedChunk
 from broker.cluster.chunk_reader import ChunkReader
 from broker.cluster.database import Database
 from broker.cluster.database_rows import LeasedRow
-from broker.cluster.errors import Unreachable
+from broker.cluster.errors import ClusterError, Unreachable
 from broker.cluster.leases import Leases
 from broker.cluster.shared_level import SharedLevel, SharedLevels
 from broker.core.queue.queue import Queue
@@ -33,6 +33,7 @@ class DataPath:
         self.caller = Caller(
             self.levels, database, loop, freed=self._freed, returned=self.leases.take_back, fail=failed
         )
+        self.drain = self.caller.drain
         self._working_on: list[Sequence[LeasedRow]] = []
         self._freed_also: Callable[[Sequence[int]], None] = lambda _: None
 
@@ -59,16 +60,18 @@ class DataPath:
             for row in await self.database.function("read", "levels_of", queue.number):
                 queue.level_numbered(row[0])
 
-    def fetch(self, queue: Queue, then: Callable[[], None]) -> None:
-        """Lease one message for basic.get, and call `then` in a later step of the loop, even if there is none."""
+    def fetch(self, queue: Queue, then: Callable[..., None]) -> None:
+        """Lease one message for basic.get, and call `then` in a later step of the loop, with the error of a refusal."""
         shared = [level for level in reversed(queue.levels) if isinstance(level, SharedLevel)]
         left = len(shared)
+        refusals: list[ClusterError] = []
 
-        def answered() -> None:
+        def answered(*refusal: ClusterError) -> None:
             nonlocal left
             left -= 1
+            refusals.extend(refusal)
             if not left:
-                then()
+                then(*refusals[:1])
 
         for level in shared:
             self.leases.fetch(level, answered)
@@ -96,14 +99,10 @@ class DataPath:
         try:
             yield
         except Unreachable as error:
-            self.database.drop(str(error))
+            self.database.link.drop(str(error))
             raise
         finally:
             self._working_on.remove(rows)
-
-    async def drain(self) -> None:
-        """Wait until everything collected so far is committed."""
-        await self.caller.drain()
 
     # -- for the node -------------------------------------------------------------------------------------------------
 

@@ -137,9 +137,6 @@ class Database:
         self.epoch = 0
         self.link.abort()
 
-    def drop(self, reason: str) -> None:
-        self.link.drop(reason)
-
     def begin_epoch(self, epoch: int, generation: int) -> None:
         """Act as a new epoch from now on."""
         assert epoch and self._sent is None

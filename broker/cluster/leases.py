@@ -16,7 +16,7 @@ from typing import Final
 from broker.cluster.chunk_reader import ChunkReader
 from broker.cluster.database import Database
 from broker.cluster.database_rows import LeasedRow
-from broker.cluster.errors import Unreachable
+from broker.cluster.errors import StatementRefused, Unreachable
 from broker.cluster.hint import FREE, LOOK, WANTED, Hint, HintTeller
 from broker.cluster.leased_rows import Arrivals, reconciled
 from broker.cluster.shared_level import SharedLevel, SharedLevels
@@ -59,8 +59,9 @@ class Leases:
         self._arrivals = Arrivals(levels, reader)
         self._consuming: dict[SharedLevel, None] = {}
         self._recent: dict[SharedLevel, None] = {}
-        self._fetches: dict[SharedLevel, list[Callable[[], None]]] = {}
+        self._fetches: dict[SharedLevel, list[Callable[..., None]]] = {}
         self._waiters: list[asyncio.Future[None]] = []  # waiters for the end of all returns
+        self._singly = 0  # the number of next statements for one level or slot, because PostgreSQL refused one
         self._works = False
         self._finds = False
         self._ticker: asyncio.TimerHandle | None = None
@@ -106,8 +107,8 @@ class Leases:
         self._returns += returned
         self._start()
 
-    def fetch(self, level: SharedLevel, then: Callable[[], None]) -> None:
-        """Lease one message, even if no consumer has room for it, and call `then` once it is here or there is none."""
+    def fetch(self, level: SharedLevel, then: Callable[..., None]) -> None:
+        """Lease one message, even if no consumer has room for it, and call `then`, with the error if it is refused."""
         self._fetches.setdefault(level, []).append(then)
         if level.queue.rules.limited and not level.queue.consumers.present:
             self._surrender(level, level.manager.ready)  # the messages returned here may be too many
@@ -328,8 +329,9 @@ class Leases:
 
     async def _give_back(self) -> None:
         epoch = self._epoch
-        returned = self._returning = sorted(self._returns[:STATEMENT_ROWS], key=attrgetter("slot.place"))
-        del self._returns[:STATEMENT_ROWS]
+        rows_max = self._rows_max()
+        returned = self._returning = sorted(self._returns[:rows_max], key=attrgetter("slot.place"))
+        del self._returns[:rows_max]
         try:
             await self._database.give_back(
                 [one.slot.level for one in returned],
@@ -338,6 +340,11 @@ class Leases:
                 [one.seen if one.seen.any() else None for one in returned],
                 [{str(index): count for index, count in one.counts.items()} or None for one in returned],
             )
+        except StatementRefused:  # the node keeps a slot that is refused by itself until its rows are compared
+            if epoch == self._epoch and len(returned) > 1:
+                self._returns = returned + self._returns
+                self._singly = len(returned)
+            return
         except Unreachable:
             if epoch == self._epoch:
                 self._returns = returned + self._returns
@@ -361,7 +368,7 @@ class Leases:
 
     async def _ask(self) -> None:
         epoch = self._epoch
-        numbers = sorted(islice(self._wants, STATEMENT_ROWS))
+        numbers = sorted(islice(self._wants, self._rows_max()))
         most = max(1, LEASE_MESSAGES // len(numbers))
         self._asked = asked = []
         able: list[int] = []
@@ -375,7 +382,12 @@ class Leases:
         self.asks += 1
         room = [level.demand.asked for level in asked]
         bounds = [level.demand.begin() for level in asked]
-        rows = await self._database.lease([level.number for level in asked], room, bounds, able)
+        try:
+            rows = await self._database.lease([level.number for level in asked], room, bounds, able)
+        except StatementRefused as error:
+            if epoch == self._epoch:
+                self._refuse(asked, error)
+            return
         if epoch != self._epoch:
             return
         self._arrivals.begin(rows)
@@ -421,6 +433,23 @@ class Leases:
             return await self._database.free_messages(found, COUNTED_ROWS) if found else {}
         except Unreachable:
             return {}
+
+    def _rows_max(self) -> int:
+        """Return the number of levels or slots for the next statement."""
+        self._singly, singly = max(0, self._singly - 1), self._singly
+        return 1 if singly else STATEMENT_ROWS
+
+    def _refuse(self, asked: Sequence[SharedLevel], error: StatementRefused) -> None:
+        """Ask for the levels of a refused lease one by one; for one that is refused by itself, at the next look."""
+        if len(asked) > 1:
+            self._singly = len(asked)
+            self._give_up_asking()
+            return
+        self._asked = []
+        for level in asked:
+            level.demand.answered(0, more=False, gathers=True)
+            for then in self._fetches.pop(level, ()):
+                then(error)
 
     def _give_up_asking(self) -> None:
         """Record that no lease is under way, and let its levels ask again."""

@@ -237,17 +237,17 @@ class Link:
         self.reason = str(error)
 
 
-async def patiently(work: Callable[[], Awaitable[_T]], *, gives_up: bool = False) -> _T:
+async def patiently(work: Callable[[], Awaitable[_T]]) -> _T:
     """Return the result of the work, repeating it while PostgreSQL is unreachable or fails. The work must be
-    idempotent. Raises: Fenced; StatementRefused, with `gives_up`, for work that would be refused forever.
+    idempotent. Raises: Fenced; StatementRefused, for work that would be refused forever.
     """
     pause_s = PAUSE_S
     while True:
         try:
             return await work()
-        except Unreachable as error:
-            if gives_up and isinstance(error, StatementRefused):
-                raise
+        except StatementRefused:
+            raise
+        except Unreachable:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 

@@ -292,7 +292,7 @@ class ClusterNode:
             async with asyncio.timeout(patience_s):
                 pulse = await self.database.beat(self.url, self._applied_version(), reports)
         except TimeoutError:
-            self.database.drop(f"PostgreSQL did not answer for {patience_s:g} s")
+            self.database.link.drop(f"PostgreSQL did not answer for {patience_s:g} s")
             self._others.failed()
         except Fenced:
             self._others.failed()  # `_fenced` was called

@@ -84,7 +84,7 @@ class QueueInquiries:
         numbers = list(dict.fromkeys([number for queue, _ in counting for number in queue.numbers]))
         call = partial(self._database.function, "read", "queue_counts", node, numbers)
         try:
-            rows = await patiently(call, gives_up=True)
+            rows = await patiently(call)
         except StatementRefused as error:
             for _, answered in counting:
                 answered(error)
@@ -108,15 +108,18 @@ class QueueInquiries:
             consumers = found[queue.number][1] + len(queue.consumers)
             answered((ready + queue.ready, consumers, unacked + queue.unacked))
 
-    async def _fetch(self, queue: Queue, answered: Callable[[], None]) -> None:
+    async def _fetch(self, queue: Queue, answered: Callable[..., None]) -> None:
         await self._data.drain()  # messages that the client published earlier can be fetched
-        await patiently(lambda: self._data.find_levels(queue))
-        self._data.fetch(queue, answered)
+        try:
+            await patiently(lambda: self._data.find_levels(queue))
+            self._data.fetch(queue, answered)
+        except StatementRefused as error:
+            answered(error)
 
     async def _purge(self, queue: Queue, answered: Callable[[int | ClusterError], None]) -> None:
         await self._data.drain()
         try:
-            purged = await patiently(partial(self._database.purge, queue.numbers), gives_up=True)
+            purged = await patiently(partial(self._database.purge, queue.numbers))
             answered(sum(purged.values()))
         except StatementRefused as error:
             answered(error)
@@ -157,11 +160,22 @@ class UnusedQueues:
     async def _tell(self) -> None:
         while used := list(self._used):
             self._used = {}
-            await patiently(partial(self._database.acting, "lease", "queues_used", used))
+            await self._tell_of(used)
             await asyncio.sleep(TELL_S)
         self._tells = False
 
+    async def _tell_of(self, used: list[int]) -> None:
+        """Report uses; if PostgreSQL refuses them, one by one."""
+        try:
+            await patiently(partial(self._database.acting, "lease", "queues_used", used))
+        except StatementRefused:
+            for number in used if len(used) > 1 else ():
+                await self._tell_of([number])
+
     async def _ask(self, number: int, expires_ms: int, answered: Callable[[int], None]) -> None:
         arguments = number, expires_ms + LATE_MS
-        rows = await patiently(lambda: self._database.acting("lease", "queue_unused", *arguments))
-        answered(rows[0][0])
+        try:
+            rows = await patiently(lambda: self._database.acting("lease", "queue_unused", *arguments))
+            answered(rows[0][0])
+        except StatementRefused:
+            answered(expires_ms)  # it is asked again then

@@ -49,7 +49,8 @@ async def restore(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[s
         except SchemaRefused as error:
             raise BackupRefused(str(error)) from error
         async with connection.transaction():
-            await _lock(connection, target.schema)
+            names = [table.name for table in await tables_of(connection, target.schema)]
+            await connection.execute(f"LOCK TABLE {quoted(*names)} IN ACCESS EXCLUSIVE MODE")
             if await _beats(connection) != beats:
                 raise BackupRefused("a node joined meanwhile: stop all nodes first")
             rings = await _make_chunk_tables(connection, head["tables"])
@@ -88,11 +89,6 @@ async def _beats(connection: asyncpg.Connection) -> Beats:
 
 
 # -- the tables -------------------------------------------------------------------------------------------------------
-
-
-async def _lock(connection: asyncpg.Connection, schema: str) -> None:
-    names = [table.name for table in await tables_of(connection, schema)]
-    await connection.execute(f"LOCK TABLE {quoted(*names)} IN ACCESS EXCLUSIVE MODE")
 
 
 async def _make_chunk_tables(connection: asyncpg.Connection, names: Sequence[str]) -> list[int]:

@@ -122,7 +122,7 @@ class SharedClients(MqttClients):
     async def _ask(self, ended: list[int], asking: dict[tuple[str, str], int]) -> None:
         """Release client ids and claim others. Raises: StatementRefused."""
         arguments = ended, [as_text(key) for key in asking], list(asking.values())
-        rows = await patiently(lambda: self._database.acting("upkeep", "claim_clients", *arguments), gives_up=True)
+        rows = await patiently(lambda: self._database.acting("upkeep", "claim_clients", *arguments))
         for row in rows:
             if row["granted"]:
                 self._answer(row["number"])

@@ -62,10 +62,6 @@ class SharedDefinitions:
         self._reporting = asyncio.Lock()
         self._look = WakeUp()
 
-    def flush_with(self, flushed: Callable[[], Awaitable[None]]) -> None:
-        """Set the function that returns once policies are applied and routed messages are committed."""
-        self.flushed = flushed
-
     # -- the store ----------------------------------------------------------------------------------------------------
 
     async def read(self) -> tuple[int, dict[str, Any] | None]:
@@ -144,8 +140,9 @@ class SharedDefinitions:
         """Check soon, because another node has changed the definitions."""
         self._look.set()
 
-    async def run(self, follower: Follower) -> None:
-        """Follow the changes of other nodes until cancelled."""
+    async def run(self, follower: Follower, flushed: Callable[[], Awaitable[None]]) -> None:
+        """Follow the changes of other nodes; `flushed` waits until policies are applied and messages are committed."""
+        self.flushed = flushed
         while True:
             with suppress(ClusterError, ValueError):  # the link reports an unreachable database
                 await self._follow(follower)

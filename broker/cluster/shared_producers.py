@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from broker.cluster.database import Database
@@ -20,6 +21,7 @@ from broker.core.publishing.producers import Producer, Producers
 from broker.tasks import Tasks
 
 ASK_S: Final = 0.05  # between two claims of a producer held by another node
+REFUSED_S: Final = 1.0  # between two attempts to release a producer that PostgreSQL refuses to release
 
 
 class Claim(Awaited):
@@ -126,7 +128,7 @@ class ProducerClaims:
         database = self._database
         await self._drain()  # the numbers that this node used before it last released the producer
         while True:
-            rows = await patiently(lambda: database.acting("lease", "producer_claim", key), gives_up=True)
+            rows = await patiently(lambda: database.acting("lease", "producer_claim", key))
             if rows[0][0] == database.node:
                 break
             await database.notify(Hint(PRODUCERS, mark_of(key)))
@@ -138,7 +140,11 @@ class ProducerClaims:
     async def _release(self, key: str) -> None:
         """Release a producer to another node, once all its numbers used here are committed."""
         await self._drain()
-        await patiently(lambda: self._database.acting("lease", "producer_release", key))
+        while True:
+            with suppress(StatementRefused):
+                await patiently(lambda: self._database.acting("lease", "producer_release", key))
+                break
+            await asyncio.sleep(REFUSED_S)
 
 
 def producer_key(vhost: str, name: str) -> str:

@@ -77,11 +77,6 @@ class Asked(Postponed):
         then()
 
 
-def postponed_of(session: object) -> Sequence[Postponed]:
-    """Return the postponements of a connection's running method."""
-    return session.postponed if isinstance(session, SessionClient) else ()
-
-
 @dataclass(frozen=True, slots=True)
 class QueueParts:
     """The parts of a node that its queues use.
@@ -152,7 +147,7 @@ class SharedQueue(Queue):
 
     def _find_answer(self, verb: str, session: object) -> Asked | None:
         """Return the answer for the running method or command, if it is here."""
-        for postponed in postponed_of(session):
+        for postponed in session.postponed if isinstance(session, SessionClient) else ():
             if isinstance(postponed, Asked) and postponed.queue is self and postponed.verb == verb:
                 return postponed
         asked, self._noted = self._noted, None

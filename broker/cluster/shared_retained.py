@@ -7,6 +7,7 @@ searches for the messages of a new subscription; the messages themselves are rea
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from broker.amqp.content_header import facts_of
@@ -161,7 +162,7 @@ class SharedRetained(RetainedMessages):
             self._max,
             self._max_bytes,
         )
-        rows = await patiently(lambda: self._database.acting("upkeep", "retain", *arguments), gives_up=True)
+        rows = await patiently(lambda: self._database.acting("upkeep", "retain", *arguments))
         return {row["place"]: (row["count"], row["bytes"]) for row in rows}
 
     # -- look-up ------------------------------------------------------------------------------------------------------
@@ -184,7 +185,7 @@ class SharedRetained(RetainedMessages):
                 waiting, self._waiting = self._waiting, []
                 refusal = ""
                 try:
-                    await patiently(self._read_changes, gives_up=True)
+                    await patiently(self._look)
                 except StatementRefused as error:
                     refusal = str(error)
                 for reading in waiting:
@@ -221,8 +222,10 @@ class SharedRetained(RetainedMessages):
 
     async def _read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:
         octets = [key.encode("utf-8", "surrogateescape") for key in keys]
-        rows = await patiently(lambda: self._database.function("read", "retained_of", self._name, octets))
-        found = {row["key"]: row for row in rows}
+        found = {}
+        with suppress(StatementRefused):
+            rows = await patiently(lambda: self._database.function("read", "retained_of", self._name, octets))
+            found = {row["key"]: row for row in rows}
         now_ms = self.vhost.ports.clock.now_ms
         for key, name in zip(keys, octets, strict=True):
             row = found.get(name)

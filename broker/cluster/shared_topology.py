@@ -79,11 +79,12 @@ class SharedTopology:
             self._apply_to(vhost, changes)
         self._dropped.clear()  # the nodes that appended the changes sweep these levels
 
-    def closed(self, name: str) -> None:
-        """Stop applying changes to a vhost, because it goes offline or is being deleted."""
+    def closed(self, name: str) -> Vhost | None:
+        """Stop applying changes to a vhost, because it is being deleted, and return it."""
         vhost = self._vhosts.pop(name, None)
         if vhost is not None:
             self._unopened[name] = [[change] for change in self._all_changes(vhost)]
+        return vhost
 
     # -- proposals ----------------------------------------------------------------------------------------------------
 

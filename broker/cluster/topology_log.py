@@ -143,7 +143,7 @@ class TopologyLog:
         self._flushed = flushed
         self.applied = 0
         self.reported = 0
-        self._barrier = Barrier()
+        self.barrier = Barrier()
         self._lost: list[Proposal] = []  # without an answer when the epoch ended
         self._proposals: list[Proposal] = []
         self._sent: _Sent | None = None
@@ -179,7 +179,7 @@ class TopologyLog:
         """Stop, because the node leaves or is lost. See `answer_lost`."""
         self._takes_part = False
         await self._tasks.stop()
-        self._lost += [*([] if self._sent is None else self._sent.proposals), *self._proposals, *self._barrier.clear()]
+        self._lost += [*([] if self._sent is None else self._sent.proposals), *self._proposals, *self.barrier.clear()]
         self._proposals.clear()
         self._alone = 0
         self._sent = None
@@ -213,17 +213,13 @@ class TopologyLog:
     def handle_hint(self, hint: Hint) -> None:
         """Handle a hint of another node about the topology, or the notice that hints may have been lost."""
         if hint.kind == APPLIED:
-            self.record_applied(hint.number, hint.levels[0])
+            self.barrier.applied(hint.levels[0], hint.number)
         if hint.kind == LOOK or (hint.kind in {APPLIED, TOPOLOGY} and hint.number > self.applied):
             self._look_soon()
 
     def _look_soon(self) -> None:
         self._is_behind = True
         self._work.set()
-
-    def record_applied(self, version: int, epoch: int) -> None:
-        """Record that a member has applied a version."""
-        self._barrier.applied(epoch, version)
 
     # -- appending and catching up ------------------------------------------------------------------------------------
 
@@ -236,6 +232,8 @@ class TopologyLog:
                 elif self._is_behind:
                     self._is_behind = False
                     await self._catch_up()
+            except StatementRefused:  # it ends the epoch: the other members would wait for this one for ever
+                raise
             except Unreachable:
                 self._is_behind = True
                 self._work.set()
@@ -266,11 +264,12 @@ class TopologyLog:
             self._tasks.start(self._database.notify(Hint(TOPOLOGY, version)))
         self._apply(rows)
         self._topology.note_made(change for one in proposals for change in one.changes)
-        self._barrier.wait(version, epochs, proposals)
+        self.barrier.wait(version, epochs, proposals)
         if self._proposals:
             self._work.set()
         if dropped := set(self._topology.take_dropped()).difference(extra.dropped):
-            await self._drop(version, sorted(dropped))
+            with suppress(StatementRefused):  # their rows are swept once every member has applied the version
+                await patiently(lambda: self._database.acting("upkeep", "drop_levels", version, sorted(dropped)))
         if version % SNAPSHOT_VERSIONS == 0:
             self._take_snapshot()
 
@@ -283,10 +282,6 @@ class TopologyLog:
         else:
             proposals[0].refused(reason)
         self._work.set()
-
-    async def _drop(self, version: int, dropped: Sequence[int]) -> None:
-        """Sweep the rows of deleted queues once every member has applied a version."""
-        await patiently(lambda: self._database.acting("upkeep", "drop_levels", version, dropped))
 
     async def _catch_up(self) -> None:
         self._apply(await self._database.function("listen", "changes_since", self.applied))
@@ -318,7 +313,7 @@ class TopologyLog:
                 continue
             await self._flushed()
             self.reported = version
-            self._barrier.applied(self._database.epoch, version)
+            self.barrier.applied(self._database.epoch, version)
             try:
                 await self._database.acting("listen", "report", version)
             except Unreachable:  # the next heartbeat reports it
@@ -331,7 +326,7 @@ class TopologyLog:
         while True:
             await asyncio.sleep(WAIT_S)
             with suppress(Unreachable):
-                if self._barrier:
+                if self.barrier:
                     await self._look_at_members()
                 if loop.time() >= look_s:
                     look_s = loop.time() + LOOK_S
@@ -339,13 +334,13 @@ class TopologyLog:
                     await self._topology.delete_orphans(self.applied_by_member)
 
     async def _look_at_members(self) -> None:
-        awaited = self._barrier.awaited()
+        awaited = self.barrier.awaited()
         applied = await self.applied_by_member()
         own = self._database.epoch
         for epoch, version in applied.items():
             if epoch != own:
-                self._barrier.applied(epoch, version)
-        self._barrier.departed(awaited.difference(applied))
+                self.barrier.applied(epoch, version)
+        self.barrier.departed(awaited.difference(applied))
 
     async def applied_by_member(self) -> dict[int, int]:
         """Return the version that each member has applied, by its epoch. Raises: Unreachable."""

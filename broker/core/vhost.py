@@ -272,6 +272,7 @@ class Vhost:
         self.publish_caches.drop_all()
         yield from self.ports.sliced.finish()
         self.policies.end()
+        self.retainer = None
         self.ports.end()
 
     # -- between the parts --------------------------------------------------------------------------------------------

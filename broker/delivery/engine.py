@@ -16,6 +16,7 @@ from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.topology.changes import deleted_numbers
+from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.checkpointer import Checkpointer
 from broker.delivery.compactor import Compactor
 from broker.delivery.engine_parts import LocalParts, limits_of, new_vhost
@@ -24,7 +25,7 @@ from broker.delivery.pager import Pager
 from broker.delivery.queue_messages import LocalMessages
 from broker.delivery.reader import SlotReader
 from broker.delivery.turn import Schedule, Turn, TurnEngine
-from broker.delivery.worker import AwaitedQueues, Workers
+from broker.delivery.worker import Workers
 from broker.event_log import get_logger
 from broker.settings import Settings
 from broker.store.checkpoint import QueueState
@@ -342,22 +343,30 @@ class Engine(TurnEngine):
     async def discard(self) -> None:
         """End the engine of a deleted vhost: nothing is written, and its objects are freed over several turns."""
         self.vhost.answers.abandon()
-        self._parts.closed()
         self._stops = True
         await self._checkpoint.ended()
-        for _ in self.vhost.dismantle():
-            await asyncio.sleep(0)
-            self.deadlines.begin_turn()
-        self.pager.end()
+        await self._dismantle()
         self.close()
+        self._turn.engines.remove(self)
 
     async def abandon(self, error: CorruptStore) -> None:
         """End the engine of a vhost whose store is damaged: its files stay unchanged."""
         self._stops = True
         await self._checkpoint.ended()
         self.committer.abort(error)
-        self.vhost.sweep.end()
         self.close()
+        self._turn.engines.remove(self)  # no turn writes that queues are deleted
+        self.vhost.sweep.end()
+        if self._parts.lasting:  # on a node the vhost follows what other nodes change
+            await self._dismantle()
+
+    async def _dismantle(self) -> None:
+        """Free the objects of the vhost over several turns."""
+        for _ in self.vhost.dismantle():
+            await asyncio.sleep(0)
+            self.deadlines.begin_turn()
+        self.deadlines.end()
+        self.pager.end()
 
     def close(self, *, clean: bool = False) -> None:
         """End the threads and close the store; unwritten data is lost. A second call does nothing."""

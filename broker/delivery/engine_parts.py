@@ -108,6 +108,3 @@ class LocalParts:
 
     def opened(self, vhost: Vhost) -> None:
         """Do nothing: a vhost that was restored from its store has everything."""
-
-    def closed(self) -> None:
-        """Do nothing: no other broker has a vhost that is deleted."""

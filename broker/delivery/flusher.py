@@ -202,7 +202,8 @@ def _append_small(
     connection = consumer.connection
     session = consumer.session
     frame_max = connection.frame_max
-    body_max = _body_max(frame_max)
+    # The largest body that is joined with other pieces and fits into one frame.
+    body_max = min(frame_max - 8, LARGE_BYTES - 1) if frame_max else LARGE_BYTES - 1
     room_bytes = high_water - connection.out_bytes
     header = b""
     content = b""  # the frame of this header, and the head of the body's frame
@@ -244,11 +245,6 @@ def _append_small(
         if 1 < count == len(messages) and size_bytes <= _SHARED_BYTES:
             _latest.note(_Batch(messages, middles, session.number, frame_max, suffix_bytes, size_bytes))
     return count
-
-
-def _body_max(frame_max: int) -> int:
-    """Return the size of the largest body that is joined with other pieces and fits into one frame."""
-    return min(frame_max - 8, LARGE_BYTES - 1) if frame_max else LARGE_BYTES - 1
 
 
 def _heads(consumer: Consumer, suffix_bytes: int, tag: int, count: int) -> list[bytes]:

@@ -118,16 +118,12 @@ async def messages_at(level: Level, slot: Slot, wanted: Sequence[int]) -> Sequen
         store.unpin(segments)
 
 
-def _nothing() -> None:
-    """Do nothing after a read."""
-
-
 async def load(
     reader: SlotReader,
     committer: EngineCommitter,
     level: Level,
     slot: Slot,
-    then: Callable[[], object] = _nothing,
+    then: Callable[[], object] = lambda: None,
 ) -> None:
     """Wait until the slot's messages are in memory or the slot is deleted, and call `then` before it can be paged out
     again.

@@ -22,11 +22,6 @@ PIECE_MIN_BYTES: Final = 16 << 10  # smaller pieces per connection would cost mo
 LONE_READS: Final = 15  # consecutive reads that each run a turn, after one that was alone in its loop step
 
 
-def _no_backlog() -> bool:
-    """Report no backlog."""
-    return False
-
-
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Outlet(OutputTaker):
     """A connection's socket as the turn sees it. Like `TurnEngine` it is a class, not a protocol, because compiled code
@@ -134,7 +129,7 @@ class Turn(Clock):
         self.engines: list[TurnEngine] = []
         self._paging: list[TurnEngine] = []  # they page out after the output of this turn is written
         self._backlog = False
-        self._check_backlog: Callable[[], bool] = _no_backlog
+        self._check_backlog: Callable[[], bool] = lambda: False
         self._backlog_bytes = 0
         self._may_act: Callable[[], bool] | None = None
         self.dead = False  # the broker has failed: nothing more is delivered, written or confirmed

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
-from broker.core.deadlines import Clock, Deadlines
 from broker.core.firehose import Firehose
-from broker.core.publish_credit import SHARE_ENTRIES, PublishCredit
+from broker.core.publish_credit import PublishCredit
 from broker.core.queue.consumer import ChannelConsumers, Consumer
 from broker.core.queue.consumer_ring import BATCH_MESSAGES
 from broker.core.queue.level import Level
 from broker.core.queue.level_owner import QueueWorker
 from broker.core.queue.queue import Queue
+from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.flusher import deliver, forget_latest, rooms_of, spread
 from broker.delivery.reader import READ_COST, SlotReader
 from broker.event_log import get_logger
@@ -35,90 +35,6 @@ FIRST_TURNS: Final = 4  # turns of a queue that are run before a method: more th
 FAILURES_MAX: Final = 3  # a queue with which this many workers failed is served only on demand
 
 _log = get_logger()
-
-
-BRISK_MESSAGES: Final = 256  # delivered in a turn for a queue to be awaited; and in each wait for the next one
-PATIENCE_MS: Final = 4  # the longest that publishers to an awaited queue wait
-
-
-class _Course:
-    """The demand of a queue's consumers, and the shortest length of the queue since it became high.
-
-    Units: messages; ``taken`` counts those delivered since the current wait began.
-    """
-
-    __slots__ = ("lowest", "taken")
-
-    def __init__(self, left: int) -> None:
-        self.lowest = left
-        self.taken = 0
-
-    def deliver(self, taken: int) -> None:
-        """Count delivered messages."""
-        self.taken += taken
-
-    def grown(self, left: int) -> int:
-        """Return by how much the queue is longer now than its shortest."""
-        self.lowest = min(self.lowest, left)
-        return left - self.lowest
-
-    def goes_on(self) -> bool:
-        """Return whether enough was delivered for another wait, which begins."""
-        enough, self.taken = self.taken >= BRISK_MESSAGES, 0
-        return enough
-
-
-class AwaitedQueues:
-    """Track the queues that grow although their consumers take many messages. A consumer that has used up its prefetch
-    has no room until its acks arrive, which happens while publishes are handled. Publishers that do not wait for these
-    acks add more than is delivered, although the consumers keep up. Slow consumers are not awaited. Shapes:
-    ``_courses`` has the queues whose consumers take many messages; ``left`` has the lagging ones.
-    """
-
-    def __init__(self, deadlines: Deadlines, clock: Clock, schedule: Callable[[], None]) -> None:
-        """`schedule` is called when a queue is no longer awaited, because a turn of the workers must follow."""
-        self._deadlines = deadlines
-        self._clock = clock
-        self._schedule = schedule
-        self._courses: dict[Queue, _Course] = {}
-        self.left: set[Queue] = set()
-
-    def note(self, queue: Queue, left: int, taken: int) -> bool:
-        """Record this many deliveries from a queue with messages left, and return whether it lags and is awaited."""
-        course = self._courses.get(queue)
-        if course is not None:
-            course.deliver(taken)
-        elif taken < BRISK_MESSAGES:
-            return False
-        else:
-            if not self._courses:
-                self._begin()
-            course = self._courses[queue] = _Course(left)
-        if course.grown(left) > SHARE_ENTRIES // len(self._courses):
-            self.left.add(queue)
-            return True
-        self.left.discard(queue)
-        return False
-
-    def caught_up(self, queue: Queue) -> None:
-        """Record that a queue has no messages left."""
-        self.left.discard(queue)
-
-    def _begin(self) -> None:
-        self._deadlines.set(self, self._clock.now_ms + PATIENCE_MS, self._end)
-
-    def _end(self) -> None:
-        """End a wait, and begin another one for the queues from which enough was delivered."""
-        for queue, course in list(self._courses.items()):
-            if course.goes_on():
-                continue
-            del self._courses[queue]
-            self.left.discard(queue)
-            if not queue.awake:
-                queue.lags = False  # hot: written here
-        if self._courses:
-            self._begin()
-        self._schedule()
 
 
 class Worker(QueueWorker["Queue"]):
@@ -245,7 +161,7 @@ class Worker(QueueWorker["Queue"]):
 
     def _serve_lone(self, queue: Queue) -> bool:
         """Deliver the only message of a queue to its only consumer, and return whether nothing else has to be done.
-        Most of many queues have one message at a time. Everything else is left to `_serve_streams`.
+        Most of many queues have one message at a time. Everything else is left to `_serve_levels`.
         """
         ring = queue.consumers
         level = queue.level

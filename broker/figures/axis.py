@@ -75,7 +75,7 @@ def decade_axis(title: str, values: Iterable[float], text: Callable[[float], str
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     marks = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
     ticks = tuple((mark, text(mark)) for mark in marks if low * (1 - 1e-9) <= mark <= high * (1 + 1e-9))
-    return Axis(title, low, high, ticks, _decades)
+    return Axis(title, low, high, ticks, lambda value: math.log10(max(value, 1e-9)))
 
 
 def percentile_axis(title: str, most_percent: float) -> Axis:
@@ -85,7 +85,9 @@ def percentile_axis(title: str, most_percent: float) -> Axis:
     """
     marks = [0.0, 50.0, 90.0, 99.0, *(100 - 10.0**-nines for nines in range(1, _RAREST - 1))]
     ticks = [(mark, f"{mark:.6g}") for mark in marks if mark <= most_percent]
-    return Axis(title, 0.0, max(most_percent, 50.0), tuple(ticks), _rareness)
+    return Axis(
+        title, 0.0, max(most_percent, 50.0), tuple(ticks), lambda percent: -math.log10(max(1 - percent / 100, 1e-9))
+    )
 
 
 def rarest_percent(count: int) -> float:
@@ -95,14 +97,6 @@ def rarest_percent(count: int) -> float:
 
 def _same(value: float) -> float:
     return value
-
-
-def _decades(value: float) -> float:
-    return math.log10(max(value, 1e-9))
-
-
-def _rareness(percent: float) -> float:
-    return -math.log10(max(1 - percent / 100, 1e-9))
 
 
 def _round_step(rough: float) -> float:

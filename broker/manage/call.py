@@ -80,18 +80,20 @@ class Call:
     def vhost(self) -> Vhost:
         """Return the vhost that the path names.
 
-        Raises: HttpRefused: 404 if there is none, 401 for a user without access. A monitoring user may read about every
-            vhost; for an administrator, administrative routes and policies cover every vhost.
+        Raises: HttpRefused: 404 if there is none, 401 for a user without access, 503 if it is offline. A monitoring
+            user may read about every vhost; for an administrator, administrative routes and policies cover every vhost.
         """
         name = self.words["vhost"]
-        found = self.broker.administration.vhosts.get(name)
-        if found is None:
+        vhosts = self.broker.administration.vhosts
+        if name not in vhosts and not vhosts.is_down(name):
             raise not_found()
         wide = (Needs.ADMINISTRATOR, Needs.POLICYMAKER)
         every = (self.needs in wide and self.may(Needs.ADMINISTRATOR)) or (self.reads and self.may(Needs.MONITORING))
         if not every and not self.broker.permissions.allows_vhost(self.user, name):
             raise not_authorised("User not authorised to access virtual host")
-        return found
+        if vhosts.is_down(name):
+            raise HttpRefused(503, f"vhost '{name}' is down: {vhosts.offline[name]}")
+        return vhosts[name]
 
     def allowed(self, operation_name: str, /, **arguments: Any) -> Fields:
         """Return the request of an operation, which the user's permissions allow. Raises: ChannelError (403)."""

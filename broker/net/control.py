@@ -12,6 +12,7 @@ import asyncio
 import inspect
 import json
 import os
+import select
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -67,7 +68,8 @@ class ControlSocket:
         await asyncio.gather(*self._clients, return_exceptions=True)
         await self._server.wait_closed()
         self._server = None
-        (self._folder / SOCKET_NAME).unlink(missing_ok=True)
+        with suppress(OSError):  # the next start removes what is there, or warns
+            (self._folder / SOCKET_NAME).unlink()
 
     def _bind(self) -> socket.socket:
         (self._folder / SOCKET_NAME).unlink(missing_ok=True)
@@ -76,6 +78,7 @@ class ControlSocket:
         mask = os.umask(0o177)  # the file is 0600 from its first moment; chmod afterwards would leave a gap
         try:
             bound.bind(address)
+            bound.listen()  # uvloop does not report that it cannot
         except OSError:
             bound.close()
             raise
@@ -181,6 +184,14 @@ class _Client(Asker):
     def enough(self) -> bool:
         """Return whether the client has ended its side, or disconnected."""
         return self._reader.at_eof() or self._writer.is_closing()
+
+    def gone(self) -> bool:
+        """Return whether the client has disconnected; one that only ended its side still reads the answer."""
+        if self._writer.is_closing():
+            return True
+        end = select.poll()
+        end.register(self._writer.get_extra_info("socket"), 0)
+        return bool(end.poll(0))
 
     async def accepted(self) -> bool:
         """Wait for a line; return whether one arrived."""

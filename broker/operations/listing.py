@@ -84,13 +84,13 @@ def _sessions(broker: OperatedBroker, name: str | None) -> list[SessionOfConnect
 def _of_vhosts(rows: Callable[[Vhost], Iterable[Row]], tag: str = ADMINISTRATOR) -> Operation[OfVhosts]:
     """Return the operation that lists what each vhost has."""
 
-    async def listing(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) -> list[Row]:
-        return await gather(row for vhost in broker.vhosts(asked.vhost) for row in rows(vhost))
+    async def listing(broker: OperatedBroker, asked: OfVhosts, asker: Asker) -> list[Row]:
+        return await gather((row for vhost in broker.vhosts(asked.vhost) for row in rows(vhost)), asker)
 
     return Operation(listing, OfVhosts, tag=tag)
 
 
-async def list_queues(broker: OperatedBroker, asked: ListQueues, _asker: Asker) -> list[Row]:
+async def list_queues(broker: OperatedBroker, asked: ListQueues, asker: Asker) -> list[Row]:
     """List the queues."""
     found = [(vhost, queue) for vhost in broker.vhosts(asked.vhost) for queue in vhost.queues.values()]
     rates: list[Rates | None] = []
@@ -99,7 +99,7 @@ async def list_queues(broker: OperatedBroker, asked: ListQueues, _asker: Asker) 
         measured = await broker.listed_rates.measure({key: queue for key, (_, queue) in zip(keys, found, strict=True)})
         rates = [measured.get(key) for key in keys]
     await count_all([queue for _vhost, queue in found])
-    rows = await gather(queue_listed(vhost, queue) for vhost, queue in found)
+    rows = await gather((queue_listed(vhost, queue) for vhost, queue in found), asker)
     for row, rate in zip(rows, rates, strict=False):
         if rate is not None:
             row.update({f"{kind}_rate": value for kind, value in rate._asdict().items()})
@@ -109,20 +109,19 @@ async def list_queues(broker: OperatedBroker, asked: ListQueues, _asker: Asker) 
     return rows
 
 
-async def list_connections(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) -> list[Row]:
+async def list_connections(broker: OperatedBroker, asked: OfVhosts, asker: Asker) -> list[Row]:
     """List the connections of this node."""
     blocked = set(broker.blocked_sessions())
-    return await gather(
-        connection_listed(session, blocked=session in blocked) for session in _sessions(broker, asked.vhost)
-    )
+    sessions = _sessions(broker, asked.vhost)
+    return await gather((connection_listed(session, blocked=session in blocked) for session in sessions), asker)
 
 
-async def list_channels(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) -> list[Row]:
+async def list_channels(broker: OperatedBroker, asked: OfVhosts, asker: Asker) -> list[Row]:
     """List the channels of this node."""
-    return await gather(row for session in _sessions(broker, asked.vhost) for row in channel_rows(session))
+    return await gather((row for session in _sessions(broker, asked.vhost) for row in channel_rows(session)), asker)
 
 
-async def list_vhosts(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) -> list[Row]:
+async def list_vhosts(broker: OperatedBroker, asked: OfVhosts, asker: Asker) -> list[Row]:
     """List the vhosts, with those that are down."""
     administration = broker.administration
     connected = [session.vhost for session in broker.sessions()]
@@ -138,7 +137,7 @@ async def list_vhosts(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) ->
         }
         for vhost in broker.vhosts(asked.vhost)
     )
-    return await gather(chain(rows, offline_rows(administration)) if asked.vhost is None else rows)
+    return await gather(chain(rows, offline_rows(administration)) if asked.vhost is None else rows, asker)
 
 
 def list_permissions(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) -> list[dict[str, str]]:
@@ -171,9 +170,14 @@ def offline_rows(administration: Administration) -> Iterator[Row]:
         }
 
 
-async def gather(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows, yielding to the loop from time to time."""
-    return [row async for row in in_slices(rows, ROWS_AT_ONCE)]
+async def gather(rows: Iterable[Row], asker: Asker) -> list[Row]:
+    """Return the rows, yielding to the loop from time to time. Raises: ConnectionError once the asker is gone."""
+    found: list[Row] = []
+    async for row in in_slices(rows, ROWS_AT_ONCE):
+        found.append(row)
+        if len(found) % ROWS_AT_ONCE == 0 and asker.gone():
+            raise ConnectionError("nobody reads the answer")
+    return found
 
 
 def queue_listed(vhost: Vhost, queue: Queue) -> Row:

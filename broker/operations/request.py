@@ -42,6 +42,10 @@ class Asker:
         """Return whether the client has ended its side of the conversation, so that the verb should stop and answer."""
         return False
 
+    def gone(self) -> bool:
+        """Return whether the client has disconnected, so that nobody reads the answer."""
+        return False
+
     async def accepted(self) -> bool:
         """Wait for a line by which the client accepts the sent messages; return whether one arrived."""
         return False

@@ -231,10 +231,6 @@ class Interest:
             return frozenset()
         return frozenset(replica.times.keys() - replica.unreachable)
 
-    def replicas(self, node: str) -> dict[str, Replica]:
-        """Return the replicas of a direction by broker, to read."""
-        return self._directions[node].replicas
-
     def time(self, leaf: str) -> int:
         """Return V_b of a leaf, interested or not; 0 if it is in no direction."""
         node = self._nodes.get(leaf)

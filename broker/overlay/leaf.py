@@ -467,11 +467,8 @@ class Leaf(LogicalBroker):
                 self._lags.forget(space)
                 self._waiting.discard(space)
                 self._deferred.discard(space)
-        self._seen = {leaf for leaf in self._seen if self.interest.direction(leaf) is not None or self._promised(leaf)}
-
-    def _promised(self, leaf: str) -> bool:
-        """Return whether the vector of a stream names a leaf."""
-        return any(leaf in source.vector for source in self.sources.values())
+        promised = {leaf for source in self.sources.values() for leaf in source.vector}
+        self._seen = {leaf for leaf in self._seen if leaf in promised or self.interest.direction(leaf) is not None}
 
     def _ack(self, output: list[Outgoing]) -> None:
         """Acknowledge committed numbers to all brokers of the neighbour node, each of which counts separately."""

@@ -98,11 +98,6 @@ def size_bytes(element: Element) -> int:
     return element.size_bytes + 200 if isinstance(element, Data) else 200 + 50 * len(element.new)
 
 
-def as_it_is(time: int) -> int:
-    """Return a virtual time of the leaf as its own."""
-    return time
-
-
 class Sink:
     """One incarnation of a stream at one leaf.
 
@@ -129,7 +124,7 @@ class Sink:
         *,
         doubtful_upto: int = 0,
         had: Incarnations = (),
-        read_time: Callable[[int], int] = as_it_is,
+        read_time: Callable[[int], int] = lambda time: time,
     ) -> None:
         """`read_time` turns the leaf's entry in a vector into a time of its own clock."""
         self._leaf = leaf

@@ -216,7 +216,7 @@ class StreamSource:
             if part is None:
                 return runs or None
             for run in part:
-                catch_up.sent(run.last, _size_bytes(run))
+                catch_up.sent(run.last, sum(one.size_bytes for one in run.elements if isinstance(one, Data)))
             runs += part
         catch_up.complete(self.sent)
         return runs
@@ -339,7 +339,3 @@ class StreamSource:
             return StreamRun(self.stream, first, last, 0, elements, vector=NO_VECTOR)
         change = self._changes[at]
         return StreamRun(self.stream, first, last, change.number, elements, vector=change.new)
-
-
-def _size_bytes(run: StreamRun) -> int:
-    return sum(element.size_bytes for element in run.elements if isinstance(element, Data))

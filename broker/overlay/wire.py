@@ -16,7 +16,7 @@ so that brokers of other versions can report the reason for a refusal.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, Final
 
@@ -26,7 +26,6 @@ from broker.overlay.packets import (
     Data,
     Element,
     Hello,
-    Incarnations,
     Nack,
     Packet,
     Resync,
@@ -100,26 +99,6 @@ class PacketWriter:
         for value in values:
             self.text(value)
 
-    def spaces(self, spaces: tuple[Space, ...]) -> None:
-        """Write a list of spaces."""
-        self.count(len(spaces))
-        for space in spaces:
-            self.space(space)
-
-    def interests(self, interested: tuple[tuple[Space, tuple[str, ...]], ...]) -> None:
-        """Write a list of spaces, each with its leaves."""
-        self.count(len(interested))
-        for space, leaves in interested:
-            self.space(space)
-            self.texts(leaves)
-
-    def incarnations(self, had: Incarnations) -> None:
-        """Write a list of incarnations, each with a number."""
-        self.count(len(had))
-        for incarnation, number in had:
-            self.number(incarnation)
-            self.number(number)
-
     def optional_texts(self, values: tuple[str, ...] | None) -> None:
         """Write a list of texts, or none."""
         self.flag(values is not None)
@@ -142,13 +121,6 @@ class PacketWriter:
         self.text(stream.leaf)
         self.space(stream.space)
         self.number(stream.incarnation)
-
-    def conjunctions(self, conjunctions: tuple[Conjunction, ...]) -> None:
-        """Write a list of conjunctions."""
-        self.count(len(conjunctions))
-        for conjunction in conjunctions:
-            self.space(conjunction.space)
-            self.text(conjunction.pattern)
 
     def element(self, element: Element) -> None:
         """Write an element of a run."""
@@ -230,18 +202,6 @@ class PacketReader:
         """Read a list of texts."""
         return tuple(self.text() for _ in range(self.count()))
 
-    def spaces(self) -> tuple[Space, ...]:
-        """Read a list of spaces."""
-        return tuple(self.space() for _ in range(self.count()))
-
-    def interests(self) -> tuple[tuple[Space, tuple[str, ...]], ...]:
-        """Read a list of spaces, each with its leaves."""
-        return tuple((self.space(), self.texts()) for _ in range(self.count()))
-
-    def incarnations(self) -> Incarnations:
-        """Read a list of incarnations, each with a number."""
-        return tuple((self.number(), self.number()) for _ in range(self.count()))
-
     def optional_texts(self) -> tuple[str, ...] | None:
         """Read a list of texts, or none."""
         written = self.flag()
@@ -259,10 +219,6 @@ class PacketReader:
     def stream(self) -> StreamName:
         """Read the name of a stream."""
         return StreamName(self.text(), self.space(), self.number())
-
-    def conjunctions(self) -> tuple[Conjunction, ...]:
-        """Read a list of conjunctions."""
-        return tuple(Conjunction(self.space(), self.text()) for _ in range(self.count()))
 
     def element(self) -> Element:
         """Read an element of a run."""
@@ -350,7 +306,7 @@ def encode(packet: Packet) -> bytes:
         _write_run(writer, packet)
         return writer.packet(_RUN)
     kind, fields = _LAYOUTS[type(packet)]
-    for name, write, _ in fields:
+    for name, (write, _) in fields.items():
         write(writer, getattr(packet, name))
     return writer.packet(kind)
 
@@ -379,7 +335,7 @@ def _read(reader: PacketReader, kind: int) -> Packet:
     if made is None:
         raise DamagedPacket(f"no packet has kind {kind}")
     values: dict[str, Any] = {}
-    for name, _, read in _LAYOUTS[made][1]:
+    for name, (_, read) in _LAYOUTS[made][1].items():
         values[name] = read(reader)
         if name == "leaf" and made is Hello and values["version"] != VERSION:
             reader.skip()  # the rest cannot be parsed, and the link will be refused
@@ -419,16 +375,46 @@ def _read_run(reader: PacketReader) -> StreamRun:
     return StreamRun(stream, first, last, vector_at, tuple(elements), target, lost, vector if has_vector else None)
 
 
-def _layout(packet: type[Packet], kind: int, fields: str) -> tuple[type[Packet], tuple[int, tuple[_Field, ...]]]:
-    """Return the form of a packet. Shapes: `fields` are NAME:FORM; a form is a method of the writer and the reader."""
-    named = [field.split(":") for field in fields.split()]
-    return packet, (
-        kind, tuple((name, getattr(PacketWriter, form), getattr(PacketReader, form)) for name, form in named)
-    )  # fmt: skip
+_Form = tuple[Callable[[PacketWriter, Any], None], Callable[[PacketReader], Any]]
+"""How a value is written, and how it is read."""
 
 
-_Field = tuple[str, Callable[[PacketWriter, Any], None], Callable[[PacketReader], Any]]
-_LAYOUTS: Final[dict[type[Packet], tuple[int, tuple[_Field, ...]]]] = dict(
+def _form(name: str) -> _Form:
+    """Return the form of this name: a method of the writer and the reader."""
+    return getattr(PacketWriter, name), getattr(PacketReader, name)
+
+
+def _list_of(made: Callable[[list[Any]], Any], *names: str) -> _Form:
+    """Return the form of a list. Shapes: its entries are tuples `made` of their fields, which have forms of `names`."""
+    forms = [_form(name) for name in names]
+
+    def write(writer: PacketWriter, entries: Sequence[Sequence[Any]]) -> None:
+        writer.count(len(entries))
+        for entry in entries:
+            for (write_field, _), field in zip(forms, entry, strict=True):
+                write_field(writer, field)
+
+    def read(reader: PacketReader) -> tuple[Any, ...]:
+        return tuple(made([read_field(reader) for _, read_field in forms]) for _ in range(reader.count()))
+
+    return write, read
+
+
+_LISTS: Final[dict[str, _Form]] = {
+    "conjunctions": _list_of(Conjunction._make, "space", "text"),
+    "incarnations": _list_of(tuple, "number", "number"),
+    "interests": _list_of(tuple, "space", "texts"),
+    "spaces": _list_of(Space._make, "text", "text"),
+}
+
+
+def _layout(packet: type[Packet], kind: int, fields: str) -> tuple[type[Packet], tuple[int, dict[str, _Form]]]:
+    """Return the layout of a packet. Shapes: `fields` are NAME:FORM; a form is one of `_LISTS` or of `_form`."""
+    named = (field.split(":") for field in fields.split())
+    return packet, (kind, {name: _LISTS.get(form) or _form(form) for name, form in named})
+
+
+_LAYOUTS: Final[dict[type[Packet], tuple[int, dict[str, _Form]]]] = dict(
     (
         _layout(Hello, 1, "version:number broker:text tree_node:text session:number leaf:flag "
                 "subscriptions:flag message_bytes:number process:number"),

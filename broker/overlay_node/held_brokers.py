@@ -125,8 +125,8 @@ class HeldBrokers:
         if driver is not None:
             for engine in self._vhosts.engines.values():
                 driver.attach(engine)
-            self._vhosts.on_open(self._came)
-            self._vhosts.on_close(self._left, _forget_nothing)
+            self._vhosts.follow(self._came)
+            self._vhosts.tell(self._left)  # streams are removed with the folders of their vhosts
             await driver.start()
         self._started = True
         self.schedule()
@@ -301,7 +301,3 @@ def _nodes(held: OverlayBroker) -> tuple[str, ...]:
 def _now_ms() -> int:
     """Return the time of the loop, which the overlay's periods are measured with."""
     return int(asyncio.get_running_loop().time() * 1000)
-
-
-async def _forget_nothing(_vhost: str) -> None:
-    """Do nothing, because streams are removed with the folders of their vhosts."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 from broker.administration.administration import Administration
 from broker.administration.definitions import LocalDefinitions
 from broker.administration.opening import open_all
@@ -87,8 +90,12 @@ class Definitions(Part):
         warn_of_guest(clients.users, clients.logins.loopback_only)
 
     async def stop(self, timeout_s: float) -> None:
-        """Finish changes that have begun."""
-        await self.administration.close()
+        """Finish changes that have begun; in a cluster, which may wait for others, those that end within the time. The
+        next start finishes an import.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if self._data.node is None else timeout_s):
+                await self.administration.close()
 
     async def apply_settings(self, settings: Settings) -> None:
         """Apply changed settings."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from broker.administration.backups import Backups
@@ -25,48 +26,33 @@ from broker.settings.change import in_force
 from broker.vhosts.broker_statistics import BrokerStatistics
 
 
+@dataclass(eq=False)
 class Entrance(Part):
     """Let clients in: the AMQP listener, the HTTP ports and the control socket.
 
     `facts` returns what `slotmq status` shows, `unready` why the broker takes no work now.
     """
 
-    def __init__(
-        self,
-        shared: Shared,
-        ports: Ports,
-        http: Http,
-        data: Data,
-        clients: Clients,
-        definitions: Definitions,
-        overlay: Overlay,
-        *,
-        zmq: Callable[[], list[dict[str, Any]]],
-        facts: Callable[[], Mapping[str, Any]],
-        unready: Callable[[], Sequence[str]],
-        reload: Callable[[], Awaitable[Mapping[str, Any]]],
-        stop: Callable[[Callable[[Mapping[str, Any]], None]], None],
-    ) -> None:
-        self._shared = shared
-        self._ports = ports
-        self._http = http
-        self._data = data
-        self._clients = clients
-        self._definitions = definitions
-        self._overlay = overlay
-        self._zmq = zmq
-        self._facts = facts
-        self._unready = unready
-        self._reload = reload
-        self._stop = stop
-        self.statistics: BrokerStatistics
-        self.control: ControlSocket
-        self.managed: ManagedBroker
+    shared: Shared
+    ports: Ports
+    http: Http
+    data: Data
+    clients: Clients
+    definitions: Definitions
+    overlay: Overlay
+    zmq: Callable[[], list[dict[str, Any]]]
+    facts: Callable[[], Mapping[str, Any]]
+    unready: Callable[[], Sequence[str]]
+    reload: Callable[[], Awaitable[Mapping[str, Any]]]
+    ask_to_stop: Callable[[Callable[[Mapping[str, Any]], None]], None]
+    statistics: BrokerStatistics = field(init=False)
+    control: ControlSocket = field(init=False)
+    managed: ManagedBroker = field(init=False)
 
     async def open(self) -> None:
         """Create the objects for operations and the HTTP API, and the control socket's verbs."""
-        shared, data, clients = self._shared, self._data, self._clients
-        administration, rehearsal = self._definitions.administration, self._definitions.rehearsal
+        shared, data, clients = self.shared, self.data, self.clients
+        administration, rehearsal = self.definitions.administration, self.definitions.rehearsal
         node, settings = data.node, shared.settings
         operated = OperatedBroker(
             administration=administration,
@@ -76,14 +62,14 @@ class Entrance(Part):
             backups=Backups(data.folder, administration, data.taps),
             sessions=clients.listener.sessions,
             blocked_sessions=clients.listener.blocked_sessions,
-            facts=self._facts,
+            facts=self.facts,
             cluster=None if node is None else node.member,
             ask_nodes=None if node is None else node.mailbox.ask,
-            overlay=self._overlay,
-            zmq=self._zmq,
-            reload=self._reload,
+            overlay=self.overlay,
+            zmq=self.zmq,
+            reload=self.reload,
             shown_settings=lambda: in_force(shared.settings),
-            ask_to_stop=self._stop,
+            ask_to_stop=self.ask_to_stop,
         )
         if node is not None:
             node.mailbox.answer_by(answering(operated, settings.cluster.node))
@@ -97,9 +83,9 @@ class Entrance(Part):
             listener=clients.listener,
             logins=clients.logins,
             verbs=verbs,
-            unready=self._unready,
+            unready=self.unready,
             down=lambda: sorted(data.vhosts.offline),
-            ports=self._http.ports,
+            ports=self.http.ports,
             incarnation=data.folder.incarnation,
             files=shared.files,
             statistics=self.statistics,
@@ -109,17 +95,17 @@ class Entrance(Part):
 
     async def start(self) -> None:
         """Accept clients and commands."""
-        bound = self._ports.bound
-        await self._clients.listener.serve("amqp", bound.of("server.port"), bound.of("tls.port"))
-        if self._shared.settings.server.control_socket:
+        bound = self.ports.bound
+        await self.clients.listener.serve("amqp", bound.of("server.port"), bound.of("tls.port"))
+        if self.shared.settings.server.control_socket:
             await self.control.start()
-        self._http.serve(self.managed)
+        self.http.serve(self.managed)
 
     async def stop(self, timeout_s: float) -> None:
         """Accept no more clients, and stop reading from connected ones."""
-        self._clients.listener.refuse_new()
-        self._clients.listener.stop_reading()
-        self._http.refuse_new()
+        self.clients.listener.refuse_new()
+        self.clients.listener.stop_reading()
+        self.http.refuse_new()
 
     async def close(self) -> None:
         """Close the control socket, which until now reported the progress of the stop."""

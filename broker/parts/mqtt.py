@@ -16,6 +16,7 @@ from broker.parts.ports import Ports
 if TYPE_CHECKING:
     from broker.core.mqtt.connection import MqttConnection
     from broker.core.mqtt.context import MqttContext
+    from broker.delivery.engine import Engine
     from broker.net.transport import Transport
 
 LOOK_S: Final = 1.0
@@ -62,8 +63,13 @@ class Mqtt(Part):
             default_vhost=settings.auth.default_vhost,
             qos_max=2 if node is None else 1,
         )
+
+        async def leave(engine: Engine) -> None:
+            context.forget(engine.vhost)
+
         await self._load(context)
-        self._data.vhosts.on_open(lambda engine: context.load(engine.vhost, nothing))
+        self._data.vhosts.follow(lambda engine: context.load(engine.vhost, nothing))
+        self._data.vhosts.tell(leave)
         self._look_at_anonymous_user(settings.mqtt.anonymous_user)
         listener = self._clients.listener
 

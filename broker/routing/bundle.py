@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 from mypy_extensions import mypyc_attr
@@ -47,7 +48,7 @@ def freeze_value(value: Any) -> Hashable:
         return (type(value).__name__, value)
     if isinstance(value, Mapping):
         fields = [(key, freeze_value(item)) for key, item in value.items()]  # depth: checked when it was decoded
-        return ("table", tuple(sorted(fields, key=_field_name)))
+        return ("table", tuple(sorted(fields, key=itemgetter(0))))
     if isinstance(value, list | tuple):
         return ("array", tuple([freeze_value(item) for item in value]))  # depth: as above
     if isinstance(value, bytes | bytearray):
@@ -57,10 +58,6 @@ def freeze_value(value: Any) -> Hashable:
     if isinstance(value, Decimal):
         return ("decimal", str(value))  # the scale is part of the value on the wire
     return (type(value).__name__, value)
-
-
-def _field_name(item: tuple[str, Hashable]) -> str:
-    return item[0]
 
 
 class Source(Protocol):

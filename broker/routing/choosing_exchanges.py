@@ -172,7 +172,8 @@ class HashExchange(KeyedExchange):
 def parse_weight(key: str) -> int:
     """Return a binding key as a weight. Raises: BindingArgumentError unless it is an integer above 0."""
     if not _INTEGER.match(key):
-        raise BindingArgumentError(f"The binding key must be an integer: {_erlang_binary(key)}")
+        erlang = f'<<"{key}">>' if key else "<<>>"
+        raise BindingArgumentError(f"The binding key must be an integer: {erlang}")
     weight = int(key)
     if weight < 1:
         raise BindingArgumentError("The binding key must be greater than 0")
@@ -184,10 +185,6 @@ def _text_argument(arguments: Mapping[str, Any], name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise ValueError(f"Invalid argument, '{name}' must be a string")
     return value
-
-
-def _erlang_binary(text: str) -> str:
-    return f'<<"{text}">>' if text else "<<>>"
 
 
 class ModulusExchange(KeyedExchange):

@@ -152,7 +152,7 @@ class CoverSet:
         come first, so that no orphan covered by another becomes a root; none ever covers an old root.
         """
         exposed: list[Pattern] = []
-        for orphan in sorted(orphans, key=_narrowness):
+        for orphan in sorted(orphans, key=lambda member: narrowness(member.pattern)):
             root = self._index.covering(orphan.pattern)
             if root is not None:
                 self._members[root.text].adopt(orphan)
@@ -172,7 +172,3 @@ class CoverSet:
         del self._roots[pattern.text]
         if not self._roots:
             self._roots.clear()  # a dict keeps its size when keys are deleted
-
-
-def _narrowness(member: Member) -> tuple[int, int, int]:
-    return narrowness(member.pattern)

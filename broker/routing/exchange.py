@@ -378,7 +378,6 @@ class KeyedExchange(Exchange):
         cache = self.cache
         route = cache.entries.get(key)
         if route is not None and route.live:
-            cache.hits += 1  # hot: written here
             return route
         destinations = self._resolve(key)
         if self._parted:

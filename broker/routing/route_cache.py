@@ -38,11 +38,10 @@ class RouteCache(BoundedCache[str, Route]):
     Cost: end_matching and drop_all are amortised over the admissions since the last drop_all.
     """
 
-    __slots__ = ("_credit", "_trie", "hits")
+    __slots__ = ("_credit", "_trie")
 
     def __init__(self, limits: CacheLimits | None = None) -> None:
         super().__init__(limits)
-        self.hits = 0
         self._credit = 0
         self._trie: KeyTrie | None = None
 

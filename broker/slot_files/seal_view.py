@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any, Final, TypedDict
 
 from broker.slot_files.seal_log import (
@@ -45,7 +46,7 @@ class SealStarts:
 
     def of(self, seal: int) -> str:
         """Return the start that wrote a seal."""
-        at = bisect_right(self._starts, seal, key=_first)
+        at = bisect_right(self._starts, seal, key=itemgetter(0))
         return self._starts[at - 1][1] if at else ""
 
     def last_of(self, incarnation: str, last_seal: int) -> int:
@@ -56,10 +57,6 @@ class SealStarts:
     def rows(self) -> list[dict[str, Any]]:
         """Return the fields of the incarnation lines."""
         return [{"seal": seal, "incarnation": incarnation} for seal, incarnation in list(self._starts)]
-
-
-def _first(start: tuple[int, str]) -> int:
-    return start[0]
 
 
 class SealView:

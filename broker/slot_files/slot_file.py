@@ -51,7 +51,6 @@ class BadSlotFile(Exception):
     """The bytes are not slot file, or one that cannot be read."""
 
     def __init__(self, reason: str) -> None:
-        self.reason = reason
         super().__init__(f"not a readable slot file: {reason}")
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
@@ -122,7 +122,8 @@ def encode_checkpoint(checkpoint: Checkpoint, *, synced: bool, between: Callable
             settled = slot.settled
             sizes = (slot.size_bytes, len(settled), len(slot.returns), len(slot.segments), slot.redelivered)
             returns = b"".join([_RETURNS.pack(*run) for run in slot.returns])
-            pieces += (_SLOT.pack(slot.first, slot.end, *sizes), settled, returns, _pairs(slot.segments))
+            segments = b"".join([_PAIR.pack(*pair) for pair in slot.segments.items()])
+            pieces += (_SLOT.pack(slot.first, slot.end, *sizes), settled, returns, segments)
         if left <= 0:
             between()
             left = _SLICE
@@ -262,10 +263,6 @@ class CheckpointFolder:
 
     def _path(self, number: int) -> Path:
         return self._folder / f"checkpoint-{number:010d}"
-
-
-def _pairs(numbers: Mapping[int, int]) -> bytes:
-    return b"".join(_PAIR.pack(*pair) for pair in numbers.items())
 
 
 def _decode_queue(block: bytes, at: int) -> tuple[QueueState, int]:

@@ -81,10 +81,7 @@ class Relocation:
         ``left`` counts the messages whose moves were not taken yet.
     """
 
-    def __init__(
-        self, segment: int, live_bytes: int, copies: list[Copy], doubtful: list[tuple[SlotReference, list[int]]]
-    ) -> None:
-        self.segment = segment
+    def __init__(self, live_bytes: int, copies: list[Copy], doubtful: list[tuple[SlotReference, list[int]]]) -> None:
         self.live_bytes = live_bytes
         self.doubtful = doubtful
         self.end = 0
@@ -175,7 +172,7 @@ def plan_relocation(
             due_ms = due_of(record)
             targets = b"".join([due_target(due_ms) if due_ms else b"", *(TARGET.pack(*target) for _, *target in ids)])
             copies.append(Copy(encode_moved(synced, record, targets), position, ids))
-    return Relocation(segment, live_bytes, copies, [(slots[place], found) for place, found in doubtful.items()])
+    return Relocation(live_bytes, copies, [(slots[place], found) for place, found in doubtful.items()])
 
 
 def _needs_more(

@@ -13,6 +13,7 @@ import mmap
 import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -349,19 +350,13 @@ class Files:
 
     def remove(self, path: Path) -> None:
         """Remove a file, if it exists."""
-        with _Failing(path):
-            try:
-                os.unlink(path)
-            except FileNotFoundError:
-                pass
+        with _Failing(path), suppress(FileNotFoundError):
+            os.unlink(path)
 
     def remove_folder(self, folder: Path) -> None:
         """Remove an empty folder, if it exists."""
-        with _Failing(folder):
-            try:
-                os.rmdir(folder)
-            except FileNotFoundError:
-                pass
+        with _Failing(folder), suppress(FileNotFoundError):
+            os.rmdir(folder)
 
     def remove_tree(self, path: Path) -> None:
         """Remove a file, or a folder with its content; do not follow links."""

@@ -78,11 +78,6 @@ class QueueLogs:
             if match:
                 self._chunks.setdefault(int(match[1]), set()).add(int(match[2]))
 
-    @property
-    def numbers(self) -> list[int]:
-        """The queues that have chunks on disk."""
-        return sorted(self._chunks)
-
     def check(self, queue_number: int, first: int, end: int) -> bool:
         """Return whether the chunks of the ids first <= id < end exist; remove one without its header."""
         chunks = range(first // CHUNK_IDS, (end - 1) // CHUNK_IDS + 1)
@@ -291,9 +286,11 @@ class QueueLogs:
                     self._dropped[queue_number, chunk] = end
 
     def close(self) -> None:
+        """Close the files; none is removed afterwards."""
         self.readers.close()
         with self._lock:
             self._close_newest()
+            self._chunks.clear()
 
     def _with_neighbours(self, queue_number: int, chunk: int, first: int, end: int, block: bytes) -> tuple[int, bytes]:
         """Return the entries first <= id < end of a chunk together with those of the groups that they would cut, and

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from struct import Struct
 from typing import Final, Generic, TypeVar
 
@@ -200,14 +201,10 @@ def read_places(
         end of a segment, and so does this.
     Cost: one read per run of neighbours, including short gaps.
     """
-    places = sorted(wanted, key=_position)
+    places = sorted(wanted, key=itemgetter(0))
     positions, sizes = [position for position, _, _ in places], [size for _, size, _ in places]
     for begin, end, indexes in _spans(positions, sizes, range(len(places))):
         block = read_span(begin, end - begin)
         for index in indexes:
             position, size, extra = places[index]
             yield position, block[position - begin : position - begin + size], extra
-
-
-def _position(item: tuple[int, int, object]) -> int:
-    return item[0]

@@ -65,7 +65,6 @@ class UnknownRecord(Exception):
     """An intact record has an unknown kind, because a later version wrote it."""
 
     def __init__(self, position: int, kind: int) -> None:
-        self.position = position
         self.kind = kind
         super().__init__(f"kind {kind} at {position}")
 

@@ -56,9 +56,9 @@ class Spill(Segments):
         return positions
 
     def drop_live(self, segment: int, n: int) -> None:
-        """Remove n references; with the last one remove the file, unless it is still being written."""
+        """Remove n references; with the last one remove the file, unless it is being written or all are closed."""
         super().drop_live(segment, n)
-        if segment not in self.live and segment != self.active:
+        if segment not in self.live and segment != self.active and self._file is not None:
             self._remove(segment)
 
     def close(self) -> None:

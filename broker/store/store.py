@@ -321,7 +321,7 @@ class VhostStore:
         """Point the queue logs at the copies of up to `most` messages and return the moves.
 
         In the same turn the caller adds the copies' segments to its slots and updates messages in memory. After the
-        last move none of the slots needs ``relocation.segment``.
+        last move none of the slots needs the segment.
         Raises: StoreFailed; RuntimeError when the copies are not on disk yet.
         """
         if relocation is not self._relocation or self.log.confirmable < relocation.end:

@@ -37,6 +37,9 @@ class SharedEngines(Protocol):
     def parts_of(self, vhost: str) -> LocalParts:
         """Return the parts of the engine of a vhost."""
 
+    def deleting(self, vhost: str) -> None:
+        """Stop acting on a vhost."""
+
 
 class Vhosts(Mapping[str, "Vhost"]):
     """The vhosts by name. Connections look up the vhost that they open here.
@@ -83,10 +86,13 @@ class Vhosts(Mapping[str, "Vhost"]):
         """Set the function that closes the connections of a vhost going offline, with a reason."""
         self._close_connections = close_connections
 
-    def on_close(self, leave: Callable[[Engine], Awaitable[None]], forget: Callable[[str], Awaitable[None]]) -> None:
+    def tell(
+        self, leave: Callable[[Engine], Awaitable[None]], forget: Callable[[str], Awaitable[None]] | None = None
+    ) -> None:
         """Call `leave` before an engine ends, and `forget` when a vhost is deleted, offline or not."""
         self._leave.append(leave)
-        self._forget.append(forget)
+        if forget is not None:
+            self._forget.append(forget)
 
     def on_open(self, opened: Callable[[Engine], None]) -> None:
         """Call `opened` when a vhost is added, before any client uses it."""
@@ -188,9 +194,8 @@ class Vhosts(Mapping[str, "Vhost"]):
         engine = self.engines[name]
         await engine.finish_sliced()  # somebody may wait for its end
         await self._finish(engine)
-        await engine.abandon(error)
+        await engine.give_up(error.with_traceback(None))  # its frames lead to the engine, which keeps it
         del self.engines[name]
-        self._turn.engines.remove(engine)
 
     async def _finish(self, engine: Engine) -> None:
         """Write what an engine that ends has appended; a node that was lost to its cluster has dropped it."""
@@ -220,10 +225,11 @@ class Vhosts(Mapping[str, "Vhost"]):
             await self._finish(engine)
         for forget in self._forget:
             await forget(name)
+        if self._shared is not None:
+            self._shared.deleting(name)
         if engine is not None:
             await engine.discard()
             del self.engines[name]
-            self._turn.engines.remove(engine)
         await self._loop.run_in_executor(None, self._folder.remove_vhost, name)
 
     def pending_bytes(self) -> int:

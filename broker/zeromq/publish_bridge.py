@@ -236,7 +236,6 @@ class PublishBridge(Bridge):
         self._told = (self.full, self.dropped)
 
     def facts(self) -> dict[str, Any]:
-        """Return a row of facts, as JSON."""
         return {
             **super().facts(),
             "refused": self.refused,

@@ -184,7 +184,6 @@ class SubscribeBridge(Bridge):
         self._told = self.rejected
 
     def facts(self) -> dict[str, Any]:
-        """Return a row of facts, as JSON."""
         return {
             **super().facts(),
             "messages": self.published,

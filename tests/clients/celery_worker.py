@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.broker_process import PACKAGE, PROJECT
+from broker.cli.control_client import ask
+from tests.broker_process import PACKAGE, PROJECT, BrokerProcess
 from tests.clients.celery_app import SETTINGS_VARIABLE
 from tests.deadline import DEADLINE_S, wait_until
 
@@ -76,3 +77,9 @@ class CeleryWorker:
         code = self.process.wait(DEADLINE_S)
         self.kill()  # the rest of its pool
         return code
+
+
+def prefetch(broker: BrokerProcess) -> int:
+    """Return the prefetch that the broker applies to the worker."""
+    (count,) = [row["prefetch_count"] for row in ask(broker.folder, "list_consumers") if row["queue"] == "celery"]
+    return int(count)

@@ -54,6 +54,13 @@ def worker_of(folder: Path) -> Iterator[WorkerOf]:
         worker.kill()
 
 
+@pytest.fixture(scope="module")
+def app(settings: dict[str, Any], worker: CeleryWorker) -> Iterator[Any]:
+    """Provide an application whose tasks the worker of the module runs, with its settings."""
+    with calling(settings) as application:
+        yield application
+
+
 @pytest.fixture(scope="session")
 def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
     """Provide a folder with the conversations and the clients of Node, None where they cannot be installed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 from celery import group
 from celery.exceptions import TaskRevokedError
 
-from broker.cli.control_client import ask
 from tests.broker_process import BrokerProcess
-from tests.clients.celery_worker import NODE, CeleryWorker
-from tests.clients.conftest import WorkerOf, calling
+from tests.clients.celery_worker import NODE, CeleryWorker, prefetch
+from tests.clients.conftest import WorkerOf
 from tests.deadline import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.slow
@@ -32,13 +30,6 @@ def settings(module_broker: BrokerProcess) -> dict[str, Any]:
 def worker(worker_of: WorkerOf, settings: dict[str, Any]) -> CeleryWorker:
     """Provide a running worker."""
     return worker_of(settings, "--pool", "threads", "--concurrency", "4").start()
-
-
-@pytest.fixture(scope="module")
-def app(settings: dict[str, Any], worker: CeleryWorker) -> Iterator[Any]:
-    """Provide an application whose tasks the worker runs."""
-    with calling(settings) as application:
-        yield application
 
 
 def value(result: Any) -> Any:
@@ -83,12 +74,6 @@ def test_countdown_does_not_hold_up_what_is_behind(app: Any, module_broker: Brok
     assert time.time() < due
     assert min(value(result) for result in later) >= due
     wait_until(lambda: prefetch(module_broker) <= before, "the prefetch of before")
-
-
-def prefetch(broker: BrokerProcess) -> int:
-    """Return the prefetch that the broker applies to the worker."""
-    (count,) = [row["prefetch_count"] for row in ask(broker.folder, "list_consumers") if row["queue"] == "celery"]
-    return int(count)
 
 
 def test_expires(app: Any) -> None:

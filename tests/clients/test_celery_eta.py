@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,8 +11,8 @@ from celery.exceptions import TaskRevokedError
 
 from broker.cli.control_client import ask
 from tests.broker_process import BrokerProcess
-from tests.clients.celery_worker import CeleryWorker
-from tests.clients.conftest import WorkerOf, calling
+from tests.clients.celery_worker import CeleryWorker, prefetch
+from tests.clients.conftest import WorkerOf
 from tests.deadline import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.slow
@@ -49,23 +48,10 @@ def worker(worker_of: WorkerOf, settings: dict[str, Any]) -> CeleryWorker:
     return worker_of(settings, "--pool", "threads", "--concurrency", str(PREFETCH)).start()
 
 
-@pytest.fixture(scope="module")
-def app(settings: dict[str, Any], worker: CeleryWorker) -> Iterator[Any]:
-    """Provide an application whose tasks the worker runs."""
-    with calling(settings) as application:
-        yield application
-
-
 def queue(broker: BrokerProcess) -> dict[str, Any]:
     """Return the row of the queue of tasks."""
     (row,) = [row for row in ask(broker.folder, "list_queues") if row["name"] == "celery"]
     return dict(row)
-
-
-def prefetch(broker: BrokerProcess) -> int:
-    """Return the prefetch that the broker applies to the worker."""
-    (count,) = [row["prefetch_count"] for row in ask(broker.folder, "list_consumers") if row["queue"] == "celery"]
-    return int(count)
 
 
 def run_all(app: Any, broker: BrokerProcess, count: int, first_s: float) -> list[float]:

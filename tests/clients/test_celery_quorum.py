@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from celery.exceptions import TaskRevokedError
 from broker.cli.control_client import ask
 from tests.broker_process import BrokerProcess
 from tests.clients.celery_worker import CeleryWorker
-from tests.clients.conftest import WorkerOf, calling
+from tests.clients.conftest import WorkerOf
 from tests.deadline import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.slow
@@ -39,13 +38,6 @@ def settings(module_broker: BrokerProcess, folder: Path) -> dict[str, Any]:
 def worker(worker_of: WorkerOf, settings: dict[str, Any]) -> CeleryWorker:
     """Provide a running worker."""
     return worker_of(settings, "--pool", "threads", "--concurrency", "2", "--without-mingle").start()
-
-
-@pytest.fixture(scope="module")
-def app(settings: dict[str, Any], worker: CeleryWorker) -> Iterator[Any]:
-    """Provide an application whose tasks the worker runs."""
-    with calling(settings) as application:
-        yield application
 
 
 def rows(broker: BrokerProcess, kind: str) -> dict[str, dict[str, Any]]:

@@ -97,7 +97,7 @@ NODE_DEFECTS: Final = (
         ),
         (
             "a network that loses everything is waited for",
-            '            self.database.drop(f"PostgreSQL did',
+            '            self.database.link.drop(f"PostgreSQL did',
             '            str(f"PostgreSQL did',
         ),
     ),

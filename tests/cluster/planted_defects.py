@@ -16,15 +16,14 @@ from typing import Final
 from tests.cluster.defect import Defect
 from tests.cluster.node_defects import NODE_DEFECTS
 from tests.cluster.sql_defects import SQL_DEFECTS
-from tests.overlay.stream_defects import STREAM_DEFECTS
-from tests.unit.overlay.planted_interest_defects import INTEREST_DEFECTS
+from tests.overlay.overlay_defects import OVERLAY_DEFECTS
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
 COPIED: Final = ("broker", "tests", "tools", "bench", "demo", "docs", "config", "pyproject.toml", "pytest_slotmq.py")
 TEST_S: Final = 600
 ALL_TESTS_S: Final = 3600
 
-DEFECTS: Final = (*SQL_DEFECTS, *NODE_DEFECTS, *STREAM_DEFECTS, *INTEREST_DEFECTS)
+DEFECTS: Final = (*SQL_DEFECTS, *NODE_DEFECTS, *OVERLAY_DEFECTS)
 
 
 def matches(defect: Defect, folder: Path = PROJECT) -> int:

@@ -134,7 +134,7 @@ async def test_new_calls_and_leases_wait_until_held_rows_were_compared(
             may_go_on.wait()
 
         trap = proxy.trap(r"\bheld\(", Point.ASKED, Then.FORWARD, wait)
-        a.database.drop("test")
+        a.database.link.drop("test")
         await until(trap.sprung.is_set)
         so_far = len(proxy.calls)
         work = asyncio.gather(
@@ -174,7 +174,7 @@ async def test_a_lease_that_still_runs_after_a_break_is_ended_before_held_rows_a
             await other.execute("LOCK TABLE slot IN ACCESS EXCLUSIVE MODE")
             lease = asyncio.ensure_future(a.database.lease([LEVEL], [2], [0]))
             await found(lambda: waits(postgres_url, schema, "lease"))
-            a.database.drop("test")
+            a.database.link.drop("test")
             with pytest.raises(Unreachable):
                 await lease
             await found(lambda: waits(postgres_url, schema, "held"))
@@ -277,7 +277,7 @@ async def test_another_timeline_moves_the_numbers_forward(postgres_url: str, sch
     async with joined(postgres_url, schema) as a:
         before = (await a.database.commit(publish(), synchronous=True)).number
         await rows(postgres_url, schema, "UPDATE cluster SET timeline = timeline + 1")
-        a.database.drop("test")
+        a.database.link.drop("test")
         after = (await a.database.commit(publish(), synchronous=True)).number
         assert after > before + 1_000_000
         assert a.told == ["joining", "joined", "acts"]
@@ -288,13 +288,13 @@ async def test_a_database_that_went_back_in_time_makes_every_node_join_again(pos
     async with joined(postgres_url, schema, "a") as a, joined(postgres_url, schema, "b") as b:
         await a.database.commit(publish(), synchronous=True)
         await rows(postgres_url, schema, "DELETE FROM batch")
-        a.database.drop("test")
+        a.database.link.drop("test")
         await until(lambda: a.told[3:] == b.told[3:] == ["lost", "joining", "joined", "acts"])
         await until(lambda: a.node.may_act() and b.node.may_act())
         assert a.database.generation == b.database.generation == 2
         [row] = await b.database.lease([LEVEL], [9], [0])
         assert row.seen == bitarray("11111")
-        a.database.drop("test")  # what the new epoch has not committed cannot be missing
+        a.database.link.drop("test")  # what the new epoch has not committed cannot be missing
         await until(lambda: a.rows)
         assert a.database.generation == 2
 
@@ -305,7 +305,7 @@ async def test_an_asynchronous_call_may_be_lost(postgres_url: str, schema: str) 
         await a.database.commit(publish(), synchronous=True)
         await a.database.commit(publish(), synchronous=False)
         await rows(postgres_url, schema, "DELETE FROM batch WHERE NOT synchronous")
-        a.database.drop("test")
+        a.database.link.drop("test")
         await until(lambda: a.rows)
         assert a.told == ["joining", "joined", "acts"]
 
@@ -315,7 +315,7 @@ async def test_a_topology_that_went_back_makes_the_node_join_again(postgres_url:
     versions = [0]
     async with joined(postgres_url, schema, applied_version=lambda: versions[0]) as a:
         versions[0] = 5
-        a.database.drop("test")
+        a.database.link.drop("test")
         await until(lambda: "lost" in a.told)
         versions[0] = 0
         await until(lambda: a.told[3:] == ["lost", "joining", "joined", "acts"])

@@ -67,7 +67,7 @@ async def test_a_node_goes_on_after_such_an_end(
 
             def end(_driver: Any) -> None:
                 patch.undo()
-                a.database.drop("gone")
+                a.database.link.drop("gone")
 
             ends_after(patch, "_get_statement", end)
             number = (await a.database.commit(publish(), synchronous=True)).number

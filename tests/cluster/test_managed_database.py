@@ -217,7 +217,7 @@ async def test_a_server_that_may_lose_commits_is_told_of_once(
         assert "fsync=off full_page_writes=off synchronous_commit=off" in told()[0]
         for name in ("synchronous_commit", "fsync", "full_page_writes"):
             postgres.sql(f"ALTER SYSTEM SET {name} = 'on'")
-        a.database.drop("test")
+        a.database.link.drop("test")
         await until(lambda: a.rows)
         postgres.restart()
         await until(lambda: len(a.rows) == 2)

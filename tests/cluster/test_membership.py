@@ -152,7 +152,7 @@ async def test_a_defect_in_what_a_node_tells_ends_the_broker(postgres_url: str, 
         setattr(a, defective, break_down)
         if defective == "reconcile":
             a.database.reconcile = break_down
-            a.database.drop("test")
+            a.database.link.drop("test")
         elif defective == "lost":
             await rows(postgres_url, schema, "SELECT leave(node, epoch) FROM member")
         await until(lambda: failures)
@@ -166,7 +166,7 @@ async def test_a_node_needs_no_superuser(postgres: PostgresServer, schema: str) 
     url = f"postgresql://plain:word@127.0.0.1:{postgres.port}/postgres"
     async with joined(url, schema, "a") as a, joined(url, schema, "b") as b:
         await until(lambda: a.names == b.names == ["a", "b"])
-        a.database.drop("test")
+        a.database.link.drop("test")
         await a.database.commit(publish(), synchronous=True)
         await until(lambda: a.rows)
         assert await b.database.lease([LEVEL], [9], [0])

@@ -156,11 +156,7 @@ async def test_a_move_does_not_go_on_in_another_epoch(tmp_path: Path, postgres_u
         moved, epoch = move.tally.moved, node.database.epoch
         assert 0 < moved < 600
         await node.database.leave(epoch)
-
-        async def joined_again() -> bool:
-            return node.database.epoch > epoch and node.member.may_act()
-
-        await wait_until_async(joined_again, "it has joined again")
+        await wait_until_async(lambda: node.database.epoch > epoch and node.member.may_act(), "it has joined again")
         with pytest.raises(BrokerError, match="lost to the cluster"):
             await messages.move(move)
         rows = await counts_of(node.database, [queues[name].number for name in ("source", "target")])

@@ -89,8 +89,7 @@ async def _node(
             await broker.administration.swept()
             await broker.vhosts.drain()
 
-        shared.flushed = flushed
-        following = asyncio.create_task(shared.run(broker.administration))
+        following = asyncio.create_task(shared.run(broker.administration, flushed))
         try:
             yield Node(database, shared, broker)
         finally:
@@ -276,6 +275,7 @@ async def test_deleted_vhost_forgets_its_topology_once_every_node_has_deleted_it
     await one.ask("add_vhost", name="v")
     await two.ask("declare_queue", vhost="v", queue="q")
     (level,) = two.broker.vhosts["v"].queues["q"].levels
+    two.shared.dropped(two.broker.vhosts["v"])  # as a node does
     await one.ask("delete_vhost", name="v")
     await one.ask("add_vhost", name="v")
     changes = [row["bodies"] for row in await one.database.function("read", "changes_since", 0)]

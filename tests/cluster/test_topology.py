@@ -215,7 +215,7 @@ def _flushes(node: TopologyNode, before: int) -> bool:
 
 def _has_heard(node: TopologyNode, others: list[TopologyNode]) -> bool:
     """Return whether a node knows that others have reported what they applied."""
-    heard = node.topology.log._barrier._applied
+    heard = node.topology.log.barrier._applied
     return all(heard.get(other.node.epoch, -1) == other.topology.log.applied for other in others)
 
 

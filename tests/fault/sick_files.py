@@ -7,8 +7,6 @@ from pathlib import Path
 from broker.store.damage import SECTOR_BYTES, StoreFailed
 from broker.store.files import File, Files
 
-__all__ = ["SickFiles"]
-
 REASON = "Input/output error"
 
 

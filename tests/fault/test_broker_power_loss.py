@@ -253,16 +253,13 @@ async def test_a_failed_sync_ends_the_broker(loss: bool) -> None:
         wait_until(lambda: disk.failed, "the sync that fails")
         publish_rounds(client)
 
-    async def somebody_goes_on() -> bool:
-        return max(history.sent) >= before + 2
-
     disk.armed = True
     before = max(history.sent)
     talks = [asyncio.ensure_future(life.say(work, work.__name__, watched=False)) for work in (go_on, watch)]
     failure = await asyncio.wait_for(life.broker.wait_failed(), DEADLINE_S)
     assert isinstance(failure, StoreFailed)
     assert failure.reason == "Input/output error"
-    await wait_until_async(somebody_goes_on, "publishing to the broker that failed")
+    await wait_until_async(lambda: max(history.sent) >= before + 2, "publishing to the broker that failed")
     await life.kill()
     await asyncio.gather(*talks)
     late = [sent for sent in history.sent.values() if sent.number > before]

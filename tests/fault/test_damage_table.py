@@ -20,11 +20,22 @@ from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
 from broker.delivery.engine import Engine
 from broker.server import BrokerServer
-from broker.store.damage import SECTOR_BYTES, CorruptStore
+from broker.store.damage import SECTOR_BYTES, CorruptStore, StoreFailed
 from tests.deadline import wait_until_async
-from tests.fault.sick_files import SickFiles
+from tests.fault.sick_files import REASON, SickFiles
 from tests.raw_client import RawClient
-from tests.raw_talk import Sections, connect, consume, declare, mortal_broker, publish, receive, talk
+from tests.raw_talk import (
+    Sections,
+    connect,
+    consume,
+    declare,
+    mortal_broker,
+    numbered,
+    page_out,
+    publish,
+    receive,
+    talk,
+)
 
 SENT: Final = [b"%06d" % number + b"\x5a" * 50_000 for number in range(60)]  # three segments without zeros
 VICTIM: Final = 15  # the damaged message, in the second slot because a start reads the first message
@@ -301,13 +312,42 @@ async def test_an_offline_vhost_leaves_memory(tmp_path: Path) -> None:
         await wait_until_async(forgotten, "the end of the vhost")
 
 
+class FinalFiles(SickFiles):
+    """Files of a failing disk, which from a moment on cannot be removed."""
+
+    stays = False
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, or refuse to."""
+        if self.stays:
+            raise StoreFailed(path, REASON)
+        super().remove(path)
+
+
+@pytest.mark.fault
+async def test_freeing_an_offline_vhost_changes_no_file(tmp_path: Path) -> None:
+    """Its queues are freed, not deleted: their files stay, and a start on a repaired disk has every durable message."""
+    await prepare(tmp_path, clean=True)
+    files = FinalFiles()
+    async with mortal_broker(tmp_path, sections("refuse"), files=files, crash=True) as broker:
+        with await talk(broker, lambda: connect(broker, vhost="crm")) as client:
+            await talk(broker, lambda: declare(client, "transient"))
+            await talk(broker, lambda: publish(client, "transient", numbered(300), mode=1))
+            page_out(broker, "transient", "crm")
+            bad_sector(tmp_path, files)
+            files.stays = True
+            engine = broker.engines["crm"]
+            client.method(1, commands.Basic.Consume(queue="q", consumer_tag="c"))
+            await gone(broker)
+            await expect_well(broker)
+            assert engine not in broker.turn.engines  # no turn writes that its queues are deleted
+    async with mortal_broker(tmp_path, sections("refuse")) as broker:
+        assert broker.vhosts["crm"].queues["q"].ready == len(SENT)
+
+
 async def gone(broker: BrokerServer) -> None:
     """Return when the engine of the offline vhost has ended."""
-
-    async def ended() -> bool:
-        return "crm" not in broker.engines
-
-    await wait_until_async(ended, "the end of the engine")
+    await wait_until_async(lambda: "crm" not in broker.engines, "the end of the engine")
 
 
 @pytest.mark.fault

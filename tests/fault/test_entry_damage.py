@@ -6,7 +6,7 @@ import asyncio
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from threading import Event, current_thread
+from threading import current_thread
 from typing import Any, Final
 
 import pytest
@@ -16,7 +16,6 @@ from structlog.testing import capture_logs
 from broker.store.checkpoint import Checkpoint
 from broker.store.compaction import SlotReference
 from broker.store.damage import CorruptRecord
-from broker.store.files import File
 from broker.store.memory_files import MemoryFiles
 from broker.store.queue_entry import CELL_IDS, ENTRY_BYTES, pack_entries, unpack_entries
 from broker.store.record import HEAD_BYTES, TARGET, encode_message, encode_moved, encode_route, encode_settled
@@ -27,6 +26,7 @@ from tests.deadline import DEADLINE_S, wait_until_async
 from tests.fault.store_model import FOLDER
 from tests.fault.test_bit_flips import flips, present
 from tests.fault.test_torn_tail import commit
+from tests.gated_files import GatedFiles, of_log
 from tests.raw_talk import Sections, connect, declare, mortal_broker, numbered, publish, receive, talk
 from tests.stored_record import read_slot
 
@@ -253,18 +253,8 @@ def test_the_queue_log_of_these_tests_is_one_file() -> None:
 # ---- a broker -------------------------------------------------------------------------------------------------------
 
 
-class GatedFiles(ColdFiles):
+class GatedColdFiles(GatedFiles, ColdFiles):
     """Files whose log no reader of slots opens before the gate is open."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reached, self.gate = Event(), Event()
-
-    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        if path.suffix == ".log" and current_thread().name.startswith("slot-reader"):
-            self.reached.set()
-            assert self.gate.wait(DEADLINE_S)
-        return super().open(path, write=write, create=create)
 
 
 async def damage_a_queue_log(folder: Path) -> None:
@@ -308,17 +298,15 @@ async def test_a_stop_waits_for_a_read_that_mends(tmp_path: Path) -> None:
     """Entries that a read rebuilds during the stop are kept, too: the next start rebuilds the others only."""
     await damage_a_queue_log(tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "other")
-    files = GatedFiles()
+    files = GatedColdFiles("open", lambda path: of_log(path) and current_thread().name.startswith("slot-reader"))
+    files.gate.clear()
     with capture_logs() as events:
         async with mortal_broker(tmp_path / "one", QUEUE, files=files) as broker:
             broker._timers.close()
             assert await asyncio.to_thread(files.reached.wait, DEADLINE_S)  # a start reads the first slot
 
-            async def stops() -> bool:
-                return broker.administration.closed
-
             async def open_gate() -> None:
-                await wait_until_async(stops, "the stop")
+                await wait_until_async(lambda: broker.administration.closed, "the stop")
                 files.gate.set()
 
             opening = asyncio.create_task(open_gate())

@@ -12,6 +12,7 @@ import pika
 import pytest
 from pamqp import commands
 
+from broker.core.definitions.reading import NotStored
 from broker.store.data_folder import DataFolder
 from broker.taps.cursors import TapRefused
 from tests.broker_process import BrokerAddress, BrokerProcess
@@ -272,3 +273,21 @@ def test_a_piece_that_is_refused_is_asked_for_again() -> None:
     assert not folder.reserve.take_piece()
     disk.others_bytes = 0
     assert folder.reserve.take_piece()
+
+
+async def test_changes_on_a_full_disk_are_refused(tmp_path: Path) -> None:
+    """A change of users, or the deletion of a vhost, changes nothing and ends no broker; with free space it goes."""
+    disk = SmallDisk(DISK_BYTES)
+    async with mortal_broker(tmp_path, {"store": STORE}, files=disk) as broker:
+        change = broker.administration.change
+        await change(lambda draft: draft.add_vhost("crm", {}))
+        disk.fill()
+        for edit in (lambda draft: draft.drop_vhost("crm"), lambda draft: draft.users.delete("guest")):
+            with pytest.raises(NotStored, match=f"nothing was changed: .*{NO_SPACE}"):
+                await change(edit)
+        assert list(broker.vhosts) == ["/", "crm"]
+        assert "guest" in broker.administration.users
+        assert broker.failure is None
+        disk.others_bytes = 0
+        await change(lambda draft: draft.drop_vhost("crm"))
+        assert list(broker.vhosts) == ["/"]

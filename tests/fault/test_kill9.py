@@ -77,8 +77,7 @@ def test_kill9_loses_nothing_confirmed(broker_process: BrokerProcess, seed: int)
     ledger = run_lives(broker_process, seed, kills=4)
     judge(ledger, seed)
     # Drained and acked messages stay away after a clean stop.
-    assert broker_process.terminate() == 0
-    broker_process.start()
+    broker_process.restart(kill=False)
     again = Ledger(attempted=ledger.attempted, sizes=ledger.sizes)
     drain(broker_process.address, again)
     assert not again.deliveries

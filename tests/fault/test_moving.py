@@ -100,8 +100,7 @@ def test_a_move_survives_kill_9(broker_process: BrokerProcess, seed: int) -> Non
     assert moved, "too tame"
     left = ask(broker_process.folder, "move", queue=SOURCE, to="amq.fanout")
     assert left["moved"] == MESSAGES - moved
-    assert broker_process.terminate() == 0
-    broker_process.start()
+    broker_process.restart(kill=False)
     assert judge(broker_process.address, MESSAGES, MESSAGES) == MESSAGES
 
 
@@ -117,11 +116,7 @@ async def move_until_the_end(life: Life) -> int:
     find_placement = to_exchange(vhost, vhost.exchanges["amq.fanout"], None)
     move = Move(vhost, vhost.queues[SOURCE], find_placement, wanted=lambda _message: True)
     work = asyncio.ensure_future(carry_out(engine, move, step))
-
-    async def over() -> bool:
-        return life.failed or work.done()
-
-    await wait_until_async(over, "the end of the move, or of the broker")
+    await wait_until_async(lambda: life.failed or work.done(), "the end of the move, or of the broker")
     work.cancel()
     with suppress(PowerLost, StoreFailed, asyncio.CancelledError):
         await work

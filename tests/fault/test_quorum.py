@@ -129,9 +129,7 @@ def barrier(connection: pika.BlockingConnection) -> None:
 
 def end(process: BrokerProcess, *, kill: bool) -> None:
     """End the broker and start it again."""
-    if not kill:
-        assert process.terminate() == 0, process.stderr()
-    process.restart()
+    process.restart(kill=kill)
     assert process.errors() == []
 
 

@@ -166,13 +166,10 @@ async def test_an_ack_that_is_not_on_disk_leaves_the_message_readable() -> None:
         client.settle(1)
         client.hear(60.0)
 
-    async def settled() -> bool:
-        return slot.acks.count == 1
-
     (engine,) = life.broker.engines.values()
     cast("Committer", engine.committer)._lazy_s = 3600.0  # no client waits for the ack's record, so it stays in memory
     acking = asyncio.ensure_future(life.say(ack, "consumer"))
-    await wait_until_async(settled, "the ack")
+    await wait_until_async(lambda: slot.acks.count == 1, "the ack")
     engine.pager.log_entries(queue.level, slot)
     await life.kill()
     await acking

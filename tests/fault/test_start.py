@@ -57,9 +57,7 @@ def test_second_broker_on_a_folder(broker_process: BrokerProcess) -> None:
     with RawClient(address.host, address.port).with_channel() as client:
         client.call(1, commands.Queue.Declare(queue="still here", durable=True), commands.Queue.DeclareOk)
         client.close()
-    assert broker_process.terminate() == 0
-    # The folder is free again.
-    broker_process.start()
+    broker_process.restart(kill=False)  # the folder is free again
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "made again"])
@@ -77,8 +75,7 @@ def test_a_lock_that_somebody_deleted(broker_process: BrokerProcess, again: bool
     finally:
         second.kill()
     assert line == f"slotmq: {broker_process.folder}: another broker is using this data folder"
-    assert broker_process.terminate() == 0
-    broker_process.start()
+    broker_process.restart(kill=False)
 
 
 def test_folder_of_a_killed_broker_is_free(broker_process: BrokerProcess) -> None:

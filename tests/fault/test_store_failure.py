@@ -13,52 +13,22 @@ import pytest
 from pamqp import commands
 
 from broker.store.damage import StoreFailed
-from broker.store.files import File, Files
 from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S, wait_until_async
+from tests.gated_files import IO_ERROR, GatedFiles
 from tests.raw_client import RawClient, publish_frames
 from tests.raw_talk import connect, declare, mortal_broker, numbered, page_out, publish, talk
 
 pytestmark = pytest.mark.fault
 
 PERSISTENT: Final = commands.Basic.Properties(delivery_mode=2)
-REASON: Final = "Input/output error"
-
-
-class StubbornFiles(Files):
-    """Files that refuse removal, and writes of the log, from a moment on."""
-
-    keeps = False
-    refuses = False
-
-    def remove(self, path: Path) -> None:
-        if self.keeps:
-            raise StoreFailed(path, REASON)
-        super().remove(path)
-
-    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        file = super().open(path, write=write, create=create)
-        return StubbornFile(file, self) if path.parent.name == "log" else file
-
-
-class StubbornFile(File):
-    """A file of the log."""
-
-    def __init__(self, file: File, files: StubbornFiles) -> None:
-        super().__init__(file.path, file._descriptor)
-        self._files = files
-
-    def write_at(self, offset: int, block: bytes) -> None:
-        if self._files.refuses:
-            raise StoreFailed(self.path, REASON)
-        super().write_at(offset, block)
 
 
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("how", ["purge", "hang up"])
 async def test_a_failure_under_a_clients_request_ends_the_broker(tmp_path: Path, how: str) -> None:
     """A file that cannot be removed, for a purge or a disconnect, ends the broker: no confirm follows."""
-    files = StubbornFiles()
+    files = GatedFiles("remove", lambda _path: True)
     with ExitStack() as clients:
         async with mortal_broker(tmp_path, {"store": {"segment_bytes": 1 << 20}}, files=files) as broker:
             owner = clients.enter_context(await talk(broker, connect, broker))
@@ -73,40 +43,36 @@ async def test_a_failure_under_a_clients_request_ends_the_broker(tmp_path: Path,
 
             await talk(broker, prepare)
             page_out(broker, "spilled")
-            files.keeps = True
+            files.fails = IO_ERROR
             if how == "purge":
                 owner.method(1, commands.Queue.Purge(queue="spilled"))
             else:
                 owner.socket.close()
             failure = await asyncio.wait_for(broker.wait_failed(), DEADLINE_S)
             assert isinstance(failure, StoreFailed)
-            assert failure.reason == REASON
+            assert failure.reason == IO_ERROR
             publisher.send(publish_frames(1, "", "durable", b"late", properties=PERSISTENT))
             port = publisher.socket.getsockname()[1]
             (transport,) = [one for one in broker.listener.transports if one.peer.port == port]
             received = transport.connection.received
-
-            async def read() -> bool:
-                return transport.connection.received > received
-
-            await wait_until_async(read, "the late publish")
-            files.keeps = False
+            await wait_until_async(lambda: transport.connection.received > received, "the late publish")
+            files.fails = ""
         await asyncio.to_thread(publisher.expect_end)  # and no confirm before it
 
 
 @pytest.mark.usefixtures("quiet")
 async def test_a_failure_in_a_stop_ends_the_stop(tmp_path: Path) -> None:
     """When the log cannot be written during a stop, the stop fails; it does not wait for ever."""
-    files = StubbornFiles()
+    files = GatedFiles("write")
     async with mortal_broker(tmp_path, files=files) as broker:
         with await talk(broker, connect, broker) as client:
             await talk(broker, lambda: declare(client, "q", durable=True))
             await broker.engines["/"].committer.drain()
-            files.refuses = True
+            files.fails = IO_ERROR
             broker.engines["/"].store.log.append(b"a record")
-            with pytest.raises(StoreFailed, match=REASON):
+            with pytest.raises(StoreFailed, match=IO_ERROR):
                 await asyncio.wait_for(broker.stop(), DEADLINE_S)
-            with pytest.raises(StoreFailed, match=REASON):
+            with pytest.raises(StoreFailed, match=IO_ERROR):
                 await broker.engines["/"].committer.drain()
         assert broker._failure is not None
 

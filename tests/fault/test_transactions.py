@@ -44,11 +44,7 @@ def test_transactions_survive_kill_9(broker_process: BrokerProcess, seed: int) -
 
 async def watch(mover: Mover, life: Life) -> None:
     """Return when the work or the life has ended."""
-
-    async def over() -> bool:
-        return life.failed or not mover.is_alive()
-
-    await wait_until_async(over, "the end of the work, or of the broker")
+    await wait_until_async(lambda: life.failed or not mover.is_alive(), "the end of the work, or of the broker")
 
 
 @pytest.mark.slow

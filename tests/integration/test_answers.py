@@ -17,7 +17,7 @@ from broker.server import BrokerServer
 from broker.store.damage import CorruptStore, StoreFailed
 from broker.testing import Broker
 from tests.deadline import DEADLINE_S, wait_until_async
-from tests.gated_files import GatedFiles
+from tests.gated_files import IO_ERROR, GatedFiles
 from tests.http_talk import ask
 from tests.in_process import running_broker
 from tests.raw_client import RawClient, method_frame, publish_frames
@@ -87,16 +87,16 @@ def test_a_declare_takes_one_sync_and_at_most_two(tmp_path: Path) -> None:
         entered(broker) as other,
     ):
         broker.wait_idle()
-        before = files.syncs
+        before = files.passed
         client.call(1, DURABLE, Queue.DeclareOk)
-        assert files.syncs - before == 1
+        assert files.passed - before == 1
         for method in (DURABLE, Queue.Declare(queue="q", passive=True), Queue.Declare(queue="t", exclusive=True)):
             client.call(1, method, Queue.DeclareOk)
         client.call(1, Queue.Unbind(queue="q", exchange="amq.fanout"), Queue.UnbindOk)
         client.call(1, Queue.Delete(queue="none"), Queue.DeleteOk)
         client.call(1, Queue.Purge(queue="q"), Queue.PurgeOk)
         broker.wait_idle()
-        assert files.syncs - before == 1
+        assert files.passed - before == 1
         files.gate.clear()
         try:
             client.method(1, Queue.Declare(queue="first", durable=True))
@@ -107,7 +107,7 @@ def test_a_declare_takes_one_sync_and_at_most_two(tmp_path: Path) -> None:
             files.gate.set()
         client.expect(Queue.DeclareOk, 1)
         other.expect(Queue.DeclareOk, 1)
-        assert files.syncs - before <= 3
+        assert files.passed - before <= 3
 
 
 def test_pipelined_declares_share_their_syncs(tmp_path: Path) -> None:
@@ -115,11 +115,11 @@ def test_pipelined_declares_share_their_syncs(tmp_path: Path) -> None:
     files = GatedFiles()
     with Broker(files=files, server={"data_dir": tmp_path}) as broker, entered(broker) as client:
         broker.wait_idle()
-        before = files.syncs
+        before = files.passed
         client.send(*(method_frame(1, Queue.Declare(queue=f"q{number}", durable=True)) for number in range(MANY)))
         for number in range(MANY):
             assert client.expect(Queue.DeclareOk, 1).queue == f"q{number}"
-        assert files.syncs - before <= MANY // 10
+        assert files.passed - before <= MANY // 10
 
 
 # -- HTTP and the command line -----------------------------------------------------------------------------------------
@@ -180,28 +180,24 @@ async def test_other_ways_in_answer_after_the_sync_too(tmp_path: Path, name: str
             await asyncio.to_thread(prepare)
             await engine.committer.drain()
             files.gate.clear()
-            syncs, position = files.syncs, engine.store.log.position
+            syncs, position = files.passed, engine.store.log.position
             try:
                 client.method(1, Queue.Declare(queue="waits", durable=True))
-                await wait_until_async(lambda: _is(engine.store.log.position > position), "the declare")
+                await wait_until_async(lambda: engine.store.log.position > position, "the declare")
                 position = engine.store.log.position
                 request = asyncio.ensure_future(act(broker, folder))
                 if name.endswith("again"):
-                    await wait_until_async(lambda: _is(len(engine.vhost.answers._connections) == 2), "the question")
+                    await wait_until_async(lambda: len(engine.vhost.answers._connections) == 2, "the question")
                 else:
-                    await wait_until_async(lambda: _is(engine.store.log.position > position), "the change")
+                    await wait_until_async(lambda: engine.store.log.position > position, "the change")
                 assert not made or made in engine.vhost.queues
                 assert not request.done()
-                assert files.syncs == syncs
+                assert files.passed == syncs
             finally:
                 files.gate.set()
             await asyncio.wait_for(request, DEADLINE_S)
             assert not engine.store.log.needs_sync
             await asyncio.to_thread(client.expect, Queue.DeclareOk, 1)
-
-
-async def _is(value: bool) -> bool:
-    return value
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------
@@ -215,14 +211,13 @@ async def waiting(broker: BrokerServer, files: GatedFiles, stack: ExitStack) -> 
     files.gate.clear()
     position = log.position
     clients[0].method(1, DURABLE)
-    await wait_until_async(lambda: _is(log.position > position), "the declare")
+    await wait_until_async(lambda: log.position > position, "the declare")
     clients[1].method(1, Queue.Declare(queue="q", passive=True))
     clients[1].method(0, commands.Connection.Close(200, "", 0, 0))
-
-    async def closes() -> bool:
-        return any(not one.connection.channels and one.connection.withholds for one in broker.listener.sessions())
-
-    await wait_until_async(closes, "a connection that closes behind an answer")
+    await wait_until_async(
+        lambda: any(not one.connection.channels and one.connection.withholds for one in broker.listener.sessions()),
+        "a connection that closes behind an answer",
+    )
     return clients
 
 
@@ -232,7 +227,7 @@ async def test_a_failed_sync_lets_no_answer_out(tmp_path: Path) -> None:
     with ExitStack() as stack, capture_logs():
         async with mortal_broker(tmp_path, files=files) as broker:
             clients = await waiting(broker, files, stack)
-            files.is_broken = True
+            files.fails = IO_ERROR
             files.gate.set()
             assert isinstance(await asyncio.wait_for(broker.wait_failed(), DEADLINE_S), StoreFailed)
         for client in clients:

@@ -80,11 +80,9 @@ async def bound(folder: Path, **options: Any) -> AsyncIterator[tuple[BrokerServe
 
 async def until_gone(broker: BrokerServer, count: int = MANY) -> None:
     """Return when the indexes have lost this many bindings."""
-
-    async def gone() -> bool:
-        return vhost_of(broker).bindings.live.deferred.shed == count
-
-    await wait_until_async(gone, f"{count} bindings out of the index")
+    await wait_until_async(
+        lambda: vhost_of(broker).bindings.live.deferred.shed == count, f"{count} bindings out of the index"
+    )
 
 
 @pytest.mark.interpreted("the turn of an engine is replaced")
@@ -142,11 +140,7 @@ async def leave(broker: BrokerServer, client: RawClient) -> None:
 async def vanish(broker: BrokerServer, client: RawClient) -> None:
     """Break the connection to which the queue is exclusive."""
     client.socket.close()
-
-    async def noticed() -> bool:
-        return "q" not in vhost_of(broker).queues
-
-    await wait_until_async(noticed, "the end of the queue")
+    await wait_until_async(lambda: "q" not in vhost_of(broker).queues, "the end of the queue")
 
 
 async def delete_exchange(broker: BrokerServer, client: RawClient) -> None:

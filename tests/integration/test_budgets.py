@@ -52,11 +52,9 @@ def ended(client: socket.socket) -> bool:
 
 async def count_open(clients: list[socket.socket], wanted: int) -> None:
     """Wait until the broker holds this many of these connections."""
-
-    async def so_many() -> bool:
-        return sum(not ended(client) for client in clients) == wanted
-
-    await wait_until_async(so_many, f"{wanted} connections are left")
+    await wait_until_async(
+        lambda: sum(not ended(client) for client in clients) == wanted, f"{wanted} connections are left"
+    )
 
 
 async def test_guesses_at_a_name_are_refused_and_lock_nobody_else_out(tmp_path: Path) -> None:
@@ -129,11 +127,10 @@ async def test_requests_of_one_user_leave_places_for_others(tmp_path: Path) -> N
             async def sent(octets: bytes) -> socket.socket:
                 admitted = len(broker.manage._listeners["http"]._answered)
                 client = stack.enter_context(connected(port, octets))
-
-                async def arrived() -> bool:
-                    return len(broker.manage._listeners["http"]._answered) == min(admitted + 1, MOST)
-
-                await wait_until_async(arrived, "the request is admitted")
+                await wait_until_async(
+                    lambda: len(broker.manage._listeners["http"]._answered) == min(admitted + 1, MOST),
+                    "the request is admitted",
+                )
                 return client
 
             streams = [await sent(live) for _ in range(MOST - 1)]
@@ -157,11 +154,7 @@ async def test_commands_of_one_user_leave_places_for_others(tmp_path: Path) -> N
         with ExitStack() as stack:
             held = [stack.enter_context(connected(port, begun)) for _ in range(CLIENTS_MAX)]
             answered = broker.manage._listeners["http"]._answered
-
-            async def all_begun() -> bool:
-                return len(answered) == CLIENTS_MAX
-
-            await wait_until_async(all_begun, "all commands have begun")
+            await wait_until_async(lambda: len(answered) == CLIENTS_MAX, "all commands have begun")
             one_more = stack.enter_context(connected(port, begun))
             assert await asyncio.to_thread(one_more.recv, 12) == b"HTTP/1.1 503"
             assert (await ask(broker, "POST", "/v1/control", b'{"verb":"status"}\n')).status == 200

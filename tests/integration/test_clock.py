@@ -63,11 +63,9 @@ async def corrected(broker: BrokerServer, machine: Machine, by_s: float) -> None
     machine.system_s += by_s
     clock, folder = broker.shared.clock, Path(broker.settings.server.data_dir)
     assert isinstance(clock, SteadyClock)
-
-    async def noted() -> bool:
-        return ClockFile(Files(), folder).read().ahead_ms == clock.ahead_ms
-
-    await wait_until_async(noted, "the note of a correction")
+    await wait_until_async(
+        lambda: ClockFile(Files(), folder).read().ahead_ms == clock.ahead_ms, "the note of a correction"
+    )
 
 
 async def publish(broker: BrokerServer, *, seconds: int) -> None:
@@ -96,13 +94,9 @@ DUE: Final = {"aging": 0, "dead": 1, "released": 1, "amq.delayed.later": 0}
 
 async def looked(broker: BrokerServer) -> dict[str, int]:
     """Let due messages expire or be released, and return the counts."""
-
-    async def at_rest() -> bool:
-        return broker.at_rest
-
     for _ in range(2):  # a message that was read to check it may be due
         broker.run_due()
-        await wait_until_async(at_rest, "rest")
+        await wait_until_async(lambda: broker.at_rest, "rest")
     return counts(broker)
 
 

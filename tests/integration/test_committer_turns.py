@@ -67,11 +67,9 @@ def prepared(broker: BrokerServer) -> RawClient:
 async def at_rest(broker: BrokerServer) -> CountedCommitter:
     """Return the committer when nothing waits for it any more."""
     engine = broker.engines["/"]
-
-    async def quiet() -> bool:
-        return engine.at_rest and not engine.has_work and not engine.schedule.due
-
-    await wait_until_async(quiet, "an engine at rest")
+    await wait_until_async(
+        lambda: engine.at_rest and not engine.has_work and not engine.schedule.due, "an engine at rest"
+    )
     assert isinstance(engine.committer, CountedCommitter)
     return engine.committer
 

@@ -1,4 +1,4 @@
-"""The timeout of a consumer, of its queue and of a policy: a cancel in RabbitMQ 4.3's form, and what is acked late."""
+"""The timeouts of a broker, a consumer, a queue and a policy: a cancel as in RabbitMQ 4.3, and what is acked late."""
 
 from __future__ import annotations
 
@@ -48,6 +48,28 @@ def counts(broker: Broker) -> tuple[int, int]:
     """Return how many messages of the queue are ready and unacked."""
     found = broker.queue("q")
     return found.ready, found.unacked
+
+
+def test_without_a_timeout_a_delivery_may_stay_unacked_for_ever() -> None:
+    """There is none by default."""
+    with Broker() as broker, client_of(broker) as client:
+        hold(client)
+        broker.clock.advance(3 * 86_400)
+        client.call(1, commands.Basic.Qos(prefetch_count=2), commands.Basic.QosOk)
+        assert counts(broker) == (1, 2)
+
+
+def test_what_was_acked_in_time_starts_no_timeout() -> None:
+    """Each delivery has its own timeout: an old channel that acks stays open."""
+    with Broker(amqp={"consumer_timeout_ms": HOLD_S * 1000}) as broker, client_of(broker) as client:
+        client.declare_queue(1, "q")
+        for tag in range(1, 6):
+            client.send(publish_frames(1, "", "q", b"work"))
+            client.call(1, commands.Basic.Get(queue="q"), commands.Basic.GetOk)
+            client.expect_content(1)
+            broker.clock.advance(HOLD_S - 1)
+            client.method(1, commands.Basic.Ack(delivery_tag=tag))
+        client.call(1, commands.Basic.Qos(prefetch_count=2), commands.Basic.QosOk)
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])

@@ -4,14 +4,17 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import stat
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.cli.control_client import Unanswered, ask
 from broker.net import control as control_module
@@ -21,6 +24,8 @@ from broker.operations.operation import refusing
 from broker.operations.request import ROWS_AT_ONCE, OperationRefused, Request, Verb
 from broker.store.damage import StoreFailed
 from tests.deadline import DEADLINE_S
+from tests.http_talk import ask as asked
+from tests.in_process import running_broker, told
 
 
 def echo(request: Request) -> Any:
@@ -269,6 +274,36 @@ async def test_broker_without_a_socket_serves_all_the_same(tmp_path: Path, monke
     await control.close()
 
 
+@pytest.mark.parametrize("why", ["a folder is in its place", "it cannot listen"])
+async def test_a_socket_that_does_not_come_about_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """The start continues, whichever call failed, and the log has the reason in one event."""
+
+    def refuse(_socket: socket.socket, _backlog: int = 0) -> None:
+        raise OSError("not on this file system")
+
+    if why == "it cannot listen":
+        monkeypatch.setattr(socket.socket, "listen", refuse)
+    else:
+        (tmp_path / SOCKET_NAME).mkdir()
+    control = ControlSocket(tmp_path, VERBS)
+    with capture_logs() as events:
+        await control.start()
+    assert [event["event"] for event in events] == ["control.unavailable"]
+    await control.close()
+
+
+async def test_a_folder_in_the_place_of_the_socket_does_not_end_a_stop(tmp_path: Path) -> None:
+    """The socket is closed; the folder, which somebody else made, stays."""
+    control = ControlSocket(tmp_path, VERBS)
+    await control.start()
+    (tmp_path / SOCKET_NAME).unlink()
+    (tmp_path / SOCKET_NAME).mkdir()
+    await control.close()
+    assert (tmp_path / SOCKET_NAME).is_dir()
+
+
 def test_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     """A request in a folder that does not exist reports that no broker runs there."""
     with pytest.raises(Unanswered, match="no broker runs on data folder"):
@@ -328,3 +363,64 @@ def test_interrupt_asks_for_the_answer_and_a_second_one_ends_the_command(tmp_pat
         with pytest.raises(KeyboardInterrupt):
             ask(tmp_path, "work_on", told=interrupt_twice, interruptible=True)
         assert signal.getsignal(signal.SIGINT) is before
+
+
+# -- long listings -----------------------------------------------------------------------------------------------------
+
+QUEUES: Final = 3000
+
+
+async def turns_until(condition: Callable[[], bool]) -> int:
+    """Return how many turns of the loop pass before a condition holds."""
+    turns = 0
+    while not condition():
+        turns += 1
+        await asyncio.sleep(0)
+    return turns
+
+
+@pytest.mark.parametrize("half", [False, True])
+async def test_a_listing_ends_with_its_client(tmp_path: Path, half: bool) -> None:
+    """A client that hangs up gives its place back with the slice in progress; one that ended its side is answered."""
+    async with running_broker(tmp_path) as broker:
+        for number in range(QUEUES):
+            broker.vhosts["/"].queues.declare(f"q{number}")
+        clients = broker.entrance.control._clients
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / SOCKET_NAME))
+        writer.write(b'{"verb":"list_queues"}\n')
+        if half:
+            writer.write_eof()
+        await turns_until(lambda: bool(clients))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert len(clients) == 1
+        if half:
+            rows = json.loads(await reader.read())["result"]
+            assert [row["name"] for row in rows] == [f"q{number}" for number in range(QUEUES)]
+        writer.close()
+        await writer.wait_closed()
+        assert await turns_until(lambda: not clients) < 10
+
+
+async def test_a_listing_and_scrapes_take_turns(tmp_path: Path) -> None:
+    """A listing beside endless scrapes of all queues is complete and in order before they were answered often."""
+    scrapers, answered, finished = 3, Counter[int](), asyncio.Event()
+    async with running_broker(tmp_path, http={"enabled": True, "port": 0}) as broker:
+        for number in range(QUEUES):
+            broker.vhosts["/"].queues.declare(f"q{number}")
+
+        async def scrape(number: int) -> None:
+            while not finished.is_set():
+                assert len((await asked(broker, "GET", "/api/queues")).json) == QUEUES
+                answered[number] += 1
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(scrapers):
+                group.create_task(scrape(number))
+            await turns_until(lambda: len(answered) == scrapers)
+            answered.clear()
+            rows = await told(broker, "list_queues")
+            often = max(answered.values(), default=0)
+            finished.set()
+    assert [row["name"] for row in rows] == [f"q{number}" for number in range(QUEUES)]
+    assert often <= 3

@@ -164,11 +164,7 @@ class Flood:
 
     async def over(self) -> None:
         """Return when all messages were accepted."""
-
-        async def all_taken() -> bool:
-            return self.taken == FLOODERS * FLOOD_EACH
-
-        await wait_until_async(all_taken, "all of the flood")
+        await wait_until_async(lambda: self.taken == FLOODERS * FLOOD_EACH, "all of the flood")
 
 
 def each_turn(broker: BrokerServer, look: Callable[[], None]) -> None:

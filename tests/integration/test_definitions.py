@@ -22,7 +22,7 @@ from broker.core.vhost import Vhost
 from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.damage import StoreFailed
-from broker.store.files import Files
+from tests.gated_files import IO_ERROR, NO_SPACE, GatedFiles
 from tests.in_process import WITHOUT_HTTP, client_of, running_broker, told
 
 DEEP: Any = json.loads("[" * 100 + "]" * 100)
@@ -514,18 +514,6 @@ async def test_broker_does_not_start_with_a_bad_file(tmp_path: Path, content: st
         assert list(broker.vhosts) == ["/"]
 
 
-class FullDisk(Files):
-    """Files on a disk that is full from a given moment on."""
-
-    def __init__(self) -> None:
-        self.full = False
-
-    def rename(self, source: Path, target: Path) -> None:
-        if self.full and target.name == "definitions":
-            raise StoreFailed(target, "No space left on device")
-        super().rename(source, target)
-
-
 @pytest.mark.parametrize(
     ("verb", "arguments"),
     [
@@ -561,20 +549,31 @@ async def test_what_could_not_be_written_down_is_refused(tmp_path: Path, verb: s
         assert broker.administration.document() == before
 
 
-async def test_change_that_cannot_be_written_ends_the_broker(tmp_path: Path) -> None:
-    """A change that cannot be written ends the broker; the client gets no success, and a restart has the old state."""
-    files = FullDisk()
+async def test_change_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    """The broker keeps the old state and serves on; so does a restart."""
+    files = GatedFiles("rename", lambda path: path.name == "definitions")
+    async with running_broker(tmp_path, files) as broker:
+        await told(broker, "add_user", name="before", password="p")
+        files.fails = NO_SPACE
+        with pytest.raises(Unanswered, match="nothing was changed: "):
+            await told(broker, "add_user", name="after", password="p")
+        assert [row["name"] for row in await told(broker, "list_users")] == ["before", "guest"]
+        files.fails = ""
+    async with running_broker(tmp_path) as after:
+        assert [row["name"] for row in await told(after, "list_users")] == ["before", "guest"]
+
+
+async def test_change_that_may_be_written_ends_the_broker(tmp_path: Path) -> None:
+    """When the folder cannot be synced, nobody knows whether a crash undoes the change: the client gets no success."""
+    files = GatedFiles("sync_folder", lambda path: path == tmp_path)
     broker = BrokerServer(Settings(server={"port": 0, "data_dir": tmp_path}, **WITHOUT_HTTP), files)
     await broker.start()
-    await told(broker, "add_user", name="before", password="p")
-    files.full = True
+    files.fails = IO_ERROR
     with pytest.raises(Unanswered):
         await told(broker, "add_user", name="after", password="p")
     assert isinstance(await broker.wait_failed(), StoreFailed)
     with pytest.raises(StoreFailed):
         await broker.stop()
-    async with running_broker(tmp_path) as after:
-        assert [row["name"] for row in await told(after, "list_users")] == ["before", "guest"]
 
 
 async def test_delayed_exchange_moves_without_its_queue(tmp_path: Path) -> None:

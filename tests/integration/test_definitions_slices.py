@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,13 @@ from structlog.testing import capture_logs
 
 from broker.administration import definitions, definitions_import, rehearsal, slices
 from broker.administration.definitions import LocalDefinitions
+from broker.administration.definitions_import import ENTRIES_AT_ONCE
 from broker.administration.slices import STEPS_AT_ONCE
 from broker.cli.control_client import Unanswered
 from broker.core.definitions import document, export, json_text, reading
 from broker.operations.request import ROWS_AT_ONCE
+from broker.parts.data import generate_name
+from broker.store.damage import CorruptStore
 from tests.in_process import client_of, running_broker, told
 
 MANY = 1500
@@ -259,3 +262,40 @@ async def test_the_entries_of_a_document_are_freed_in_slices(tmp_path: Path, mon
             assert sum(freed.values()) == MANY
             assert max(freed.values()) <= 100
         counting.cancel()
+
+
+async def test_an_exchange_that_is_made_while_its_vhost_is_copied_is_left_out(tmp_path: Path) -> None:
+    """A client declares and binds it between two slices of the copy."""
+    async with running_broker(tmp_path) as broker:
+        vhost = broker.vhosts["/"]
+        vhost.queues.declare("q", durable=True)
+        rehearse = rehearsal.Rehearsal(broker.vhosts, broker.settings, broker.turn, generate_name)
+        async with rehearse({"copy": rehearsal.Touched()}) as copies:
+            whole = rehearsal.Touched(bindings=vhost.limits.bindings_max)
+            vhost.bindings.bind("q", "amq.direct", "a", {})
+            steps = rehearsal.copying(vhost, copies["copy"], whole)
+            for _ in vhost.exchanges:
+                next(steps)
+            vhost.exchanges.declare("late", "direct", durable=True)
+            vhost.bindings.bind("q", "late", "a", {})
+            list(steps)
+            assert copies["copy"].bindings.live.count == 1
+
+
+async def test_a_vhost_that_goes_offline_during_an_import_refuses_it(tmp_path: Path) -> None:
+    """What was declared in other vhosts is removed again, and no later start repeats the import."""
+    rows = [{"name": f"q{n}", "vhost": vhost} for vhost in ("/", "v") for n in range(ENTRIES_AT_ONCE)]
+    wanted = reading.read_document({"vhosts": [{"name": "w"}], "queues": rows})
+    async with running_broker(tmp_path) as broker:
+        administration = broker.administration
+        await administration.change(lambda draft: draft.add_vhost("v", {}))
+
+        def tell(progress: Mapping[str, Any]) -> None:
+            if progress["step"] == "importing" and progress["done"] == ENTRIES_AT_ONCE:
+                broker.vhosts.take_offline("v", CorruptStore(tmp_path, 1, 0, "of the test"))
+
+        rehearse = rehearsal.Rehearsal(broker.vhosts, broker.settings, broker.turn, generate_name)
+        with pytest.raises(reading.BadDefinitions, match="Virtual host 'v' is down"):
+            await definitions_import.DefinitionsImport(wanted, administration, rehearse, tell).run()
+        assert administration.importing is None
+        assert (list(broker.vhosts), list(broker.vhosts["/"].queues)) == (["/"], [])

@@ -100,11 +100,7 @@ async def test_held_messages_cost_memory_and_a_start_by_slots(tmp_path: Path, mo
         await talk(broker.server, hold, BrokerAddress("127.0.0.1", broker.port), delays_ms)
         await broker.idle()
         assert len(delay_of_x(broker.server)._moments._near) == 0
-
-        async def paged_out() -> bool:
-            return in_memory(broker.server) <= 10 * WINDOW
-
-        await wait_until_async(paged_out, "most of it on disk")
+        await wait_until_async(lambda: in_memory(broker.server) <= 10 * WINDOW, "most of it on disk")
     counted = Counted(monkeypatch)
     async with timed_broker(tmp_path, clock, **SECTIONS) as broker:
         await broker.idle()
@@ -216,11 +212,7 @@ async def test_what_a_transient_exchange_holds_is_spilled_and_comes_in_order(tmp
         await talk(broker.server, hold, address, delays_ms, 1, False)
         await broker.idle()
         pager = broker.server.engines["/"].pager
-
-        async def spilled() -> bool:
-            return pager.spilled >= 10 * WINDOW
-
-        await wait_until_async(spilled, "slots that leave memory")
+        await wait_until_async(lambda: pager.spilled >= 10 * WINDOW, "slots that leave memory")
         clock.advance(count / 1000)
         await broker.idle()
         expected = sorted(range(count), key=delays_ms.__getitem__)

@@ -75,21 +75,39 @@ async def test_operator_sees_who_is_blocked(tmp_path: Path) -> None:
         client_of(broker) as publisher,
         client_of(broker),
     ):
-
-        async def blocked() -> bool:
-            return bool(broker.clients.alarms.blocked)
-
-        async def free() -> bool:
-            return not broker.clients.alarms.blocked
-
         await publisher.default_exchange.publish(aio_pika.Message(b"m"), "nowhere")
         assert await seen() == (["running", "running"], 0)
         disk.free = GIB // 2
-        await wait_until_async(blocked, "the publisher is blocked")
+        await wait_until_async(lambda: bool(broker.clients.alarms.blocked), "the publisher is blocked")
         assert await seen() == (["blocked", "running"], 1)
         disk.free = 10 * GIB
-        await wait_until_async(free, "nobody is blocked")
+        await wait_until_async(lambda: not broker.clients.alarms.blocked, "nobody is blocked")
         assert await seen() == (["running", "running"], 0)
+
+
+async def test_a_blocked_publisher_is_closed_at_once(tmp_path: Path) -> None:
+    """One that an operator closes is read again, so that its close-ok arrives; its late publishes are discarded."""
+    disk = FillingDisk()
+    limits = {"disk_free_min_bytes": GIB}
+    async with running_broker(tmp_path, disk, store=limits, flow={"check_interval_ms": 20}) as broker:
+
+        def converse() -> None:
+            with RawClient("127.0.0.1", broker.listener.port) as client:
+                client.open()
+                client.open_channel(1)
+                client.call(1, commands.Queue.Declare(queue="q"), commands.Queue.DeclareOk)
+                client.send(publish_frames(1, "", "q", b"early"))
+                client.call(1, commands.Queue.Declare(queue="q", passive=True), commands.Queue.DeclareOk)
+                disk.free = GIB // 2
+                client.expect(commands.Connection.Blocked, 0)
+                client.send(publish_frames(1, "", "q", b"late") * 100)
+                (row,) = ask(str(tmp_path), "list_connections")
+                broker._timers.close()  # no tick closes it
+                ask(str(tmp_path), "close_connection", name=row["name"])
+                client.expect_connection_close(320)  # and the end of the connection
+
+        await asyncio.to_thread(converse)
+        assert queue_of(broker, "q").ready == 1
 
 
 async def test_the_older_checkpoint_goes_first(tmp_path: Path) -> None:
@@ -105,9 +123,6 @@ async def test_the_older_checkpoint_goes_first(tmp_path: Path) -> None:
             def checkpoints() -> int:
                 return len(list(folder.glob("checkpoint-??????????")))
 
-            async def one() -> bool:
-                return checkpoints() == 1
-
             async with client_of(broker) as channel:
                 queue = await channel.declare_queue("q", durable=True)
                 for _ in range(40):
@@ -122,7 +137,7 @@ async def test_the_older_checkpoint_goes_first(tmp_path: Path) -> None:
             assert engine.checkpointer.changed  # without an alarm another one would free the space
             disk.free = GIB // 2
             broker.clients.alarm_watch.measure()
-            await wait_until_async(one, "the older checkpoint is gone")
+            await wait_until_async(lambda: checkpoints() == 1, "the older checkpoint is gone")
             await engine.checkpointer.take()
             assert (checkpoints(), len(engine.store.log.segments)) == (1, 1)
             assert not engine.checkpointer.changed

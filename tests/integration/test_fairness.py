@@ -168,10 +168,7 @@ async def test_a_get_that_waits_twice_is_answered_in_its_place(tmp_path: Path) -
             waiting = engine.reader._waiting
 
             async def wait_for(slot: Slot, count: int) -> None:
-                async def waits() -> bool:
-                    return len(waiting.get(slot, ())) == count
-
-                await wait_until_async(waits, f"{count} that wait for the read")
+                await wait_until_async(lambda: len(waiting.get(slot, ())) == count, f"{count} that wait for the read")
 
             gate = Gate(broker.engines["/"].store.slots, "read")
             fetch = commands.Basic.Get(queue="q", no_ack=True)

@@ -111,11 +111,9 @@ async def test_a_publisher_gives_way_while_consumers_have_room(tmp_path: Path) -
             queues = [queue_of(broker, f"q{number}") for number in range(QUEUES)]
             counts = seen_around_turns(broker, lambda: sum(queue.ready for queue in queues))
             await talk(broker, publisher.send, publish_frames(1, "amq.fanout", "", b"x" * 16) * MESSAGES)
-
-            async def delivered() -> bool:
-                return all(queue.level.tally.deliver_no_ack == MESSAGES for queue in queues)
-
-            await wait_until_async(delivered, "all messages delivered")
+            await wait_until_async(
+                lambda: all(queue.level.tally.deliver_no_ack == MESSAGES for queue in queues), "all messages delivered"
+            )
             assert max(counts) < SHARE_ENTRIES + QUEUES
 
 

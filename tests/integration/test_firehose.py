@@ -239,11 +239,7 @@ async def test_trace_shows_live_what_passes_its_filters_until_ctrl_c(tmp_path: P
         assert sorted(rows[0]["routed_queues"]) == ["other", "q1"]
         assert (rows[1]["queue"], rows[1]["redelivered"], rows[1]["user"]) == ("q1", False, "guest")
         assert got.body == b"\xff\x00"
-
-        async def forgotten() -> bool:
-            return not firehose.active
-
-        await wait_until_async(forgotten, "the trace to end in the broker")
+        await wait_until_async(lambda: not firehose.active, "the trace to end in the broker")
 
 
 async def test_trace_ends_after_as_many_as_were_asked_for(tmp_path: Path) -> None:
@@ -305,8 +301,4 @@ async def test_traces_leave_room_for_other_commands(tmp_path: Path) -> None:
             process.send_signal(signal.SIGINT)
             await asyncio.to_thread(process.communicate)
             assert process.returncode == 130
-
-        async def forgotten() -> bool:
-            return not broker.engines["/"].vhost.firehose.active
-
-        await wait_until_async(forgotten, "the traces to end in the broker")
+        await wait_until_async(lambda: not broker.engines["/"].vhost.firehose.active, "the traces to end in the broker")

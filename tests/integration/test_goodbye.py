@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pamqp import commands
@@ -16,6 +18,7 @@ from broker.net.listener import STEPS
 from broker.net.publisher_throttle import Stop
 from broker.net.transport import CLOSE_TICKS, EOF_TICKS
 from broker.server import BrokerServer
+from broker.testing import Broker
 from tests.deadline import wait_until_async
 from tests.in_process import queue_of
 from tests.raw_client import PeerGone, RawClient, body_frame, header_frame, method_frame, publish_frames
@@ -35,11 +38,7 @@ async def timeless_broker(folder: Path, sections: Sections | None = None) -> Asy
 
 async def all_gone(broker: BrokerServer) -> None:
     """Return when the broker has no connections."""
-
-    async def gone() -> bool:
-        return not broker.listener.transports
-
-    await wait_until_async(gone, "the end of every connection", 10)
+    await wait_until_async(lambda: not broker.listener.transports, "the end of every connection", 10)
 
 
 # ---- one connection --------------------------------------------------------------------------------------------------
@@ -152,11 +151,7 @@ async def test_who_has_left_is_not_looked_after(tmp_path: Path) -> None:
                 listener.step()
             listener.step()
             await talk(broker, leaves.close)
-
-            async def gone() -> bool:
-                return leaving not in listener.transports
-
-            await wait_until_async(gone, "the end of the connection", 10)
+            await wait_until_async(lambda: leaving not in listener.transports, "the end of the connection", 10)
             for _ in range(STEPS):
                 listener.step()
             assert not leaving._closing_ticks
@@ -178,21 +173,17 @@ async def test_a_client_that_closes_and_does_not_read_is_let_go(tmp_path: Path) 
 
             await talk(broker, prepare)
             inside = queue_of(broker, "q")
-
-            async def full() -> bool:
-                return len(broker.listener.transports) == 1 and any(
-                    not transport.session.output_window.writable for transport in broker.listener.transports
-                )
-
-            await wait_until_async(full, "more output than the sockets take")
+            await wait_until_async(
+                lambda: (
+                    len(broker.listener.transports) == 1
+                    and any(not transport.session.output_window.writable for transport in broker.listener.transports)
+                ),
+                "more output than the sockets take",
+            )
             (transport,) = broker.listener.transports
             client.method(0, commands.Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0))
-
-            async def closing() -> bool:
-                return transport._finishing
-
-            await wait_until_async(closing, "the end of the handshake")
-            transport.close_silent()
+            await wait_until_async(lambda: transport._finishing, "the end of the handshake")
+            transport.leave()
             assert broker.listener.transports, "it has not read its last word"
             for _ in range(CLOSE_TICKS + 1):
                 broker.listener.tick()
@@ -224,11 +215,7 @@ async def test_a_client_that_has_closed_does_not_keep_the_broker_from_stopping(t
             client = clients.enter_context(await talk(broker, connect, broker))
             client.method(0, commands.Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0))
             (transport,) = broker.listener.transports
-
-            async def answered() -> bool:
-                return transport._finishing
-
-            await wait_until_async(answered, "close-ok")
+            await wait_until_async(lambda: transport._finishing, "close-ok")
         client.expect(commands.Connection.CloseOk, 0)
         with pytest.raises(PeerGone, match="end of file"):
             client.receive()
@@ -315,3 +302,37 @@ async def test_who_comes_while_the_broker_stops_is_turned_away(tmp_path: Path) -
             assert not broker.listener.transports
             theirs.settimeout(5)
             assert await asyncio.to_thread(theirs.recv, 1) == b""
+
+
+# ---- a reset -------------------------------------------------------------------------------------------------------
+
+
+class ResetSocket:
+    """A connection whose peer has reset it, which only the kernel knows, when its output is to be ended."""
+
+    def __init__(self, socket: Any) -> None:
+        self._socket = socket
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def write_eof(self) -> None:
+        """Fail as a shutdown after a reset does."""
+        self.asked += 1
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+
+def test_a_reset_at_the_good_bye_ends_no_broker() -> None:
+    """A client that resets its own connection ends neither the event-loop turn nor the broker."""
+    with Broker() as broker:
+        with RawClient("127.0.0.1", broker.port) as client:
+            broker.wait_idle()
+            transports: list[Any] = broker._call(lambda: list(broker.server.listener.transports))
+            (transport,) = transports
+            reset = transport._socket = ResetSocket(transport._socket)
+            client.send(b"GET / HTTP/1.1\r\n")
+            client.skip_to_end()
+        assert reset.asked == 1
+        with RawClient("127.0.0.1", broker.port) as other:
+            other.open()

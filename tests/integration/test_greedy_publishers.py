@@ -59,21 +59,13 @@ async def test_a_slow_disk_pauses_those_who_fill_the_backlog(tmp_path: Path, gre
             files.gate.clear()
             await talk(broker, lambda: transient.send(publish_frames(1, "", names[0], b"", properties=PERSISTENT)))
             committer = broker.engines["/"].committer
-
-            async def first_is_written() -> bool:
-                return committer.busy
-
-            await wait_until_async(first_is_written, "a batch waits for the disk")
+            await wait_until_async(lambda: committer.busy, "a batch waits for the disk")
             floods = [
                 asyncio.create_task(asyncio.to_thread(flood, client, name))
                 for client, name in zip(flooding, names, strict=True)
             ]
-
-            async def all_paused() -> bool:
-                return paused(broker) == greedy
-
             try:
-                await wait_until_async(all_paused, "the greedy publishers are paused")
+                await wait_until_async(lambda: paused(broker) == greedy, "the greedy publishers are paused")
                 pending_bytes = broker.data.vhosts.pending_bytes()
                 assert STORE_BACKLOG_MAX_BYTES // 2 < pending_bytes < STORE_BACKLOG_MAX_BYTES
                 assert await talk(broker, converse, polite, "polite", PERSISTENT) == POLITE_MESSAGES
@@ -83,8 +75,7 @@ async def test_a_slow_disk_pauses_those_who_fill_the_backlog(tmp_path: Path, gre
             finally:
                 files.gate.set()
             await asyncio.gather(*floods)
-
-            async def all_taken() -> bool:
-                return all(queue_of(broker, name).ready >= FLOOD_MESSAGES for name in names)
-
-            await wait_until_async(all_taken, "the flood is taken once the disk goes on")
+            await wait_until_async(
+                lambda: all(queue_of(broker, name).ready >= FLOOD_MESSAGES for name in names),
+                "the flood is taken once the disk goes on",
+            )

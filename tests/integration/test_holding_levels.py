@@ -206,11 +206,7 @@ async def test_held_messages_cost_memory_by_slots(tmp_path: Path, count: int) ->
         await talk(broker.server, publish, address_of(broker), waits_ms, "classic", 2, b"")
         queue = queue_of(broker.server, "q")
         holding: Any = queue.holding
-
-        async def paged_out() -> bool:
-            return in_memory(broker.server) <= 20_000
-
-        await wait_until_async(paged_out, "most of it on disk")
+        await wait_until_async(lambda: in_memory(broker.server) <= 20_000, "most of it on disk")
         slots = len(holding.level.manager.slots)
         assert (queue.delayed, slots) == (count, count // 1000 + 1)
         moments = holding._moments

@@ -21,11 +21,7 @@ async def test_a_queue_that_only_grows_keeps_its_head_in_memory(tmp_path: Path) 
         for start in range(0, 2000, 200):
             await publish(channel, "q", range(start, start + 200))
         pager, slots = broker.engines["/"].pager, queue_of(broker, "q").level.manager.slots
-
-        async def settled_down() -> bool:
-            return pager.paged_out >= 16
-
-        await wait_until_async(settled_down, "the slots beyond the head to leave")
+        await wait_until_async(lambda: pager.paged_out >= 16, "the slots beyond the head to leave")
         pager.tick()
         held_bytes = sum(slot.bytes for slot in slots.values() if slot.resident)
         assert held_bytes <= BUDGET_BYTES / 8 + slots[1].bytes

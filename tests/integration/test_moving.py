@@ -215,11 +215,9 @@ async def test_a_consumer_of_the_source_and_a_move_share_the_messages(tmp_path: 
 
         tag = await source.consume(on_message)
         moved = (await move(broker, "source", "target"))["moved"]
-
-        async def empty() -> bool:
-            return queue_of(broker, "source").ready + queue_of(broker, "source").unacked == 0
-
-        await wait_until_async(empty, "the end of the source")
+        await wait_until_async(
+            lambda: queue_of(broker, "source").ready + queue_of(broker, "source").unacked == 0, "the end of the source"
+        )
         await source.cancel(tag)
         assert sorted([*seen, *await bodies(channel, "target")]) == sorted(numbered(600))
         assert len(seen) + moved == 600

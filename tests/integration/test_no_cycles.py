@@ -10,6 +10,7 @@ import ssl
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -21,13 +22,17 @@ from aio_pika.abc import AbstractIncomingMessage
 from pamqp import commands
 
 from broker.core.message.message import Message
+from broker.core.vhost import Vhost
 from broker.server import BrokerServer
+from broker.store.damage import SECTOR_BYTES
 from broker.store.message_log import Batch
 from tests.deadline import wait_until
+from tests.fault.sick_files import SickFiles
 from tests.http_talk import GUEST, basic
 from tests.in_process import client_of, running_broker
 from tests.mqtt.raw_mqtt import CONNACK, PUBLISH, SUBACK, RawMqtt, connect, packet, publish, subscribe, text
 from tests.raw_client import RawClient, publish_frames
+from tests.raw_talk import page_out
 
 _T = TypeVar("_T")
 
@@ -37,6 +42,7 @@ SOME: Final = 100
 LEFT_MAX: Final = 8
 """Objects of the tests' own threads and of the loop, however many came and went."""
 
+WILL: Final[dict[str, Any]] = {"will": b"\0" + text("t/w") + text("bye"), "will_flags": 0x04}
 WITH_MQTT: Final[dict[str, Any]] = {"enabled": True, "port": 0}
 LIMITS: Final[dict[str, Any]] = {
     "x-max-length": 2,
@@ -151,30 +157,73 @@ def ask(port: int, method: str, path: str, fields: dict[str, Any] | None = None)
 
 def use_vhost(broker: BrokerServer) -> None:
     """Create a vhost, fill its queues and caches, and delete it."""
-    for method in ("PUT", "DELETE"):
-        ask(broker.manage.port("http"), method, "vhosts/v")
-        if method == "PUT":
-            with RawClient("127.0.0.1", broker.listener.port) as client:
-                client.open(vhost="v")
-                client.open_channel(1)
-                for n in range(SOME):
-                    queue = commands.Queue.Declare(queue=f"q{n}", durable=True)
-                    call(client, 1, queue, commands.Queue.DeclareOk)
-                    bind = commands.Queue.Bind(queue=f"q{n}", exchange="amq.topic", routing_key=f"{n}.#")
-                    call(client, 1, bind, commands.Queue.BindOk)
-                for name, kind in (("d", "x-delayed-message"), ("h", "x-recent-history")):
-                    wants: dict[str, Any] = {"x-delayed-type": "topic"} if name == "d" else {}
-                    exchange = commands.Exchange.Declare(exchange=name, exchange_type=kind, arguments=wants)
-                    call(client, 1, exchange, commands.Exchange.DeclareOk)
-                    delay = commands.Basic.Properties(headers={"x-delay": 100_000})
-                    client.send(publish_frames(1, name, "1.a", b"body", properties=delay))
-                for n in range(20 * MANY):  # each key twice
-                    client.send(publish_frames(1, "amq.topic", f"{n % SOME}.{n % (10 * MANY)}", b"body"))
-                call(client, 1, queue, commands.Queue.DeclareOk)
-            with RawMqtt(broker.mqtt.port) as client:
-                client.send(connect("c", user="v:guest", properties=b"\x11\0\0\0\x05")).expect(CONNACK)
-                client.send(subscribe(1, ("t/#", 1))).expect(SUBACK)
-                client.send(publish("t/a", b"x")).expect(PUBLISH)
+    ask(broker.manage.port("http"), "PUT", "vhosts/v")
+    fill_vhost(broker)
+    ask(broker.manage.port("http"), "DELETE", "vhosts/v")
+
+
+def fill_vhost(broker: BrokerServer) -> None:
+    """Fill the queues and caches of a vhost."""
+    with RawClient("127.0.0.1", broker.listener.port) as client:
+        client.open(vhost="v")
+        client.open_channel(1)
+        for n in range(SOME):
+            queue = commands.Queue.Declare(queue=f"q{n}", durable=True)
+            call(client, 1, queue, commands.Queue.DeclareOk)
+            bind = commands.Queue.Bind(queue=f"q{n}", exchange="amq.topic", routing_key=f"{n}.#")
+            call(client, 1, bind, commands.Queue.BindOk)
+        for name, kind in (("d", "x-delayed-message"), ("h", "x-recent-history")):
+            wants: dict[str, Any] = {"x-delayed-type": "topic"} if name == "d" else {}
+            exchange = commands.Exchange.Declare(exchange=name, exchange_type=kind, arguments=wants)
+            call(client, 1, exchange, commands.Exchange.DeclareOk)
+            delay = commands.Basic.Properties(headers={"x-delay": 100_000})
+            client.send(publish_frames(1, name, "1.a", b"body", properties=delay))
+        for n in range(20 * MANY):  # each key twice
+            client.send(publish_frames(1, "amq.topic", f"{n % SOME}.{n % (10 * MANY)}", b"body"))
+        call(client, 1, queue, commands.Queue.DeclareOk)
+    with RawMqtt(broker.mqtt.port) as client:
+        client.send(connect("c", user="v:guest", properties=b"\x11\0\0\0\x05")).expect(CONNACK)
+        client.send(subscribe(1, ("t/#", 1))).expect(SUBACK)
+        client.send(publish("t/a", b"x")).expect(PUBLISH)
+
+
+def enter_vhost(broker: BrokerServer, clients: ExitStack) -> RawClient:
+    """Fill a vhost and stay in it with clients in the middle of their work; return one that may meet the damage."""
+    fill_vhost(broker)
+    consumer, owner, witness = (clients.enter_context(RawClient("127.0.0.1", broker.listener.port)) for _ in range(3))
+    for client in (consumer, owner, witness):
+        client.open(vhost="v")
+        client.open_channel(1)
+    once = {"x-message-deduplication": True, "x-max-length": 2 * SOME, "x-message-ttl": 100_000}
+    kinds: dict[str, dict[str, Any]] = {"sick": {}, "once": once, "quorum": {"x-queue-type": "quorum"}}
+    for name, arguments in kinds.items():
+        call(
+            witness, 1, commands.Queue.Declare(queue=name, durable=True, arguments=arguments), commands.Queue.DeclareOk
+        )
+    call(witness, 1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+    for n in range(SOME):
+        lasting = commands.Basic.Properties(delivery_mode=2, headers={"x-deduplication-header": str(n)})
+        for name in ("sick", "once", "quorum"):
+            witness.send(publish_frames(1, "", name, b"body", properties=lasting))
+    while witness.expect(commands.Basic.Ack).delivery_tag < 3 * SOME:
+        pass
+    for name in ("q1", "quorum"):
+        call(consumer, 1, commands.Basic.Consume(queue=name, consumer_tag=name), commands.Basic.ConsumeOk)
+    call(owner, 1, commands.Queue.Declare(queue="own", exclusive=True), commands.Queue.DeclareOk)
+    call(owner, 1, commands.Tx.Select(), commands.Tx.SelectOk)
+    owner.send(publish_frames(1, "", "q2", b"body", properties=lasting))
+    mqtt = clients.enter_context(RawMqtt(broker.mqtt.port))
+    mqtt.send(connect("m", user="v:guest", properties=b"\x11\0\0\0\x05", **WILL)).expect(CONNACK)
+    mqtt.send(subscribe(1, ("t/#", 1), ("$share/a/b", 0))).expect(SUBACK)
+    mqtt.send(publish("t/a", b"x")).expect(PUBLISH)
+    return witness
+
+
+def meet_damage(witness: RawClient) -> None:
+    """Read a damaged message, which takes the vhost offline."""
+    witness.method(1, commands.Basic.Consume(queue="sick", consumer_tag="c"))
+    assert "vhost 'v' is down" in witness.skip_to(commands.Connection.Close, 0).reply_text
+    witness.method(0, commands.Connection.CloseOk())
 
 
 def live_streams(port: int) -> None:
@@ -231,6 +280,11 @@ def found() -> Counter[str]:
     return kinds
 
 
+def vhosts() -> list[str]:
+    """Return the names of the vhosts in memory."""
+    return [one.name for one in gc.get_objects() if type(one) is Vhost]
+
+
 def alone(work: Coroutine[Any, Any, _T]) -> _T:
     """Return the result of work on uvloop, during which only `found` and the broker collect."""
     gc.collect()
@@ -245,11 +299,10 @@ def alone(work: Coroutine[Any, Any, _T]) -> _T:
 
 def mqtt_clients(broker: BrokerServer) -> None:
     """Subscribe, publish with a will, and end: by DISCONNECT, an error, a take-over and a closed socket."""
-    will: dict[str, Any] = {"will": b"\0" + text("t/w") + text("bye"), "will_flags": 0x04}
     for number in range(SOME):
         with RawMqtt(broker.mqtt.port) as client, RawMqtt(broker.mqtt.port) as second:
             expiry = b"\x11\0\0\0\x05" if number % 2 else b""
-            client.send(connect("c", properties=expiry, **will)).expect(CONNACK)
+            client.send(connect("c", properties=expiry, **WILL)).expect(CONNACK)
             client.send(subscribe(1, ("t/#", 1), ("$share/a/b", 0))).expect(SUBACK)
             client.send(publish("t/a", b"x")).expect(PUBLISH)
             if number % 3 == 0:
@@ -305,12 +358,39 @@ def test_a_deleted_vhost_leaves_no_cycles(tmp_path: Path) -> None:
         async with running_broker(tmp_path, http={"enabled": True, "port": 0}, mqtt=WITH_MQTT) as broker:
             found()  # what a start leaves does not count
             await asyncio.to_thread(use_vhost, broker)
-            await asyncio.to_thread(wait_until, lambda: not broker.listener.transports, "the client has gone")
-            await asyncio.sleep(0.5)
+            await asyncio.to_thread(wait_until, lambda: vhosts() == ["/"], "the vhost is freed")
             return found()
 
     left = alone(run())
     assert sum(left.values()) <= LEFT_MAX, left
+
+
+@pytest.mark.usefixtures("quiet")
+def test_an_offline_vhost_leaves_no_cycles(tmp_path: Path) -> None:
+    """It is freed as a deleted one is, with the work that its clients were in; so is what its deletion leaves."""
+    files = SickFiles()
+
+    async def run() -> dict[str, Counter[str]]:
+        left = {}
+        async with running_broker(tmp_path, files, http={"enabled": True, "port": 0}, mqtt=WITH_MQTT) as broker:
+            port = broker.manage.port("http")
+            await asyncio.to_thread(ask, port, "PUT", "vhosts/v")
+            found()  # what a start leaves does not count
+            with ExitStack() as clients:
+                witness = await asyncio.to_thread(enter_vhost, broker, clients)
+                page_out(broker, "sick", "v")
+                (log,) = (tmp_path / "vhosts" / "v" / "log").iterdir()
+                files.bad[log] = set(range(log.stat().st_size // SECTOR_BYTES + 1))
+                await asyncio.to_thread(meet_damage, witness)
+            await asyncio.to_thread(wait_until, lambda: vhosts() == ["/"], "the vhost is freed")
+            left["offline"] = found()
+            await asyncio.to_thread(ask, port, "DELETE", "vhosts/v")
+            await asyncio.sleep(0.5)
+            left["deleted"] = found()
+        return left
+
+    left = alone(run())
+    assert {name: kinds for name, kinds in left.items() if sum(kinds.values()) > LEFT_MAX} == {}
 
 
 def batches() -> list[Batch]:

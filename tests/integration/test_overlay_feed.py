@@ -124,11 +124,7 @@ async def test_the_example_publishes_only_what_somebody_wants(tmp_path: Path) ->
             await queue.bind("stocks", "stock.nyse.*")
             turn(overlay)
             assert await program.stdout.readline() == b"wanted stock.nyse.*\n"
-
-            async def filled() -> bool:
-                return broker.queue("q").ready >= 4
-
-            await wait_until_async(filled, "four prices")
+            await wait_until_async(lambda: broker.queue("q").ready >= 4, "four prices")
             await queue.unbind("stocks", "stock.nyse.*")
             turn(overlay)
             assert await program.stdout.readline() == b"not wanted any more stock.nyse.*\n"

@@ -62,11 +62,7 @@ def refusal(broker: BrokerServer, user: str = "u") -> tuple[int | None, str]:
 
 async def left(broker: BrokerServer) -> None:
     """Return when no client is connected."""
-
-    async def alone() -> bool:
-        return not broker.listener.transports
-
-    await wait_until_async(alone, "the end of every connection")
+    await wait_until_async(lambda: not broker.listener.transports, "the end of every connection")
 
 
 def connections(broker: BrokerServer) -> None:

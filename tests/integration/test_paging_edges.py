@@ -69,11 +69,7 @@ class Gate:
 
 async def reads_are_over(broker: BrokerServer) -> None:
     """Return when the reader has no read in progress."""
-
-    async def idle() -> bool:
-        return not broker.engines["/"].reader._waiting
-
-    await wait_until_async(idle, "the end of the reads")
+    await wait_until_async(lambda: not broker.engines["/"].reader._waiting, "the end of the reads")
 
 
 # ---- owners of files -------------------------------------------------------------------------------------------------

@@ -71,11 +71,9 @@ async def test_bytes_of_what_is_on_disk(tmp_path: Path) -> None:
             await channel.declare_queue("q", durable=True)
             await publish(channel, "q", 1000, 4000)
         stream = queue_of(broker, "q").level
-
-        async def paged_out() -> bool:
-            return any(slot.contents is None for slot in stream.manager.slots.values())
-
-        await wait_until_async(paged_out, "slots on disk")
+        await wait_until_async(
+            lambda: any(slot.contents is None for slot in stream.manager.slots.values()), "slots on disk"
+        )
         assert await bytes_of(broker, "q") == (4_000_000, 4_000_000, 0, 4_000_000)
     async with running_broker(tmp_path, **small) as broker:
         found, ready, unacked, persistent = await bytes_of(broker, "q")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import aio_pika
@@ -13,26 +12,19 @@ import pytest
 from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.data_folder import folder_name
-from broker.store.files import File, Files
+from broker.store.files import Files
 from tests.deadline import DEADLINE_S
+from tests.gated_files import GatedFiles, of_log
 from tests.in_process import RESERVE_BYTES, running_broker
 
 SECOND = "z"
 
 
-class GatedFiles(Files):
-    """Files whose log of the second vhost cannot be opened before the gate is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reached = Event()
-        self.gate = Event()
-
-    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        if path.parent.name == "log" and path.parent.parent.name == folder_name(SECOND):
-            self.reached.set()
-            assert self.gate.wait(DEADLINE_S)
-        return super().open(path, write=write, create=create)
+def gated_files() -> GatedFiles:
+    """Return files whose log of the second vhost cannot be opened before the gate is."""
+    files = GatedFiles("open", lambda path: of_log(path) and path.parent.parent.name == folder_name(SECOND))
+    files.gate.clear()
+    return files
 
 
 def start(folder: Path, files: Files) -> tuple[BrokerServer, asyncio.Task[None]]:
@@ -59,7 +51,7 @@ async def fill(folder: Path) -> None:
 async def test_the_loop_works_during_a_recovery(tmp_path: Path) -> None:
     """The loop can tell how far the recovery is, and no vhost begins before all are recovered."""
     await fill(tmp_path)
-    files = GatedFiles()
+    files = gated_files()
     broker, starting = start(tmp_path, files)
     assert await asyncio.to_thread(files.reached.wait, DEADLINE_S)
     progress = broker.shared.recovery.facts()
@@ -75,7 +67,7 @@ async def test_the_loop_works_during_a_recovery(tmp_path: Path) -> None:
 async def test_a_start_that_is_cancelled_waits_for_its_thread(tmp_path: Path) -> None:
     """The folder stays locked until the thread has ended, and the next start finds all as it was, and clean."""
     await fill(tmp_path)
-    files = GatedFiles()
+    files = gated_files()
     _, starting = start(tmp_path, files)
     assert await asyncio.to_thread(files.reached.wait, DEADLINE_S)
     starting.cancel()

@@ -10,7 +10,7 @@ import aio_pika
 import pytest
 
 from tests.in_process import client_of, queue_of, running_broker
-from tests.integration.test_slot_delivery import PERSISTENT, TRANSIENT, drain, publish
+from tests.integration.test_slot_delivery import TRANSIENT, drain, publish
 
 
 async def all_of(channel: Any, name: str) -> list[tuple[int, bool]]:
@@ -20,25 +20,6 @@ async def all_of(channel: Any, name: str) -> list[tuple[int, bool]]:
     while (message := await queue.get(fail=False, no_ack=True)) is not None:
         got.append((int(message.body), message.redelivered))
     return got
-
-
-async def test_a_clean_stop_keeps_what_is_persistent_and_its_marks(tmp_path: Path) -> None:
-    """Persistent messages survive in order, settled ones are gone, and only requeued ones are redelivered."""
-    slots = {"window_messages": 4}
-    async with running_broker(tmp_path, slots=slots) as broker, client_of(broker) as channel:
-        queue = await channel.declare_queue("q", durable=True)
-        for start, mode in ((0, PERSISTENT), (5, TRANSIENT), (10, PERSISTENT)):
-            await publish(channel, "q", range(start, start + 5), mode)
-        await (await queue.get()).ack()
-        await (await queue.get()).nack(requeue=True)
-    for _ in range(2):  # the flags outlive a second restart as well
-        async with running_broker(tmp_path, slots=slots) as broker:
-            assert queue_of(broker, "q").ready == 9
-    async with running_broker(tmp_path, slots=slots) as broker, client_of(broker) as channel:
-        expected = [1, 2, 3, 4, 10, 11, 12, 13, 14]
-        assert await all_of(channel, "q") == [(number, number == 1) for number in expected]
-    async with running_broker(tmp_path, slots=slots) as broker, client_of(broker) as channel:
-        assert await all_of(channel, "q") == []
 
 
 async def test_transient_messages_in_memory_survive_a_checkpoint_and_not_a_stop(tmp_path: Path) -> None:

@@ -35,11 +35,7 @@ async def fill(channel: Any, queue: str, count: int = COUNT, **options: Any) -> 
 
 async def until_ready(broker: BrokerServer, name: str, count: int) -> None:
     """Return when a queue has exactly this many ready messages."""
-
-    async def there() -> bool:
-        return queue_of(broker, name).ready == count
-
-    await wait_until_async(there, f"{count} messages in {name}")
+    await wait_until_async(lambda: queue_of(broker, name).ready == count, f"{count} messages in {name}")
 
 
 async def numbers_in(channel: Any, name: str) -> list[int]:
@@ -142,11 +138,9 @@ async def test_a_limit_in_bytes_holds_after_a_restart(tmp_path: Path) -> None:
         await declare(channel, "q", max_length_bytes=10 * BODY_BYTES)
         await fill(channel, "q", 10)
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
-
-        async def measured() -> bool:
-            return queue_of(broker, "q").waiting_bytes == 10 * BODY_BYTES
-
-        await wait_until_async(measured, "the sizes of the messages on disk")
+        await wait_until_async(
+            lambda: queue_of(broker, "q").waiting_bytes == 10 * BODY_BYTES, "the sizes of the messages on disk"
+        )
         await fill(channel, "q", 3)
         assert await numbers_in(channel, "q") == [*range(3, 10), *range(3)]
 
@@ -191,9 +185,7 @@ async def test_a_dead_letter_that_was_found_by_a_delivery_is_written_while_nobod
         log = broker.engines["/"].store.log
         (transport,) = broker.listener.transports
         said = transport.connection.received
-
-        async def written() -> bool:
-            return queue_of(broker, "dead").ready == 1 and log.written == log.position
-
-        await wait_until_async(written, "the dead letter on disk")
+        await wait_until_async(
+            lambda: queue_of(broker, "dead").ready == 1 and log.written == log.position, "the dead letter on disk"
+        )
         assert transport.connection.received == said  # no heartbeat was needed either

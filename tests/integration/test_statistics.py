@@ -26,15 +26,6 @@ def since(now: MessageCounts, before: MessageCounts) -> dict[str, int]:
     return {name: late - early for name, late, early in zip(now._fields, now, before, strict=True) if late != early}
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-
-    async def holds() -> bool:
-        return condition()
-
-    await wait_until_async(holds, "the counters")
-
-
 @asynccontextmanager
 async def statistics_of(folder: Path) -> AsyncIterator[tuple[BrokerServer, BrokerStatistics]]:
     """Yield a broker and its statistics."""
@@ -186,7 +177,7 @@ async def test_a_delivery_and_an_ack_count_once_in_each_place(tmp_path: Path) ->
         async def counts(**expected: int) -> None:
             nonlocal before
             wanted = {name: count for name, count in expected.items() if count}
-            await until(lambda: since(statistics.totals(), before) == wanted)
+            await wait_until_async(lambda: since(statistics.totals(), before) == wanted, "the counters")
             now = statistics.totals()
             assert statistics.vhost("/") == now == statistics.channel(session)
             stripped = {"routed": 0}
@@ -206,11 +197,11 @@ async def test_a_delivery_and_an_ack_count_once_in_each_place(tmp_path: Path) ->
         await channel.set_qos(2)
         got = await consume(queue, 2, no_ack=False)
         await got[1].ack(multiple=True)
-        await until(lambda: statistics.totals().ack - before.ack >= 2)
+        await wait_until_async(lambda: statistics.totals().ack - before.ack >= 2, "the counters")
         # The iterator had two more when it was cancelled, and gave them back.
         extra = statistics.totals().deliver - before.deliver - 2
         await counts(deliver=2 + extra, ack=2)
-        await until(lambda: held.unacked == 0)
+        await wait_until_async(lambda: held.unacked == 0, "the counters")
         left = held.ready
         await consume(queue, left, no_ack=True)
         await counts(deliver_no_ack=left, redeliver=extra)
@@ -233,11 +224,11 @@ async def test_totals_do_not_fall_when_a_channel_a_queue_or_a_vhost_ends(tmp_pat
             await queue.delete(if_empty=False)
             other = await connection.channel()
             await other.close()
-        await until(lambda: statistics.churn().connections_closed == 1)
+        await wait_until_async(lambda: statistics.churn().connections_closed == 1, "the counters")
         expected = MessageCounts(publish=4, publish_confirm=4, confirm=4, routed=4, get=1, ack=1)
         assert statistics.totals() == expected
         await broker.administration.change(lambda draft: draft.drop_vhost("crm"))
-        await until(lambda: "crm" not in broker.engines)
+        await wait_until_async(lambda: "crm" not in broker.engines, "the counters")
         assert statistics.totals() == expected
         assert sum(statistics.sizes().counts) == 4
         assert statistics.churn() == (1, 1, 2, 2, 2, 1, 1)
@@ -252,7 +243,7 @@ async def test_dead_letters_count_by_reason(tmp_path: Path) -> None:
         queue = await channel.declare_queue("q", arguments={"x-max-length": 2, **into})
         await publish(channel, "q", times=5)
         await (await queue.get()).reject(requeue=False)
-        await until(lambda: queue_of(broker, "grave").ready == 4)
+        await wait_until_async(lambda: queue_of(broker, "grave").ready == 4, "the counters")
         assert statistics.dead_letters() == {"rejected": 1, "expired": 0, "maxlen": 3, "delivery_limit": 0}
         assert statistics.queue(queue_of(broker, "grave")).publish == 4
         assert statistics.totals().publish == 5
@@ -265,6 +256,6 @@ async def test_a_transaction_counts_at_its_commit(tmp_path: Path) -> None:
         await channel.declare_queue("q")
         async with channel.transaction():
             await publish(channel, "q", times=2, mandatory=False)
-            await until(lambda: statistics.totals().publish == 2)
+            await wait_until_async(lambda: statistics.totals().publish == 2, "the counters")
             assert statistics.totals().routed == 0
         assert since(statistics.totals(), NO_MESSAGES) == {"publish": 2, "routed": 2}

@@ -14,11 +14,11 @@ from aio_pika import Message
 
 from broker.core.definitions.export import topology_of
 from broker.delivery.engine import Engine
-from broker.store.damage import StoreFailed
-from broker.store.files import File, Files
+from broker.store.files import Files
 from broker.taps.cursors import TapRefused
 from broker.testing import Broker
 from tests.deadline import DEADLINE_S, wait_until_async
+from tests.gated_files import NO_SPACE, GatedFiles
 from tests.in_process import timed_broker
 from tests.raw_talk import page_out
 from tests.tap_files import bodies_of, channel_of, publish, rows_of, settled, there
@@ -174,49 +174,14 @@ async def test_definitions_leave_taps_out(tmp_path: Path) -> None:
         assert (exported["queues"], exported["bindings"]) == ([], [])
 
 
-class FullFile(File):
-    """A slot file on a disk that is full while its files say so."""
-
-    def __init__(self, file: File, files: FullFiles) -> None:
-        super().__init__(file.path, file._descriptor)
-        self.files = files
-
-    def write_at(self, offset: int, block: bytes) -> None:
-        self.files.check("write", self.path)
-        super().write_at(offset, block)
-
-    def close(self) -> None:
-        self.files.held -= 1
-        super().close()
-
-
-class FullFiles(Files):
-    """Real files; while `full` names a call, that call fails for slot files, of which `held` are open."""
-
-    full = ""
-    held = 0
-
-    def check(self, call: str, path: Path) -> None:
-        """Raise an error while the disk is full."""
-        if self.full == call:
-            raise StoreFailed(path, "No space left on device")
-
-    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        if not create or path.suffix != ".slot":
-            return super().open(path, write=write, create=create)
-        self.check("open", path)
-        self.held += 1
-        return FullFile(super().open(path, write=write, create=create), self)
-
-
 @pytest.mark.parametrize("call", ["open", "write"])
 async def test_a_disk_that_is_full_for_a_while_loses_nothing(tmp_path: Path, call: str) -> None:
     """Sealing on a full disk reports an error without a path; the messages stay in the log, and are sealed later."""
-    files = FullFiles()
+    files = GatedFiles(call, lambda path: path.suffix == ".slot")
     async with Broker(server={"data_dir": tmp_path}, files=files) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         await broker.server.taps.add("/", "x", "#")
-        files.full = call
+        files.fails = NO_SPACE
         await publish(exchange, ["a", "b"])
         with pytest.raises(TapRefused, match=r"^tap 'x' cannot be sealed: No space left on device$"):
             await broker.server.taps.seal()
@@ -227,7 +192,7 @@ async def test_a_disk_that_is_full_for_a_while_loses_nothing(tmp_path: Path, cal
         with pytest.raises(TapRefused, match=r"^the snapshot cannot be written: No space left on device$"):
             await broker.server.taps.snapshots.take("/", "q")
         await publish(exchange, ["c"])
-        files.full = ""
+        files.fails = ""
         assert await broker.server.taps.seal() == 1
         assert bodies_of(broker.server.taps, "x") == [b"0 a", b"1 b", b"0 c"]
         assert files.held == 0
@@ -272,11 +237,7 @@ async def test_a_stop_that_cannot_wait_leaves_no_question_open(tmp_path: Path, m
 
         monkeypatch.setattr(taps._writer, "_write", slow_write)
         closing = asyncio.create_task(taps.close(0, lambda _count: None))
-
-        async def ends() -> bool:
-            return taps._retention._ends
-
-        await wait_until_async(ends, "the end of the wait")
+        await wait_until_async(lambda: taps._retention._ends, "the end of the wait")
         gate.set()
         await closing
         with pytest.raises(TapRefused, match="the broker stops"):

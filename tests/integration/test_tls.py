@@ -6,8 +6,7 @@ import asyncio
 import signal
 import socket
 import ssl
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from broker.net.address import CannotListen, bind
 from broker.server import BrokerServer
 from broker.settings import Settings
 from tests.broker_process import BrokerProcess
-from tests.deadline import DEADLINE_S, PAUSE_S
+from tests.deadline import DEADLINE_S, wait_until, wait_until_async
 from tests.in_process import WITHOUT_HTTP, running_broker
 from tests.raw_client import RawClient, publish_frames
 
@@ -101,14 +100,6 @@ def certificate_at(port: int, authority: trustme.CA, **options: Any) -> dict[str
         return dict(connection.getpeercert() or {})
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Return when the condition is true."""
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "it never came to that"
-        await asyncio.sleep(PAUSE_S)
-
-
 @pytest.mark.parametrize("section", ["server", "tls"])
 def test_a_port_that_another_program_took_meanwhile_is_named(
     section: str, files: dict[str, str], tmp_path: Path
@@ -156,7 +147,7 @@ async def test_bytes_behind_close_do_not_reset_the_connection(
                 client.socket.sendall(late)
 
         await asyncio.to_thread(close)
-        await until(lambda: not broker.listener.transports)
+        await wait_until_async(lambda: not broker.listener.transports, "the end of the connection")
 
 
 async def test_the_session_knows_what_was_agreed_on(
@@ -272,10 +263,10 @@ async def test_a_new_certificate_is_shown_and_open_connections_stay(
         with capture_logs() as events:
             connection = await asyncio.to_thread(lambda: pika.BlockingConnection(tls_parameters(broker, context)))
             (tmp_path / "cert.pem").write_text("no certificate")
-            await until(lambda: any(event["event"] == "tls.not_reloaded" for event in events))
+            await wait_until_async(lambda: any(event["event"] == "tls.not_reloaded" for event in events), "a refusal")
             assert await serial() == before
             write(authority.issue_cert(HOST), tmp_path)
-            await until(lambda: any(event["event"] == "tls.reloaded" for event in events))
+            await wait_until_async(lambda: any(event["event"] == "tls.reloaded" for event in events), "a reload")
         assert await serial() != before
         await asyncio.to_thread(lambda: connection.channel().queue_declare("", exclusive=True))
         await asyncio.to_thread(connection.close)
@@ -307,13 +298,10 @@ def options(files: dict[str, str]) -> dict[str, str]:
 
 def started_event(process: BrokerProcess) -> dict[str, Any]:
     """Return the log event of the start, which a thread writes after the ready line."""
-    end = time.monotonic() + DEADLINE_S
-    while True:
-        started = [event for event in process.log_events() if event["event"] == "server.started"]
-        if started:
-            return started[0]
-        assert time.monotonic() < end, "it never said that it started"
-        time.sleep(PAUSE_S)
+    (started,) = wait_until(
+        lambda: [event for event in process.log_events() if event["event"] == "server.started"], "the event"
+    )
+    return started
 
 
 def test_sighup_reads_the_files_again(authority: trustme.CA, files: dict[str, str], tmp_path: Path) -> None:
@@ -326,10 +314,7 @@ def test_sighup_reads_the_files_again(authority: trustme.CA, files: dict[str, st
         write(authority.issue_cert(HOST), tmp_path)
         assert certificate_at(port, authority)["serialNumber"] == before
         process.running.send_signal(signal.SIGHUP)
-        end = time.monotonic() + DEADLINE_S
-        while certificate_at(port, authority)["serialNumber"] == before:
-            assert time.monotonic() < end, "still the old certificate"
-            time.sleep(PAUSE_S)
+        wait_until(lambda: certificate_at(port, authority)["serialNumber"] != before, "the new certificate")
         with RawClient("127.0.0.1", process.address.port) as client:
             client.open().call(1, commands.Channel.Open(), commands.Channel.OpenOk)
         assert process.terminate() == 0

@@ -188,10 +188,7 @@ async def test_what_concerns_thousands_of_messages_takes_a_slice_of_each_turn(tm
             async def acted() -> None:
                 assert left() == COUNT
                 await talk(broker, act)
-                await wait_until_async(over, "the last slice")
-
-            async def over() -> bool:
-                return left() == 0
+                await wait_until_async(lambda: left() == 0, "the last slice")
 
             touched = await work_in(broker, lambda: COUNT - left(), acted())
             # The method has the rest of the share of one turn, and the work that is due in that turn has the next.
@@ -217,10 +214,9 @@ async def test_the_messages_of_a_deleted_queue_are_released_turn_by_turn(tmp_pat
 
             async def deleted() -> None:
                 await talk(broker, client.call, 1, Queue.Delete(queue="q"), Queue.DeleteOk)
-                await wait_until_async(over, "the release of the last message")
-
-            async def over() -> bool:
-                return not broker.engines["/"].vhost.ports.sliced._running
+                await wait_until_async(
+                    lambda: not broker.engines["/"].vhost.ports.sliced._running, "the release of the last message"
+                )
 
             released = await work_in(broker, lambda: COUNT - left(), deleted())
             assert max(released) <= 2 * TURN_SHARE
@@ -379,9 +375,5 @@ async def test_a_purge_in_progress_ends_when_its_vhost_goes_offline(tmp_path: Pa
         queue_of(broker, "q").purge(dropped.append)
         assert not dropped
         broker.vhosts.take_offline("/", CorruptStore(tmp_path, 1, 0, "of the test"))
-
-        async def is_ended() -> bool:
-            return "/" not in broker.engines
-
-        await wait_until_async(is_ended, "the engine has ended")
+        await wait_until_async(lambda: "/" not in broker.engines, "the engine has ended")
         assert dropped == [many]

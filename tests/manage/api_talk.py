@@ -16,10 +16,25 @@ REFUSED = {"error", "reason"}
 
 
 class Api:
-    """A client of one user."""
+    """A client of one user, and the clients of others that it made."""
 
     def __init__(self, broker: BrokerServer, user: tuple[str, str] | None = GUEST) -> None:
+        self._broker = broker
         self._web = Web(broker.manage.port(), user)
+        self._others: list[Api] = []
+
+    def login(self, name: str, password: str) -> Api:
+        """Return a client of another user."""
+        self._others.append(Api(self._broker, (name, password)))
+        return self._others[-1]
+
+    async def with_user(self, name: str, tags: str, **rights: str) -> Api:
+        """Add a user with rights in the vhost "/", and return a client of that user."""
+        await self.expect(201, "PUT", f"users/{name}", {"password": name, "tags": tags})
+        if rights:
+            kinds = {kind: rights.get(kind, "^$") for kind in ("configure", "write", "read")}
+            await self.expect(201, "PUT", f"permissions/%2F/{name}", kinds)
+        return self.login(name, name)
 
     async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Said:
         """Send a request to a path below /api."""
@@ -33,8 +48,14 @@ class Api:
             assert set(said.json) >= REFUSED or "status" in said.json
         return said.json if said.body else None
 
+    async def refusal(self, method: str, path: str, body: Any = None) -> tuple[int, str, str]:
+        """Send a request that is refused, and return status, error and reason."""
+        return (await self.ask(method, path, body)).refusal
+
     def close(self) -> None:
-        """Close the connection."""
+        """Close all connections."""
+        for api in self._others:
+            api.close()
         self._web.close()
 
 
@@ -47,12 +68,3 @@ async def managed(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[tup
             yield broker, api
         finally:
             api.close()
-
-
-async def with_user(broker: BrokerServer, api: Api, name: str, tags: str, **rights: str) -> Api:
-    """Add a user with rights in the vhost "/", and return a client of that user."""
-    await api.expect(201, "PUT", f"users/{name}", {"password": name, "tags": tags})
-    if rights:
-        kinds = {kind: rights.get(kind, "^$") for kind in ("configure", "write", "read")}
-        await api.expect(201, "PUT", f"permissions/%2F/{name}", kinds)
-    return Api(broker, (name, name))

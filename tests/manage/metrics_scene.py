@@ -14,18 +14,10 @@ from prometheus_client.samples import Sample
 __all__ = ["FAMILIES", "busy_client", "described", "samples"]
 
 FAMILIES = (
-    "queue_coarse_metrics",
-    "queue_metrics",
-    "channel_metrics",
-    "channel_exchange_metrics",
-    "channel_queue_metrics",
-    "channel_queue_exchange_metrics",
-    "connection_coarse_metrics",
-    "connection_metrics",
-    "connection_churn_metrics",
-    "node_metrics",
-    "node_coarse_metrics",
-)
+    "queue_coarse_metrics", "queue_metrics", "channel_metrics", "channel_exchange_metrics", "channel_queue_metrics",
+    "channel_queue_exchange_metrics", "connection_coarse_metrics", "connection_metrics", "connection_churn_metrics",
+    "node_metrics", "node_coarse_metrics",
+)  # fmt: skip
 """Families that RabbitMQ 3.10 has."""
 
 

@@ -20,18 +20,10 @@ from tests.manage.record import free_port
 RECORDED = Path(__file__).with_name("recorded") / "metrics.json"
 STATISTICS_S = 8  # until RabbitMQ has counted everything
 COUNTED = (
-    "rabbitmq_global_messages_",
-    "rabbitmq_global_consumers",
-    "rabbitmq_global_publishers",
-    "rabbitmq_connections",
-    "rabbitmq_channels",
-    "rabbitmq_queues",
-    "rabbitmq_consumers",
-    "rabbitmq_channel_",
-    "rabbitmq_consumer_prefetch",
-    "rabbitmq_connection_channels",
-    "rabbitmq_queue_messages_published_total",
-)
+    "rabbitmq_global_messages_", "rabbitmq_global_consumers", "rabbitmq_global_publishers", "rabbitmq_connections",
+    "rabbitmq_channels", "rabbitmq_queues", "rabbitmq_consumers", "rabbitmq_channel_", "rabbitmq_consumer_prefetch",
+    "rabbitmq_connection_channels", "rabbitmq_queue_messages_published_total",
+)  # fmt: skip
 LENGTHS = ("rabbitmq_queue_messages", "rabbitmq_queue_messages_ready", "rabbitmq_queue_messages_unacked")
 OTHERS = ("dead_lettered", "reductions", "connections_closed")
 """What RabbitMQ counts otherwise, or has to itself, or what asking for its greeting changes."""

@@ -12,11 +12,10 @@ from broker.core.policy.policy import Policy
 from broker.server import BrokerServer
 from tests.http_talk import ask
 from tests.in_process import running_broker
+from tests.manage.api_talk import HTTP
 from tests.manage.scene import POLICY, SHOP, Scene
 
 __all__ = ["get", "managed_broker", "shop"]
-
-HTTP: dict[str, Any] = {"enabled": True, "port": 0}
 
 
 @asynccontextmanager

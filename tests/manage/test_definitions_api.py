@@ -10,7 +10,7 @@ from typing import Any
 
 from broker.server import BrokerServer
 from tests.in_process import client_of
-from tests.manage.api_talk import Api, managed, with_user
+from tests.manage.api_talk import Api, managed
 
 # As rabbitmqadmin's Python script and the page of RabbitMQ send a file.
 FORM = "multipart/form-data; boundary=XX"
@@ -80,44 +80,41 @@ async def test_what_is_exported_can_be_imported(tmp_path: Path) -> None:
         assert found == of_shop
 
 
-async def test_a_file_of_a_form_is_imported(tmp_path: Path) -> None:
+async def test_a_file_of_a_form_is_imported(broker: BrokerServer, api: Api) -> None:
     """A browser and rabbitmqadmin send a form; what was made is told to whom asks for the outcome."""
     document = {"queues": [{"name": "q", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}]}
-    async with managed(tmp_path) as (broker, api):
-        assert (await api.ask("POST", "definitions", form(document), Content_Type=FORM)).status == 204
-        assert "q" in broker.vhosts["/"].queues
-        for body, kind in (
-            (form(document, "other"), FORM),
-            (b"", FORM),
-            (b"x", FORM),
-            (form(document), "multipart/form-data"),
-        ):
-            said = await api.ask("POST", "definitions", body, Content_Type=kind)
-            assert said.refusal == (400, "bad_request", "the form has no part 'file'")
-        said = await api.ask("POST", "definitions?outcome=true", form(document), Content_Type=FORM)
-        assert (said.status, said.json["present"]) == (200, {"queues": 1})
+    assert (await api.ask("POST", "definitions", form(document), Content_Type=FORM)).status == 204
+    assert "q" in broker.vhosts["/"].queues
+    for body, kind in (
+        (form(document, "other"), FORM),
+        (b"", FORM),
+        (b"x", FORM),
+        (form(document), "multipart/form-data"),
+    ):
+        said = await api.ask("POST", "definitions", body, Content_Type=kind)
+        assert said.refusal == (400, "bad_request", "the form has no part 'file'")
+    said = await api.ask("POST", "definitions?outcome=true", form(document), Content_Type=FORM)
+    assert (said.status, said.json["present"]) == (200, {"queues": 1})
 
 
-async def test_bad_definitions_change_nothing(tmp_path: Path) -> None:
+async def test_bad_definitions_change_nothing(broker: BrokerServer, api: Api) -> None:
     """One bad entry refuses the document, with its place; skip_refused takes the rest."""
     good = {"name": "good", "vhost": "/", "durable": True, "arguments": {}}
-    async with managed(tmp_path) as (broker, api):
-        for body in (
-            b"{bad",
-            b"[]",
-            {"queues": [good, {"vhost": "/"}]},
-            {"queues": [good, {**good, "vhost": "none"}]},
-            {"queues": [good, {**good, "name": "bad", "arguments": {"x-max-length": "x"}}]},
-            {"queues": [good], "users": [{"name": "u", "tags": "", "password_hash": "!"}]},
-            {"queues": [good], "policies": [{"vhost": "/", "name": "p", "pattern": "(", "definition": {}}]},
-        ):
-            assert (await api.expect(400, "POST", "definitions", body))["error"] == "bad_request"
-            assert "good" not in broker.vhosts["/"].queues
-        body = {"queues": [good, {**good, "name": "bad", "arguments": {"x-max-length": "x"}}]}
-        outcome = await api.expect(200, "POST", "definitions?skip_refused=true&outcome=true", body)
-        assert (outcome["made"], len(outcome["skipped"])) == ({"queues": 1}, 1)
-        await api.expect(404, "POST", "definitions/none", {})
-        eve = await with_user(broker, api, "eve", "policymaker", configure=".*", write=".*", read=".*")
-        for method in ("GET", "POST"):
-            await eve.expect(401, method, "definitions/%2F", {} if method == "POST" else None)
-        eve.close()
+    for body in (
+        b"{bad",
+        b"[]",
+        {"queues": [good, {"vhost": "/"}]},
+        {"queues": [good, {**good, "vhost": "none"}]},
+        {"queues": [good, {**good, "name": "bad", "arguments": {"x-max-length": "x"}}]},
+        {"queues": [good], "users": [{"name": "u", "tags": "", "password_hash": "!"}]},
+        {"queues": [good], "policies": [{"vhost": "/", "name": "p", "pattern": "(", "definition": {}}]},
+    ):
+        assert (await api.expect(400, "POST", "definitions", body))["error"] == "bad_request"
+        assert "good" not in broker.vhosts["/"].queues
+    body = {"queues": [good, {**good, "name": "bad", "arguments": {"x-max-length": "x"}}]}
+    outcome = await api.expect(200, "POST", "definitions?skip_refused=true&outcome=true", body)
+    assert (outcome["made"], len(outcome["skipped"])) == ({"queues": 1}, 1)
+    await api.expect(404, "POST", "definitions/none", {})
+    eve = await api.with_user("eve", "policymaker", configure=".*", write=".*", read=".*")
+    for method in ("GET", "POST"):
+        await eve.expect(401, method, "definitions/%2F", {} if method == "POST" else None)

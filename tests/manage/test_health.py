@@ -8,7 +8,8 @@ from pathlib import Path
 
 import trustme
 
-from tests.manage.api_talk import Api, managed, with_user
+from broker.server import BrokerServer
+from tests.manage.api_talk import Api, managed
 
 CHECKS = "health/checks"
 WELL = (
@@ -19,30 +20,29 @@ WELL = (
 )  # fmt: skip
 
 
-async def test_a_broker_that_is_well_says_so(tmp_path: Path) -> None:
+async def test_a_broker_that_is_well_says_so(broker: BrokerServer, api: Api) -> None:
     """Every check answers 200 with status ok."""
-    async with managed(tmp_path) as (broker, api):
-        for check in (*WELL, f"port-listener/{broker.listener.port}", f"port-listener/{broker.manage.port()}"):
-            assert (await api.expect(200, "GET", f"{CHECKS}/{check}"))["status"] == "ok", check
-        for path in ("healthchecks/node", "aliveness-test/%2F"):
-            assert await api.expect(200, "GET", path) == {"status": "ok"}
-        assert broker.vhosts["/"].queues["aliveness-test"].ready == 0
-        for check, status in (
-            ("port-listener/1", 503),
-            ("protocol-listener/mqtt", 503),
-            ("port-listener/x", 400),
-            ("port-listener/65536", 400),
-            ("certificate-expiration/1/moons", 400),
-            ("certificate-expiration/x/days", 400),
-            ("nothing", 404),
-        ):
-            assert (await api.ask("GET", f"{CHECKS}/{check}")).status == status
-        missing = await api.expect(503, "GET", f"{CHECKS}/protocol-listener/mqtt")
-        assert missing == {
-            "status": "failed", "reason": "No active listener", "missing": "mqtt", "protocols": ["amqp", "http"],
-        }  # fmt: skip
-        await api.expect(404, "GET", "aliveness-test/none")
-        await api.expect(404, "GET", "healthchecks/node/other@host")
+    for check in (*WELL, f"port-listener/{broker.listener.port}", f"port-listener/{broker.manage.port()}"):
+        assert (await api.expect(200, "GET", f"{CHECKS}/{check}"))["status"] == "ok", check
+    for path in ("healthchecks/node", "aliveness-test/%2F"):
+        assert await api.expect(200, "GET", path) == {"status": "ok"}
+    assert broker.vhosts["/"].queues["aliveness-test"].ready == 0
+    for check, status in (
+        ("port-listener/1", 503),
+        ("protocol-listener/mqtt", 503),
+        ("port-listener/x", 400),
+        ("port-listener/65536", 400),
+        ("certificate-expiration/1/moons", 400),
+        ("certificate-expiration/x/days", 400),
+        ("nothing", 404),
+    ):
+        assert (await api.ask("GET", f"{CHECKS}/{check}")).status == status
+    missing = await api.expect(503, "GET", f"{CHECKS}/protocol-listener/mqtt")
+    assert missing == {
+        "status": "failed", "reason": "No active listener", "missing": "mqtt", "protocols": ["amqp", "http"],
+    }  # fmt: skip
+    await api.expect(404, "GET", "aliveness-test/none")
+    await api.expect(404, "GET", "healthchecks/node/other@host")
 
 
 async def test_a_broker_that_is_ill_says_why(tmp_path: Path) -> None:
@@ -77,24 +77,21 @@ async def test_a_certificate_that_ends_soon_is_named(tmp_path: Path) -> None:
         assert "holds no certificate" in failed["reason"]
 
 
-async def test_logins_are_counted_by_protocol_and_network(tmp_path: Path) -> None:
+async def test_logins_are_counted_by_protocol_and_network(broker: BrokerServer, api: Api) -> None:
     """Failures and successes are counted apart; an administrator can begin anew."""
-    async with managed(tmp_path) as (broker, api):
-        path = f"auth/attempts/{broker.entrance.managed.node_name}"
-        intruder = Api(broker, ("guest", "wrong"))
-        await intruder.expect(401, "GET", "whoami")
-        intruder.close()
-        [row] = await api.expect(200, "GET", path)
-        assert row == {
-            "protocol": "http", "auth_attempts": 2, "auth_attempts_failed": 1, "auth_attempts_succeeded": 1,
-        }  # fmt: skip
-        [row] = await api.expect(200, "GET", f"{path}/source")
-        assert (row["remote_address"], row["auth_attempts_failed"]) == ("127.0.0.1", 1)
-        eve = await with_user(broker, api, "eve", "monitoring")
-        await eve.expect(200, "GET", path)
-        await eve.expect(401, "DELETE", path)
-        eve.close()
-        await api.expect(404, "GET", "auth/attempts/other@host")
-        await api.expect(204, "DELETE", path)
-        [row] = await api.expect(200, "GET", path)
-        assert row["auth_attempts"] == 1
+    path = f"auth/attempts/{broker.entrance.managed.node_name}"
+    intruder = api.login("guest", "wrong")
+    await intruder.expect(401, "GET", "whoami")
+    [row] = await api.expect(200, "GET", path)
+    assert row == {
+        "protocol": "http", "auth_attempts": 2, "auth_attempts_failed": 1, "auth_attempts_succeeded": 1,
+    }  # fmt: skip
+    [row] = await api.expect(200, "GET", f"{path}/source")
+    assert (row["remote_address"], row["auth_attempts_failed"]) == ("127.0.0.1", 1)
+    eve = await api.with_user("eve", "monitoring")
+    await eve.expect(200, "GET", path)
+    await eve.expect(401, "DELETE", path)
+    await api.expect(404, "GET", "auth/attempts/other@host")
+    await api.expect(204, "DELETE", path)
+    [row] = await api.expect(200, "GET", path)
+    assert row["auth_attempts"] == 1

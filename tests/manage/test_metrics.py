@@ -194,12 +194,6 @@ async def test_no_counter_falls_when_its_object_ends(tmp_path: Path) -> None:
         assert before["rabbitmq_connection_incoming_bytes_total"] > 3 * 300
 
 
-def _message() -> Any:
-    import aio_pika
-
-    return aio_pika.Message(b"x", delivery_mode=2)
-
-
 async def test_a_scrape_of_many_queues_lets_the_loop_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two pieces of a bounded number of samples other work of the loop has its turn."""
     monkeypatch.setattr(scrape, "READINGS_AT_ONCE", 50)

@@ -15,31 +15,18 @@ from tests.manage.metrics_scene import samples
 from tests.manage.test_metrics import measured_broker, scraped
 
 SHOWN_WITH_TAPS = {
-    "slotmq_tap_waiting_messages",
-    "slotmq_tap_messages",
-    "slotmq_tap_slots",
-    "slotmq_tap_bytes",
-    "slotmq_cursor_lag_messages",
-    "slotmq_cursor_lag_bytes",
-}
+    "slotmq_tap_waiting_messages", "slotmq_tap_messages", "slotmq_tap_slots", "slotmq_tap_bytes",
+    "slotmq_cursor_lag_messages", "slotmq_cursor_lag_bytes",
+}  # fmt: skip
 SHOWN_IN_CLUSTER = {
-    "slotmq_cluster_database_up",
-    "slotmq_cluster_database_failures_total",
-    "slotmq_cluster_database_seconds",
-    "slotmq_cluster_beat_age_seconds",
-    "slotmq_cluster_lease_seconds",
-    "slotmq_cluster_node_up",
-}
+    "slotmq_cluster_database_up", "slotmq_cluster_database_failures_total", "slotmq_cluster_database_seconds",
+    "slotmq_cluster_beat_age_seconds", "slotmq_cluster_lease_seconds", "slotmq_cluster_node_up",
+}  # fmt: skip
 SHOWN_IN_OVERLAY = {
-    "slotmq_overlay_link_up",
-    "slotmq_overlay_link_sent_bytes",
-    "slotmq_overlay_link_received_bytes",
-    "slotmq_overlay_stream_lag_messages",
-    "slotmq_overlay_received_lag_messages",
-    "slotmq_overlay_delivered_total",
-    "slotmq_overlay_gaps_total",
-    "slotmq_overlay_forced_out_total",
-}
+    "slotmq_overlay_link_up", "slotmq_overlay_link_sent_bytes", "slotmq_overlay_link_received_bytes",
+    "slotmq_overlay_stream_lag_messages", "slotmq_overlay_received_lag_messages", "slotmq_overlay_delivered_total",
+    "slotmq_overlay_gaps_total", "slotmq_overlay_forced_out_total",
+}  # fmt: skip
 
 
 def only(text: str, name: str, **labels: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,7 @@ import pytest
 from broker.server import BrokerServer
 from tests.http_talk import ask
 from tests.in_process import client_of, running_broker
-
-ON = {"enabled": True, "port": 0}
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[BrokerServer]:
-    """Provide a broker with its HTTP API."""
-    async with running_broker(tmp_path, http=ON) as broker:
-        yield broker
+from tests.manage.api_talk import HTTP
 
 
 async def told(broker: BrokerServer, path: str, method: str = "GET", body: Any = None) -> Any:
@@ -134,7 +125,7 @@ async def test_the_overlay_of_this_process(tmp_path: Path) -> None:
     """Links, interest and streams of each broker, where a key goes, and a leaf that is given up."""
     far = {"node": "middle", "broker": "m", "url": "amqp://guest:guest@127.0.0.1:9"}  # nobody listens there
     node = {"broker": "l", "node": "site-l", "leaf": True, "neighbours": [far]}
-    async with running_broker(tmp_path, http=ON, overlay={"exchanges": ["x*"], "node": [node]}) as broker:
+    async with running_broker(tmp_path, http=HTTP, overlay={"exchanges": ["x*"], "node": [node]}) as broker:
         assert (await told(broker, ""))["overlay"] is True
         async with client_of(broker) as channel:
             exchange = await channel.declare_exchange("x", "topic", durable=True)
@@ -152,7 +143,7 @@ async def test_zmq_bridges(tmp_path: Path) -> None:
     """A row for each endpoint."""
     pytest.importorskip("zmq")
     endpoint = {"endpoint": "tcp://127.0.0.1:*", "exchange": "amq.topic"}
-    async with running_broker(tmp_path, http=ON, zmq={"publish": [endpoint]}) as broker:
+    async with running_broker(tmp_path, http=HTTP, zmq={"publish": [endpoint]}) as broker:
         [row] = await told(broker, "/zmq")
         assert (row["kind"], row["exchange"], row["messages"]) == ("publish", "amq.topic", 0)
         assert (await told(broker, ""))["zmq"] is True

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-import broker.manage.page.files
+from broker.manage.page import files
 from broker.server import BrokerServer
 from tests.http_talk import ask
-from tests.in_process import running_broker
 
-FOLDER = Path(broker.manage.page.files.__file__).parent / "web"
+FOLDER = Path(files.__file__).parent / "web"
 SCRIPTS = sorted(FOLDER.rglob("*.js"))
 # what turns text into markup or code; `.style =` and style attributes are refused by the page's policy
 FORBIDDEN = re.compile(
@@ -22,13 +20,6 @@ FORBIDDEN = re.compile(
 )
 ADDRESS = re.compile(r"//[\w-]+(?:\.[\w-]+)+")
 IMPORT = re.compile(r'from "([^"]+)"')
-
-
-@pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[BrokerServer]:
-    """Provide a broker with its HTTP API."""
-    async with running_broker(tmp_path, http={"enabled": True, "port": 0}) as served:
-        yield served
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.relative_to(FOLDER).as_posix())
@@ -50,18 +41,18 @@ def test_the_page_links_every_style_and_only_files_that_exist() -> None:
     assert "<style" not in text and "style=" not in text and "onload" not in text
 
 
-async def test_files_are_served_with_a_strict_policy(served: BrokerServer) -> None:
+async def test_files_are_served_with_a_strict_policy(broker: BrokerServer) -> None:
     """Every file needs no login, allows scripts of this host only, and is not sent again while it is the same."""
-    page = await ask(served, "GET", "/", user=None)
+    page = await ask(broker, "GET", "/", user=None)
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     policy = page.headers["content-security-policy"]
     assert "default-src 'none'" in policy and "script-src 'self'" in policy and "unsafe" not in policy
     assert "frame-ancestors 'none'" in policy and page.headers["x-content-type-options"] == "nosniff"
-    script = await ask(served, "GET", "/page/main.js", user=None)
+    script = await ask(broker, "GET", "/page/main.js", user=None)
     assert script.headers["content-type"] == "text/javascript; charset=utf-8"
     assert script.body == (FOLDER / "main.js").read_bytes()
-    again = await ask(served, "GET", "/page/main.js", user=None, If_None_Match=script.headers["etag"])
+    again = await ask(broker, "GET", "/page/main.js", user=None, If_None_Match=script.headers["etag"])
     assert (again.status, again.body, again.headers["etag"]) == (304, b"", script.headers["etag"])
     for path in ("/page/nothing.js", "/page/%2e%2e/files.py", "/page/..%2ffiles.py", "/page"):
-        assert (await ask(served, "GET", path, user=None)).status == 404, path
-    assert (await ask(served, "PUT", "/page/main.js", user=None)).status == 405
+        assert (await ask(broker, "GET", path, user=None)).status == 404, path
+    assert (await ask(broker, "PUT", "/page/main.js", user=None)).status == 405

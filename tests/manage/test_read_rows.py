@@ -18,6 +18,7 @@ from broker.manage.api.connections import _tls_fields
 from broker.manage.api.nodes import node_rows
 from broker.manage.api.queues import LISTED_EXACTLY_MAX
 from broker.operations.operated_broker import ClusterMembership
+from broker.server import BrokerServer
 from tests.http_talk import ask
 from tests.in_process import client_of, queue_of
 from tests.manage.shop import get, managed_broker
@@ -78,18 +79,20 @@ def test_a_connection_shows_its_certificate() -> None:
     assert set(_tls_fields(None).values()) == {None, False}
 
 
-async def test_a_vhost_that_is_down_is_listed(tmp_path: Path) -> None:
-    """It has no numbers, and its state says that it is stopped; its queues cannot be found."""
-    async with managed_broker(tmp_path / "data") as broker:
-        broker.vhosts.offline["crm"] = "segment 7 is on fire"
-        rows = await get(broker, "vhosts")
-        assert [(row["name"], list(row["cluster_state"].values())) for row in rows] == [
-            ("/", ["running"]),
-            ("crm", ["stopped"]),
-        ]
-        assert "messages" not in await get(broker, "vhosts/crm")
-        assert (await ask(broker, "GET", "/api/queues/crm")).status == 404
-        del broker.vhosts.offline["crm"]
+async def test_a_vhost_that_is_down_is_listed(broker: BrokerServer) -> None:
+    """It has no numbers, and its state says that it is stopped; a request for what is in it says why."""
+    broker.vhosts.offline["crm"] = "segment 7 is on fire"
+    rows = await get(broker, "vhosts")
+    assert [(row["name"], list(row["cluster_state"].values())) for row in rows] == [
+        ("/", ["running"]),
+        ("crm", ["stopped"]),
+    ]
+    assert "messages" not in await get(broker, "vhosts/crm")
+    down = (503, "unavailable", "vhost 'crm' is down: segment 7 is on fire")
+    assert (await ask(broker, "GET", "/api/queues/crm")).refusal == down
+    assert (await ask(broker, "GET", "/api/vhosts/crm/permissions")).refusal == down
+    assert (await ask(broker, "PUT", "/api/queues/crm/q", {})).status == 401  # guest has no permissions there
+    del broker.vhosts.offline["crm"]
 
 
 async def test_bytes_of_long_queues_are_extrapolated_in_lists(tmp_path: Path) -> None:
@@ -110,87 +113,82 @@ async def test_bytes_of_long_queues_are_extrapolated_in_lists(tmp_path: Path) ->
             assert row["message_bytes_persistent"] == row["message_bytes_ready"] == row["message_bytes_ram"]
 
 
-async def test_lists_by_other_names(tmp_path: Path) -> None:
+async def test_lists_by_other_names(broker: BrokerServer, channel: Any) -> None:
     """The connections of one user, and queues with details, which RabbitMQ 4 lists on their own."""
-    async with managed_broker(tmp_path / "data") as broker, client_of(broker) as channel:
-        await channel.declare_queue("work")
-        assert [row["user"] for row in await get(broker, "connections/username/guest")] == ["guest"]
-        assert await get(broker, "connections/username/nobody") == []
-        assert [row["name"] for row in await get(broker, "queues/detailed")] == ["work"]
-        page = await get(broker, "connections?page=1&name=GUEST")
-        assert page["filtered_count"] == 1
+    await channel.declare_queue("work")
+    assert [row["user"] for row in await get(broker, "connections/username/guest")] == ["guest"]
+    assert await get(broker, "connections/username/nobody") == []
+    assert [row["name"] for row in await get(broker, "queues/detailed")] == ["work"]
+    page = await get(broker, "connections?page=1&name=GUEST")
+    assert page["filtered_count"] == 1
 
 
-async def test_bindings_of_every_kind_have_a_key(tmp_path: Path) -> None:
+async def test_bindings_of_every_kind_have_a_key(broker: BrokerServer) -> None:
     """The properties key of a binding finds it: quoted once, quoted twice, and with arguments."""
-    async with managed_broker(tmp_path / "data") as broker:
-        vhost = broker.vhosts["/"]
-        vhost.queues.declare("q")
-        vhost.exchanges.declare("h", "headers")
-        made: list[tuple[str, dict[str, Any]]] = [
-            ("", {}), ("a.#", {}), ("a%2E", {}), ("~", {}), ("a b/c", {}), ("", {"x": 1}), ("", {"x": 2}),
-            ("~", {"x": 1}),
-        ]  # fmt: skip
-        for key, arguments in made:
-            vhost.bindings.bind("q", "h", key, arguments)
-        rows = await get(broker, "bindings/%2F/e/h/q/q")
-        assert len({row["properties_key"] for row in rows}) == len(made)
-        for row in rows:
-            key = row["properties_key"]
-            twice = key.replace("%", "%25")
-            assert await get(broker, f"bindings/%2F/e/h/q/q/{twice}") == row
-            if "%7E" not in key:  # which the path turns into the mark of something else
-                assert await get(broker, f"bindings/%2F/e/h/q/q/{key}") == row
-        assert len(await get(broker, "exchanges/%2F/h/bindings/source")) == len(made)
-        assert len(await get(broker, "queues/%2F/q/bindings")) == len(made) + 1
-        page = await get(broker, "bindings?page=2&page_size=3")
-        assert (page["total_count"], page["item_count"]) == (len(made) + 1, 3)
-        assert (await ask(broker, "GET", "/api/bindings/%2F/e/h/q/q/none")).status == 404
+    vhost = broker.vhosts["/"]
+    vhost.queues.declare("q")
+    vhost.exchanges.declare("h", "headers")
+    made: list[tuple[str, dict[str, Any]]] = [
+        ("", {}), ("a.#", {}), ("a%2E", {}), ("~", {}), ("a b/c", {}), ("", {"x": 1}), ("", {"x": 2}),
+        ("~", {"x": 1}),
+    ]  # fmt: skip
+    for key, arguments in made:
+        vhost.bindings.bind("q", "h", key, arguments)
+    rows = await get(broker, "bindings/%2F/e/h/q/q")
+    assert len({row["properties_key"] for row in rows}) == len(made)
+    for row in rows:
+        key = row["properties_key"]
+        twice = key.replace("%", "%25")
+        assert await get(broker, f"bindings/%2F/e/h/q/q/{twice}") == row
+        if "%7E" not in key:  # which the path turns into the mark of something else
+            assert await get(broker, f"bindings/%2F/e/h/q/q/{key}") == row
+    assert len(await get(broker, "exchanges/%2F/h/bindings/source")) == len(made)
+    assert len(await get(broker, "queues/%2F/q/bindings")) == len(made) + 1
+    page = await get(broker, "bindings?page=2&page_size=3")
+    assert (page["total_count"], page["item_count"]) == (len(made) + 1, 3)
+    assert (await ask(broker, "GET", "/api/bindings/%2F/e/h/q/q/none")).status == 404
 
 
-async def test_this_node_is_found_by_rabbitmqs_name_for_it(tmp_path: Path) -> None:
+async def test_this_node_is_found_by_rabbitmqs_name_for_it(broker: BrokerServer) -> None:
     """Monitoring plugins ask for `rabbit@` and the machine's host name, short or with a domain."""
     host = socket.gethostname().partition(".")[0]
-    async with managed_broker(tmp_path / "data") as broker:
-        own = (await get(broker, "nodes"))[0]["name"]
-        for name in (own, f"rabbit@{host}", f"rabbit@{host.upper()}.example.org"):
-            assert (await get(broker, f"nodes/{name}"))["name"] == own
-            assert "memory" in await get(broker, f"nodes/{name}/memory")
-            assert (await ask(broker, "GET", f"/api/healthchecks/node/{name}")).status == 200
-        for name in ("rabbit@other", f"other@{host}", "rabbit"):
-            assert (await ask(broker, "GET", f"/api/nodes/{name}")).status == 404
+    own = (await get(broker, "nodes"))[0]["name"]
+    for name in (own, f"rabbit@{host}", f"rabbit@{host.upper()}.example.org"):
+        assert (await get(broker, f"nodes/{name}"))["name"] == own
+        assert "memory" in await get(broker, f"nodes/{name}/memory")
+        assert (await ask(broker, "GET", f"/api/healthchecks/node/{name}")).status == 200
+    for name in ("rabbit@other", f"other@{host}", "rabbit"):
+        assert (await ask(broker, "GET", f"/api/nodes/{name}")).status == 404
 
 
-async def test_what_is_in_force_of_two_policies_is_shown(tmp_path: Path) -> None:
+async def test_what_is_in_force_of_two_policies_is_shown(broker: BrokerServer, channel: Any) -> None:
     """The least of two numbers counts, as in the queue itself; a limit of deliveries of -1 is none."""
     policy = {"max-length": 5, "expires": 50_000, "overflow": "reject-publish", "delivery-limit": -1}
     operator = {"max-length": 9, "expires": 40_000, "delivery-limit": 7}
-    async with managed_broker(tmp_path / "data") as broker, client_of(broker) as channel:
-        for kind, definition in (("policies", policy), ("operator-policies", operator)):
-            body = {"pattern": "^q$", "definition": definition, "apply-to": "queues"}
-            assert (await ask(broker, "PUT", f"/api/{kind}/%2F/p", body)).status == 201
-        await channel.declare_queue("q", durable=True, arguments={"x-queue-type": "quorum"})
-        queue = queue_of(broker, "q")
-        row = await get(broker, "queues/%2F/q")
-        assert row["effective_policy_definition"] == {
-            "max-length": 5, "expires": 40_000, "overflow": "reject-publish", "delivery-limit": 7,
-        }  # fmt: skip
-        assert (queue.rules.max_length, queue.rules.expires_ms, queue.rules.delivery_limit) == (5, 40_000, 7)
+    for kind, definition in (("policies", policy), ("operator-policies", operator)):
+        body = {"pattern": "^q$", "definition": definition, "apply-to": "queues"}
+        assert (await ask(broker, "PUT", f"/api/{kind}/%2F/p", body)).status == 201
+    await channel.declare_queue("q", durable=True, arguments={"x-queue-type": "quorum"})
+    queue = queue_of(broker, "q")
+    row = await get(broker, "queues/%2F/q")
+    assert row["effective_policy_definition"] == {
+        "max-length": 5, "expires": 40_000, "overflow": "reject-publish", "delivery-limit": 7,
+    }  # fmt: skip
+    assert (queue.rules.max_length, queue.rules.expires_ms, queue.rules.delivery_limit) == (5, 40_000, 7)
 
 
-async def test_the_age_of_the_next_message_is_shown(tmp_path: Path) -> None:
+async def test_the_age_of_the_next_message_is_shown(broker: BrokerServer, channel: Any) -> None:
     """It is the number that the publisher gave, whatever its unit."""
-    async with managed_broker(tmp_path / "data") as broker, client_of(broker) as channel:
-        queue = await channel.declare_queue("q")
-        assert (await get(broker, "queues/%2F/q"))["head_message_timestamp"] is None
-        for stamp in (1_796_000_000, 1_796_000_001, None):
-            message = aio_pika.Message(b"x", timestamp=stamp)
-            await channel.default_exchange.publish(message, "q")
-        assert (await get(broker, "queues/%2F/q"))["head_message_timestamp"] == 1_796_000_000
-        await queue.get(no_ack=True)
-        assert (await get(broker, "queues/%2F/q"))["head_message_timestamp"] == 1_796_000_001
-        await queue.get(no_ack=True)
-        assert (await get(broker, "queues/%2F/q"))["head_message_timestamp"] is None
+    queue = await channel.declare_queue("q")
+    assert (await get(broker, "queues/%2F/q"))["head_message_timestamp"] is None
+    for stamp in (1_796_000_000, 1_796_000_001, None):
+        message = aio_pika.Message(b"x", timestamp=stamp)
+        await channel.default_exchange.publish(message, "q")
+    assert (await get(broker, "queues/%2F/q"))["head_message_timestamp"] == 1_796_000_000
+    await queue.get(no_ack=True)
+    assert (await get(broker, "queues/%2F/q"))["head_message_timestamp"] == 1_796_000_001
+    await queue.get(no_ack=True)
+    assert (await get(broker, "queues/%2F/q"))["head_message_timestamp"] is None
 
 
 @pytest.mark.parametrize("tag", ["management", "monitoring", ""])

@@ -15,7 +15,7 @@ from broker.cli.main import main
 from broker.server import BrokerServer
 from tests.deadline import wait_until_async
 from tests.in_process import client_of, queue_of
-from tests.manage.api_talk import Api, managed, with_user
+from tests.manage.api_talk import Api, managed
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -101,13 +101,12 @@ async def test_a_list_is_bounded_and_reads_what_is_on_disk(scene: tuple[BrokerSe
 
 async def test_rights_and_limits_are_those_of_publishers(scene: tuple[BrokerServer, Api]) -> None:
     """The API sets one as a publisher does; who may not read `amq.retained` sees and deletes nothing."""
-    broker, api = scene
+    _broker, api = scene
     body = {"properties": {"headers": {"x-mqtt-retain": True}}, "payload": "1", "payload_encoding": "string"}
     await api.expect(200, "POST", "exchanges/%2F/amq.topic/publish", {**body, "routing_key": "a.b"})
     for read, status in (("^amq\\.topic$", 401), ("^amq\\.retained$", 200)):
-        user = await with_user(broker, api, f"u{status}", "management", read=read)
+        user = await api.with_user(f"u{status}", "management", read=read)
         await user.expect(status, "GET", "slotmq/retained/%2F")
         await user.expect(status, "DELETE", "slotmq/retained/%2F?filter=a/b")
-        user.close()
     assert (await api.expect(200, "GET", "slotmq/retained/%2F"))["messages"] == 0
     assert (await api.expect(200, "GET", "slotmq"))["mqtt"] is True

@@ -127,7 +127,7 @@ mpoa~mpoa/oa  GET /api/queues/detailed
 mpoa/oa       GET /api/queues/{vhost}
 mpoa/oa       GET /api/queues/{vhost}/{queue}
 mpoa/oa       GET /api/queues/{vhost}/{queue}/bindings
-mpoa/-:c      PUT /api/queues/{vhost}/{queue} {}
+mpoa/-:c      PUT /api/queues/{vhost}/{queue} {"durable": true}
 mpoa/-:c      DELETE /api/queues/{vhost}/{queue}
 mpoa/-        POST /api/queues/{vhost}/{queue}/actions {"action": "sync"}
 mpoa/-:r      POST /api/queues/{vhost}/{queue}/get {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
@@ -147,7 +147,7 @@ mpoa/oa       GET /api/exchanges/{vhost}
 mpoa/oa       GET /api/exchanges/{vhost}/{exchange}
 mpoa/oa       GET /api/exchanges/{vhost}/{exchange}/bindings/source
 mpoa/oa       GET /api/exchanges/{vhost}/{exchange}/bindings/destination
-mpoa/-:c      PUT /api/exchanges/{vhost}/{exchange} {"type": "topic"}
+mpoa/-:c      PUT /api/exchanges/{vhost}/{exchange} {"type": "topic", "durable": true}
 mpoa/-:c      DELETE /api/exchanges/{vhost}/{exchange}
 mpoa/-:w      POST /api/exchanges/{vhost}/{exchange}/publish \
                 {"properties": {}, "routing_key": "none", "payload": "x", "payload_encoding": "string"}
@@ -295,10 +295,10 @@ a       overlay_forget {"leaf": "l"}
 
 a/-:c   declare_queue {"queue": "{v}.d"}
 a/-:c   delete_queue {"queue": "{v}.d"}
-a/-:c   declare_exchange {"exchange": "{v}.e"}
+a/-:c   declare_exchange {"exchange": "{v}.e", "type": "topic"}
 a/-:c   delete_exchange {"exchange": "{v}.e"}
 a/-:rw  bind {"exchange": "{v}.x", "destination": "{v}.q", "key": "v"}
-a/-:rw  unbind {"exchange": "{v}.x", "destination": "{v}.q", "key": "v"}
+a/-:rw  unbind {"exchange": "{v}.x", "destination": "{v}.q", "key": "k"}
 a/-:c   pause_queue {"queue": "{v}.q"}
 a/-:c   resume_queue {"queue": "{v}.q"}
 a/-:r   peek {"queue": "{v}.q"}
@@ -322,53 +322,28 @@ a/-:r   cursor_set {"name": "new-{caller}", "tap": "{v}.t", "seal": 0}
 a/-:cr  cursor_set {"name": "given-{caller}", "tap": "{v}.t", "seal": 0, "user": "someone"}
 a/-:c   cursor_remove {"name": "c", "tap": "{v}.t"}
 """
-PREPARED = """
-DELETE /v1/cursors/{name}                           <- PUT /v1/cursors/c {"vhost": "{v}", "tap": "{v}.t", "seal": 0}
-DELETE /api/slotmq/pipeline/taps/{vhost}/{tap}/cursors/{cursor} \
-                                                    <- PUT /v1/cursors/c {"vhost": "{v}", "tap": "{v}.t", "seal": 0}
-cursor_remove                                       <- PUT /v1/cursors/c {"vhost": "{v}", "tap": "{v}.t", "seal": 0}
-DELETE /v1/snapshots/{id}                           <- snapshot
-snapshot_drop                                       <- snapshot
-DELETE /api/slotmq/pipeline/taps/{vhost}/{tap}      <- PUT /api/slotmq/pipeline/taps/{v}/{v}.u \
-                                                        {"exchange": "{v}.x", "pattern": "#"}
-tap_remove                                          <- PUT /api/slotmq/pipeline/taps/{v}/{v}.u \
-                                                        {"exchange": "{v}.x", "pattern": "#"}
-DELETE /api/vhosts/{vhost}                          <- PUT /api/vhosts/doomed {}
-DELETE /api/vhost-limits/{vhost}/{limit}            <- PUT /api/vhost-limits/{v}/max-queues {"value": 1000}
-clear_vhost_limits                                  <- PUT /api/vhost-limits/{v}/max-queues {"value": 1000}
-DELETE /api/queues/{vhost}/{queue}                  <- PUT /api/queues/{v}/{v}.d {"durable": true}
-delete_queue                                        <- PUT /api/queues/{v}/{v}.d {"durable": true}
-DELETE /api/exchanges/{vhost}/{exchange}            <- PUT /api/exchanges/{v}/{v}.e {"durable": true}
-delete_exchange                                     <- PUT /api/exchanges/{v}/{v}.e {"durable": true}
-DELETE /api/bindings/{vhost}/e/{exchange}/q/{queue}/{properties} \
-                                                    <- POST /api/bindings/{v}/e/{v}.x/q/{v}.q {"routing_key": "k"}
-DELETE /api/bindings/{vhost}/e/{exchange}/e/{destination}/{properties} \
-                                                    <- POST /api/bindings/{v}/e/{v}.x/e/{v}.y {"routing_key": "k"}
-unbind                                              <- POST /api/bindings/{v}/e/{v}.x/q/{v}.q {"routing_key": "v"}
-DELETE /api/connections/{connection}                <- connect
-DELETE /api/connections/username/{user}             <- connect
-DELETE /api/policies/{vhost}/{policy}               <- PUT /api/policies/{v}/{v}.p \
-                                                        {"pattern": "^none$", "definition": {"max-length": 9}}
-delete_policy                                       <- PUT /api/policies/{v}/{v}.p \
-                                                        {"pattern": "^none$", "definition": {"max-length": 9}}
-DELETE /api/operator-policies/{vhost}/{policy}      <- PUT /api/operator-policies/{v}/{v}.p \
-                                                        {"pattern": "^none$", "definition": {"max-length": 9}}
-DELETE /api/parameters/{component}/{vhost}/{name}   <- PUT /api/parameters/c/{v}/name {"value": 1}
-DELETE /api/global-parameters/{name}                <- PUT /api/global-parameters/name {"value": 1}
-DELETE /api/users/{user}                            <- PUT /api/users/passing {"password_hash": "", "tags": ""}
-DELETE /api/permissions/{vhost}/{user}              <- PUT /api/permissions/{v}/someone \
-                                                        {"configure": "", "write": "", "read": ""}
-delete_permission                                   <- PUT /api/permissions/{v}/someone \
-                                                        {"configure": "", "write": "", "read": ""}
-DELETE /api/topic-permissions/{vhost}/{user}        <- PUT /api/topic-permissions/{v}/someone \
-                                                        {"exchange": "{v}.x", "write": "", "read": ""}
-DELETE /api/topic-permissions/{vhost}/{user}/{exchange} \
-                                                    <- PUT /api/topic-permissions/{v}/someone \
-                                                        {"exchange": "{v}.x", "write": "", "read": ""}
-delete_topic_permission                             <- PUT /api/topic-permissions/{v}/someone \
-                                                        {"exchange": "{v}.x", "write": "", "read": ""}
-"""
-"""What a row that removes something needs before it, and again after it was carried out."""
+TO_QUEUE, TO_EXCHANGE = (f"/api/bindings/{{vhost}}/e/{{exchange}}/{end}" for end in ("q/{queue}", "e/{destination}"))
+MADE_BY = {
+    "DELETE /v1/snapshots/{id}": "snapshot",
+    **{f"DELETE {path}/{{properties}}": f"POST {path}" for path in (TO_QUEUE, TO_EXCHANGE)},
+    "DELETE /api/connections/{connection}": "connect",
+    "DELETE /api/connections/username/{user}": "connect",
+    "DELETE /api/topic-permissions/{vhost}/{user}/{exchange}": "PUT /api/topic-permissions/{vhost}/{user}",
+}
+"""What makes what a row removes, before it and again after it was carried out, if that is not the PUT of its path."""
+REMOVES = {
+    "cursor_remove": "/v1/cursors/{name}",
+    "snapshot_drop": "/v1/snapshots/{id}",
+    "tap_remove": "/api/slotmq/pipeline/taps/{vhost}/{tap}",
+    "clear_vhost_limits": "/api/vhost-limits/{vhost}/{limit}",
+    "delete_queue": "/api/queues/{vhost}/{queue}",
+    "delete_exchange": "/api/exchanges/{vhost}/{exchange}",
+    "unbind": TO_QUEUE + "/{properties}",
+    "delete_policy": "/api/policies/{vhost}/{policy}",
+    "delete_permission": "/api/permissions/{vhost}/{user}",
+    "delete_topic_permission": "/api/topic-permissions/{vhost}/{user}",
+}
+"""The path of what a verb removes."""
 APART = {
     "PUT /v1/cursors/{name}": {"name": "new-{caller}"},
     "PUT /api/slotmq/pipeline/taps/{vhost}/{tap}/cursors/{cursor}": {"cursor": "new-{caller}"},
@@ -418,9 +393,6 @@ def lines(table: str) -> list[str]:
     return list(filter(None, table.replace("\\\n", " ").splitlines()))
 
 
-BEFORE = dict(re.split(r"\s+<- ", line) for line in lines(PREPARED))
-
-
 def rows(table: str) -> list[Row]:
     """Return the rows of a table."""
     found = []
@@ -437,6 +409,9 @@ def rows(table: str) -> list[Row]:
         hides = needs.endswith("!")
         found.append(Row(who if sees else mine, seen, one, rights, hides, method, path, query, body))
     return found
+
+
+BODIES = {f"{row.method} {row.path}": row.body for row in rows(ROUTES)}
 
 
 class Scene:
@@ -490,7 +465,8 @@ class Scene:
         self.words[v] = dict(word.split("=") for word in given.split())
         for path, body in (
             (f"queues/{v}/{v}.q", None), (f"queues/{v}/{v}.used", {}), (f"exchanges/{v}/{v}.y", {"type": "fanout"}),
-            (f"exchanges/{v}/{v}.x", {"type": "topic"}), (f"vhost-limits/{v}/max-queues", {"value": 1000}),
+            (f"exchanges/{v}/{v}.x", {"type": "topic", "durable": True}),
+            (f"vhost-limits/{v}/max-queues", {"value": 1000}),
             (f"policies/{v}/{v}.p", {"pattern": "^none$", "definition": {"max-length": 9}}),
             (f"operator-policies/{v}/{v}.p", {"pattern": "^none$", "definition": {"max-length": 9}}),
             (f"parameters/c/{v}/name", {"value": 1}),
@@ -511,17 +487,17 @@ class Scene:
 
     def prepare(self, row: str, v: str) -> None:
         """Make what a row removes."""
-        match BEFORE.get(row):
-            case None:
-                return
+        row = f"DELETE {REMOVES[row]}" if row in REMOVES else row
+        match MADE_BY.get(row, row.replace("DELETE", "PUT")):
             case "snapshot":
                 self.snapshot(v)
             case "connect":
                 for one in VHOSTS:
                     self.connect(one)
-            case request:
-                method, path, body = filled(request, self.words[v]).split(maxsplit=2)
-                self.root(method, path, json.loads(body))
+            case request if row.startswith("DELETE") and request in BODIES:
+                words = {**self.words[v], **APART.get(row, {})}
+                method, path = filled(request, words).split()
+                self.root(method, path, json.loads(filled(BODIES[request], words)))
 
     def snapshot(self, v: str) -> None:
         """Take a snapshot of the queue."""

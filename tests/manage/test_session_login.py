@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,7 @@ from broker.server import BrokerServer
 from tests.deadline import DEADLINE_S
 from tests.http_talk import GUEST, Said, Web, ask
 from tests.in_process import running_broker
-
-HTTP: dict[str, Any] = {"enabled": True, "port": 0}
+from tests.manage.api_talk import HTTP
 
 
 class Browser:
@@ -47,13 +46,6 @@ def browser(broker: BrokerServer) -> Iterator[Browser]:
     browser = Browser(broker)
     yield browser
     browser.web.close()
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[BrokerServer]:
-    """Provide a broker."""
-    async with running_broker(tmp_path / "data", http=HTTP) as broker:
-        yield broker
 
 
 async def test_a_page_logs_in_and_out(browser: Browser) -> None:
@@ -127,21 +119,6 @@ async def test_a_change_needs_more_than_the_cookie(browser: Browser) -> None:
         assert (await browser.ask("POST", "/v1/seal", {}, **headers)).status == 403
     assert (await browser.ask("POST", "/v1/seal", {})).status == 200
     assert (await browser.ask("GET", "/v1/store", X_Requested_With="", Origin="")).status == 200
-
-
-async def test_a_session_ends_with_the_users_rights(broker: BrokerServer, browser: Browser) -> None:
-    """A change of the password, of the tags, and the user's end log out the pages."""
-    users = broker.administration.users
-    users.add("ann", "pass", ["monitoring"])
-    for password, change in (
-        ("pass", lambda: users.set_tags("ann", ["administrator"])),
-        ("pass", lambda: users.set_password("ann", "word")),
-        ("word", lambda: users.delete("ann")),
-    ):
-        assert (await browser.log_in("ann", password)).status == 200
-        assert (await browser.ask("GET", "/api/whoami")).status == 200
-        change()
-        assert (await browser.ask("GET", "/api/whoami")).status == 401
 
 
 async def test_a_name_of_another_site_is_refused_on_this_machine(tmp_path: Path) -> None:

@@ -6,12 +6,11 @@ text; rabbitmqadmin is version 2, in Rust; NServiceBus asks when it starts.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.manage.api_talk import managed
+from tests.manage.api_talk import Api
 
 RABBIT_HOLE: list[tuple[str, str, Any, int]] = [
     ("PUT", "vhosts/tf", {"description": "", "tags": None, "default_queue_type": "", "tracing": False}, 201),
@@ -29,57 +28,24 @@ RABBIT_HOLE: list[tuple[str, str, Any, int]] = [
     ("PUT", "exchanges/tf/e", {"type": "fanout", "durable": True, "auto_delete": False, "arguments": None}, 201),
     ("PUT", "exchanges/tf/e", {"type": "fanout", "durable": True, "auto_delete": False, "arguments": {}}, 204),
     ("GET", "exchanges/tf/e", None, 200),
-    (
-        "PUT",
-        "queues/tf/q",
-        {
-            "type": "quorum",
-            "vhost": "tf",
-            "durable": True,
-            "auto_delete": False,
-            "arguments": {"x-queue-type": "quorum", "x-delivery-limit": 5},
-        },
-        201,
-    ),
+    ("PUT", "queues/tf/q",
+     {"type": "quorum", "vhost": "tf", "durable": True, "auto_delete": False,
+      "arguments": {"x-queue-type": "quorum", "x-delivery-limit": 5}}, 201),
     ("GET", "queues/tf/q", None, 200),
-    (
-        "POST",
-        "bindings/tf/e/e/q/q",
-        {
-            "source": "e",
-            "vhost": "tf",
-            "destination": "q",
-            "destination_type": "queue",
-            "routing_key": "#",
-            "arguments": None,
-            "properties_key": "",
-        },
-        201,
-    ),
+    ("POST", "bindings/tf/e/e/q/q",
+     {"source": "e", "vhost": "tf", "destination": "q", "destination_type": "queue", "routing_key": "#",
+      "arguments": None, "properties_key": ""}, 201),
     ("GET", "bindings/tf/e/e/q/q", None, 200),
     ("DELETE", "bindings/tf/e/e/q/q/%2523", None, 204),
     ("DELETE", "bindings/tf/e/e/q/q/%23", None, 404),
-    (
-        "PUT",
-        "policies/tf/p",
-        {
-            "vhost": "tf",
-            "pattern": ".*",
-            "apply-to": "all",
-            "name": "p",
-            "priority": 0,
-            "definition": {"max-length": 5},
-        },
-        201,
-    ),
+    ("PUT", "policies/tf/p",
+     {"vhost": "tf", "pattern": ".*", "apply-to": "all", "name": "p", "priority": 0,
+      "definition": {"max-length": 5}}, 201),
     ("GET", "policies/tf/p", None, 200),
     ("PUT", "operator-policies/tf/p", {"pattern": ".*", "definition": {"expires": 9_000_000}, "priority": 0}, 201),
-    (
-        "PUT",
-        "parameters/federation-upstream/tf/up",
-        {"component": "federation-upstream", "vhost": "tf", "name": "up", "value": {"uri": "amqp://h", "expires": 9}},
-        201,
-    ),
+    ("PUT", "parameters/federation-upstream/tf/up",
+     {"component": "federation-upstream", "vhost": "tf", "name": "up", "value": {"uri": "amqp://h",
+      "expires": 9}}, 201),
     ("GET", "parameters/federation-upstream/tf/up", None, 200),
     ("DELETE", "parameters/federation-upstream/tf/up", None, 204),
     ("DELETE", "operator-policies/tf/p", None, 204),
@@ -92,50 +58,25 @@ RABBIT_HOLE: list[tuple[str, str, Any, int]] = [
     ("DELETE", "vhost-limits/tf/max-connections", None, 204),
     ("DELETE", "vhosts/tf", None, 204),
     ("DELETE", "vhosts/tf", None, 404),
-]
+]  # fmt: skip
 
 MESSAGE = {"routing_key": "q", "payload": "hello", "payload_encoding": "string", "properties": {"delivery_mode": 2}}
 
 RABBITMQADMIN: list[tuple[str, str, Any, int]] = [
-    (
-        "PUT",
-        "vhosts/v2",
-        {"name": "v2", "description": "", "tags": None, "default_queue_type": None, "tracing": False},
-        201,
-    ),
+    ("PUT", "vhosts/v2",
+     {"name": "v2", "description": "", "tags": None, "default_queue_type": None, "tracing": False}, 201),
     ("POST", "vhosts/v2/deletion/protection", None, 204),
     ("DELETE", "vhosts/v2", None, 412),
     ("DELETE", "vhosts/v2/deletion/protection", None, 204),
-    (
-        "PUT",
-        "users/v2",
-        {
-            "name": "v2",
-            "password_hash": "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR",
-            "tags": "administrator",
-        },
-        201,
-    ),
+    ("PUT", "users/v2",
+     {"name": "v2", "password_hash": "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR", "tags": "administrator"}, 201),
     ("PUT", "permissions/v2/v2", {"user": "v2", "vhost": "v2", "configure": ".*", "write": ".*", "read": ".*"}, 201),
     ("PUT", "permissions/v2/guest", {"configure": ".*", "write": ".*", "read": ".*"}, 204),  # guest added the vhost
-    (
-        "PUT",
-        "queues/v2/q",
-        {
-            "name": "q",
-            "durable": True,
-            "auto_delete": False,
-            "exclusive": False,
-            "arguments": {"x-queue-type": "classic"},
-        },
-        201,
-    ),
-    (
-        "PUT",
-        "exchanges/v2/e",
-        {"name": "e", "type": "direct", "durable": True, "auto_delete": False, "arguments": None},
-        201,
-    ),
+    ("PUT", "queues/v2/q",
+     {"name": "q", "durable": True, "auto_delete": False, "exclusive": False,
+      "arguments": {"x-queue-type": "classic"}}, 201),
+    ("PUT", "exchanges/v2/e",
+     {"name": "e", "type": "direct", "durable": True, "auto_delete": False, "arguments": None}, 201),
     ("POST", "bindings/v2/e/e/q/q", {"routing_key": "q", "arguments": None}, 201),
     ("POST", "exchanges/v2/e/publish", MESSAGE, 200),
     ("POST", "queues/v2/q/get", {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}, 200),
@@ -159,33 +100,24 @@ RABBITMQADMIN: list[tuple[str, str, Any, int]] = [
     ("DELETE", "exchanges/v2/e", None, 204),
     ("DELETE", "connections/username/v2", None, 204),
     ("DELETE", "vhosts/v2", None, 204),
-]
+]  # fmt: skip
 
 NSERVICEBUS: list[tuple[str, str, Any, int]] = [
     ("GET", "overview", None, 200),
     ("GET", "feature-flags", None, 200),
     ("PUT", "queues/%2F/nsb.errors", {"durable": True, "arguments": {"x-queue-type": "quorum"}}, 201),
     ("GET", "queues/%2F/nsb.errors", None, 200),
-    (
-        "PUT",
-        "policies/%2F/nsb.nsb.errors.delivery-limit",
-        {
-            "apply-to": "quorum_queues",
-            "definition": {"delivery-limit": -1},
-            "pattern": "^nsb\\.errors$",
-            "priority": 0,
-        },
-        201,
-    ),
+    ("PUT", "policies/%2F/nsb.nsb.errors.delivery-limit",
+     {"apply-to": "quorum_queues", "definition": {"delivery-limit": -1}, "pattern": "^nsb\\.errors$",
+      "priority": 0}, 201),
     ("GET", "bindings/%2F", None, 200),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "requests", [RABBIT_HOLE, RABBITMQADMIN, NSERVICEBUS], ids=["rabbit-hole", "v2", "NServiceBus"]
 )
-async def test_the_requests_of_a_tool_succeed(tmp_path: Path, requests: list[tuple[str, str, Any, int]]) -> None:
+async def test_the_requests_of_a_tool_succeed(api: Api, requests: list[tuple[str, str, Any, int]]) -> None:
     """Every request in its turn has the status that the tool expects."""
-    async with managed(tmp_path) as (_broker, api):
-        for method, path, body, status in requests:
-            await api.expect(status, method, path, body)
+    for method, path, body, status in requests:
+        await api.expect(status, method, path, body)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker.overlay.packets import Packet, StreamRun, exceeds
-from broker.overlay.simulation.link import Lane, SimulatedLink
+from broker.overlay.simulation.network import Lane, SimulatedLink
 
 
 @dataclass(frozen=True, slots=True)

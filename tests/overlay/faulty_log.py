@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from broker.overlay.packets import Space
-from broker.overlay.simulation.memory_stream import MemoryStream
+from broker.overlay.simulation.leaf_member import MemoryStream
 from broker.routing.index import TopicIndex
 
 

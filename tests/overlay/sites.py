@@ -63,6 +63,16 @@ def overlay(
     return {"broker": broker, "node": node, "leaf": leaf, "neighbours": linked}
 
 
+def pair(*, one_way: bool = False, **settings: Any) -> tuple[Site, Site]:
+    """Return two leaves that are neighbours; the first one dials."""
+    first, second = free_port(), free_port()
+    to_b, to_a = (["site-b"], ["site-a"]) if one_way else ((), ())
+    return (
+        Site(first, overlay("a", "site-a", ("site-b", "b", second), leaf=True, one_way=to_b), **settings),
+        Site(second, overlay("b", "site-b", ("site-a", "a", 0), leaf=True, one_way=to_a), **settings),
+    )
+
+
 @asynccontextmanager
 async def sites(tmp_path: Path, chain: Sequence[Site], **sections: Any) -> AsyncIterator[list[Broker]]:
     """Yield running brokers, whose folders are numbered."""
@@ -71,6 +81,12 @@ async def sites(tmp_path: Path, chain: Sequence[Site], **sections: Any) -> Async
             await stack.enter_async_context(site.broker(tmp_path / str(number), **sections))
             for number, site in enumerate(chain)
         ]
+
+
+async def declared(*channels: Any, kind: str = "topic") -> Any:
+    """Declare the exchange x at each site and return that of the first."""
+    first, *_ = [await channel.declare_exchange("x", kind, durable=True) for channel in channels]
+    return first
 
 
 def held_by(broker: Broker) -> HeldBrokers:

@@ -30,13 +30,6 @@ def longest_dip_s(arrivals: Sequence[Arrival], per_s: float, since_s: float, unt
     return longest * BUCKET_S
 
 
-def test_a_dip_is_a_time_with_less_than_half_of_the_rate() -> None:
-    """With ten messages a second, none arrives from second 1 to 1.5, and then all at once."""
-    came = [0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95, *[1.55] * 6, 1.65, 1.75, 1.85, 1.95]
-    arrivals = [Arrival(number, redelivered=False, at_s=at_s) for number, at_s in enumerate(came)]
-    assert longest_dip_s(arrivals, 10, 0, 2) == pytest.approx(0.5)
-
-
 def kill(tree: Figure7, name: str) -> None:
     """End the process with -9."""
     tree.kill(name)

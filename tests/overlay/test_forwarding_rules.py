@@ -6,7 +6,6 @@ import asyncio
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,17 +13,8 @@ from broker.overlay import announcement
 from broker.testing import Broker
 from tests.overlay.link_packets import LinkPackets, at_rest, interested
 from tests.overlay.link_steps import LinkSteps
-from tests.overlay.sites import Site, X, free_port, held_by, overlay, reached, sites, wanted
+from tests.overlay.sites import Site, X, declared, free_port, held_by, overlay, pair, reached, sites, wanted
 from tests.tap_files import channel_of, publish
-
-
-def pair(**settings: object) -> tuple[Site, Site]:
-    """Return two leaves that are neighbours; the first one dials."""
-    first, second = free_port(), free_port()
-    return (
-        Site(first, overlay("a", "site-a", ("site-b", "b", second), leaf=True), **settings),
-        Site(second, overlay("b", "site-b", ("site-a", "a", 0), leaf=True), **settings),
-    )
 
 
 def star(**settings: object) -> tuple[Site, ...]:
@@ -36,12 +26,6 @@ def star(**settings: object) -> tuple[Site, ...]:
     ]
     neighbours = [(f"site-{name}", name, port) for name, port in zip("abc", ports[1:], strict=True)]
     return (Site(ports[0], overlay("m", "middle", *neighbours), **settings), *leaves)
-
-
-async def declared(*channels: Any, kind: str = "topic") -> Any:
-    """Declare the exchange x at each site and return that of the first."""
-    first, *_ = [await channel.declare_exchange("x", kind, durable=True) for channel in channels]
-    return first
 
 
 def wants(broker: Broker, patterns: list[str], exchange: str = "x") -> bool:

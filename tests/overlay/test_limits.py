@@ -10,7 +10,7 @@ import pytest
 from aio_pika import Message
 
 from broker.overlay_node.facts import overlay_facts
-from tests.overlay.sites import Site, X, free_port, held_by, overlay, reached, wanted
+from tests.overlay.sites import Site, X, declared, free_port, held_by, overlay, pair, reached, wanted
 from tests.tap_files import channel_of, publish
 
 KIB = 1024
@@ -61,61 +61,45 @@ async def test_what_limits_drop_is_told_at_both_ends(
     assert "leaf='a' " in gap
 
 
-def limited(limit_bytes: int, far_bytes: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of two brokers with a largest message each."""
-    return {"amqp": {"max_message_size_bytes": limit_bytes}}, {"amqp": {"max_message_size_bytes": far_bytes}}
-
-
-def linked() -> tuple[Site, Site]:
-    """Return two leaves that are neighbours; the second opens the link."""
-    port = free_port()
-    near = Site(port, overlay("a", "site-a", ("site-b", "b", 0), leaf=True))
-    return near, Site(free_port(), overlay("b", "site-b", ("site-a", "a", port), leaf=True))
-
-
-@pytest.mark.parametrize("turned", [False, True], ids=["accepted", "dialled"])
+@pytest.mark.parametrize("turned", [False, True], ids=["dialled", "accepted"])
 async def test_what_clients_may_publish_says_nothing_of_links(tmp_path: Path, turned: bool) -> None:
     """Bursts, messages as large as they may be, and thousands of patterns cross, and the link stays open."""
-    near, far = reversed(linked()) if turned else linked()
-    here, there = (one.nodes[0]["node"] for one in (near, far))
-    settings = limited(20_000, 20_000)
+    near, far = reversed(pair()) if turned else pair()
+    here, there = (one.nodes[0]["broker"] for one in (near, far))
+    limit = {"amqp": {"max_message_size_bytes": 20_000}}
     async with (
-        near.broker(tmp_path / "near", **settings[0]) as pb,
-        far.broker(tmp_path / "far", **settings[1]) as sb,
+        near.broker(tmp_path / "near", **limit) as pb,
+        far.broker(tmp_path / "far", **limit) as sb,
         channel_of(pb) as channel,
         channel_of(sb) as other,
     ):
-        exchange = await channel.declare_exchange("x", "topic", durable=True)
-        await other.declare_exchange("x", "topic", durable=True)
+        exchange = await declared(channel, other)
         queue = await other.declare_queue("q", durable=True)
         await queue.bind("x", "k.#")
         for number in range(200):
             await queue.bind("x", f"k{number}.{'y' * 200}")
-        await reached(lambda: len(wanted(pb, there) or ()) == 201, "the patterns")
-        held_by(sb).links[far.nodes[0]["broker"], near.nodes[0]["broker"]].close("all patterns again")
+        await reached(lambda: len(wanted(pb, f"site-{there}") or ()) == 201, "the patterns")
+        held_by(sb).links[there, here].close("all patterns again")
         await reached(lambda: pb.server.overlay.facts()[0]["links"][0]["state"] == "down", "the end of the link")
         await reached(lambda: pb.server.overlay.facts()[0]["links"][0]["state"] == "up", "the next link")
-        await reached(lambda: len(wanted(pb, there) or ()) == 201, "the patterns again")
-        session = held_by(pb).links[near.nodes[0]["broker"], far.nodes[0]["broker"]].session
+        await reached(lambda: len(wanted(pb, f"site-{there}") or ()) == 201, "the patterns again")
+        session = held_by(pb).links[here, there].session
         await asyncio.gather(*(exchange.publish(Message(bytes(1_000), delivery_mode=2), "k.1") for _ in range(300)))
         await exchange.publish(Message(bytes(20_000), delivery_mode=2, headers={"h": "x" * 2_000}), "k.2")
         await reached(lambda: sb.queue("q").ready == 301, "all messages")
-        assert held_by(pb).links[near.nodes[0]["broker"], far.nodes[0]["broker"]].session == session
-        assert here != there
+        assert held_by(pb).links[here, there].session == session
 
 
 async def test_a_message_that_a_neighbour_refuses_is_a_gap(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Both ends say so, and everything else arrives over the same link."""
-    near, far = linked()
-    settings = limited(1 << 20, 20_000)
+    near, far = pair()
     async with (
-        near.broker(tmp_path / "a", **settings[0]) as pb,
-        far.broker(tmp_path / "b", **settings[1]) as sb,
+        near.broker(tmp_path / "a", amqp={"max_message_size_bytes": 1 << 20}) as pb,
+        far.broker(tmp_path / "b", amqp={"max_message_size_bytes": 20_000}) as sb,
         channel_of(pb) as channel,
         channel_of(sb) as other,
     ):
-        exchange = await channel.declare_exchange("x", "topic", durable=True)
-        await other.declare_exchange("x", "topic", durable=True)
+        exchange = await declared(channel, other)
         queue = await other.declare_queue("q", durable=True)
         await queue.bind("x", "#")
         await reached(lambda: wanted(pb, "site-b") == ["#"], "the binding")

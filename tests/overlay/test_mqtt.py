@@ -15,9 +15,10 @@ from paho.mqtt.properties import Properties
 
 from broker.testing import Broker
 from tests.deadline import DEADLINE_S
-from tests.overlay.sites import Site, free_port, overlay, reached, sites, wanted
+from tests.overlay.sites import pair, reached, sites, wanted
 
 TOPICS = "amq.topic"
+MQTT: dict[str, Any] = {"enabled": True, "port": 0, "tls_port": 0}
 
 
 @asynccontextmanager
@@ -41,13 +42,11 @@ async def received(connected: Client, count: int) -> list[Message]:
 
 async def test_what_one_site_publishes_is_delivered_and_retained_at_the_other(tmp_path: Path) -> None:
     """Properties and the flag cross; a later subscriber gets what crossed, replaced and deleted in place."""
-    mqtt: dict[str, Any] = {"mqtt": {"enabled": True, "port": 0, "tls_port": 0}}
-    first, second = free_port(), free_port()
-    pair = (
-        Site(first, overlay("a", "site-a", ("site-b", "b", second), leaf=True), exchanges=[TOPICS]),
-        Site(second, overlay("b", "site-b", ("site-a", "a", 0), leaf=True), exchanges=[TOPICS]),
-    )
-    async with sites(tmp_path, pair, **mqtt) as (pb, sb), client(pb) as writer, client(sb) as reader:
+    async with (
+        sites(tmp_path, pair(exchanges=[TOPICS]), mqtt=MQTT) as (pb, sb),
+        client(pb) as writer,
+        client(sb) as reader,
+    ):
         await reader.subscribe("home/#", qos=1)
         await reached(lambda: wanted(pb, "site-b", TOPICS) == ["home.#"], "the subscription")
         properties = Properties(PacketTypes.PUBLISH)
@@ -82,13 +81,7 @@ async def test_what_one_site_publishes_is_delivered_and_retained_at_the_other(tm
 
 async def test_a_queue_that_keeps_nothing_makes_a_site_retain_everything(tmp_path: Path) -> None:
     """A site whose queue for `#` has no room retains what no client of it has subscribed to."""
-    mqtt: dict[str, Any] = {"mqtt": {"enabled": True, "port": 0, "tls_port": 0}}
-    first, second = free_port(), free_port()
-    pair = (
-        Site(first, overlay("a", "site-a", ("site-b", "b", second), leaf=True), exchanges=[TOPICS]),
-        Site(second, overlay("b", "site-b", ("site-a", "a", 0), leaf=True), exchanges=[TOPICS]),
-    )
-    async with sites(tmp_path, pair, **mqtt) as (pb, sb), client(pb) as writer:
+    async with sites(tmp_path, pair(exchanges=[TOPICS]), mqtt=MQTT) as (pb, sb), client(pb) as writer:
         async with await aio_pika.connect(sb.url) as amqp:
             channel = await amqp.channel()
             queue = await channel.declare_queue("everything", durable=True, arguments={"x-max-length": 0})

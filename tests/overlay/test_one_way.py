@@ -7,17 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.overlay.link_packets import LinkPackets, at_rest, interested
-from tests.overlay.sites import Site, free_port, held_by, overlay, reached, sites, wanted
+from tests.overlay.sites import Site, declared, free_port, held_by, overlay, pair, reached, sites, wanted
 from tests.tap_files import channel_of, publish
-
-
-def pair(**settings: object) -> tuple[Site, Site]:
-    """Return two leaves that are neighbours over a one-way link."""
-    first, second = free_port(), free_port()
-    return (
-        Site(first, overlay("a", "site-a", ("site-b", "b", second), leaf=True, one_way=["site-b"]), **settings),
-        Site(second, overlay("b", "site-b", ("site-a", "a", 0), leaf=True, one_way=["site-a"]), **settings),
-    )
 
 
 @pytest.mark.parametrize("aggregation", ["covering", "none"])
@@ -25,11 +16,10 @@ async def test_every_message_crosses_and_the_receiver_filters(
     tmp_path: Path, aggregation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other site hears that everything is wanted, once; further bindings move no byte and count at once."""
-    async with sites(tmp_path, pair(aggregation=aggregation)) as (pb, sb):
+    async with sites(tmp_path, pair(one_way=True, aggregation=aggregation)) as (pb, sb):
         heard = LinkPackets(pb, monkeypatch)
         async with channel_of(pb) as channel, channel_of(sb) as other:
-            exchange = await channel.declare_exchange("x", "topic", durable=True)
-            await other.declare_exchange("x", "topic", durable=True)
+            exchange = await declared(channel, other)
             queue = await other.declare_queue("q", durable=True)
             await queue.bind("x", "a.*")
             await reached(lambda: wanted(pb, "site-b") == ["#"], "the first binding")

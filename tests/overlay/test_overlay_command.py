@@ -72,14 +72,3 @@ async def test_commands_show_explain_and_forget(tmp_path: Path, capsys: pytest.C
         await reached(lambda: "b" not in driver.leaf.sources[X].vector, "the end of the leaf")
         code, text = await said(capsys, "forget", "nobody", *folder)
         assert (code, text) == (1, "slotmq: no leaf 'nobody' is known here\n")
-
-
-async def test_a_broker_without_an_overlay_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every command says in one line what is missing."""
-    server = {"control_socket": True}
-    async with Site(0).broker(tmp_path, server=server, overlay={}):
-        for words in ((), ("explain", "k"), ("forget", "b")):
-            code, text = await said(capsys, *words, "--data-dir", str(tmp_path))
-            assert code == 1
-            assert "takes no part in an overlay" in text
-            assert text.count("\n") == 1

@@ -19,17 +19,8 @@ from broker.overlay_node.overlay_link import OverlayLink
 from broker.store.files import Files
 from broker.testing import Broker
 from tests.overlay.link_steps import LinkSteps
-from tests.overlay.sites import Site, X, free_port, held_by, overlay, reached, sites, wanted
+from tests.overlay.sites import Site, X, declared, free_port, held_by, overlay, pair, reached, sites, wanted
 from tests.tap_files import channel_of, publish
-
-
-def pair(aggregation: str = "covering") -> tuple[Site, Site]:
-    """Return two leaves that are neighbours."""
-    first, second = free_port(), free_port()
-    return (
-        Site(first, overlay("a", "site-a", ("site-b", "b", second), leaf=True), aggregation=aggregation),
-        Site(second, overlay("b", "site-b", ("site-a", "a", 0), leaf=True), aggregation=aggregation),
-    )
 
 
 def has(broker: Broker, count: int) -> bool:
@@ -45,8 +36,7 @@ def wants(broker: Broker, patterns: list[str]) -> bool:
 async def test_a_binding_at_one_site_draws_messages_of_another(tmp_path: Path) -> None:
     """Only what someone wants crosses the link, in order and once; the binding's end is heard too."""
     async with sites(tmp_path, pair()) as (pb, sb), channel_of(pb) as channel, channel_of(sb) as other:
-        exchange = await channel.declare_exchange("x", "topic", durable=True)
-        await other.declare_exchange("x", "topic", durable=True)
+        exchange = await declared(channel, other)
         queue = await other.declare_queue("q", durable=True)
         await queue.bind("x", "a.*")
         await reached(lambda: wanted(pb, "site-b") == ["a.*"], "the binding")
@@ -67,8 +57,7 @@ async def test_a_binding_at_one_site_draws_messages_of_another(tmp_path: Path) -
 async def test_a_new_binding_gets_nothing_from_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither before the leaf has heard of it, nor what was on its way under a binding that covers it."""
     async with sites(tmp_path, pair()) as (pb, sb), channel_of(pb) as channel, channel_of(sb) as other:
-        exchange = await channel.declare_exchange("x", "topic", durable=True)
-        await other.declare_exchange("x", "topic", durable=True)
+        exchange = await declared(channel, other)
         await (await other.declare_queue("q", durable=True)).bind("x", "k.1")
         await reached(lambda: wants(pb, ["k.1"]), "the binding")
         publisher, driver = held_by(pb).driver, held_by(sb).driver
@@ -115,8 +104,7 @@ async def test_bindings_without_messages_cost_the_other_site_next_to_nothing(
     """Twenty bindings are one change of the vector at most, and the next message still finds the last of them."""
     monkeypatch.setattr(held_brokers, "Timing", partial(Timing, vector_idle_ms=1 << 40))
     async with sites(tmp_path, pair()) as (pb, sb), channel_of(pb) as channel, channel_of(sb) as other:
-        exchange = await channel.declare_exchange("x", "topic", durable=True)
-        await other.declare_exchange("x", "topic", durable=True)
+        exchange = await declared(channel, other)
         queue = await other.declare_queue("q", durable=True)
         stream = pb.server.vhosts["/"].queues["amq.overlay.x"].level
         before = stream.manager.next_id
@@ -146,8 +134,7 @@ async def test_packets_that_a_link_loses_are_noticed(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(OverlayLink, "send", lossy)
     async with sites(tmp_path, pair()) as (pb, sb), channel_of(pb) as channel, channel_of(sb) as other:
-        exchange = await channel.declare_exchange("x", "topic", durable=True)
-        await other.declare_exchange("x", "topic", durable=True)
+        exchange = await declared(channel, other)
         queue = await other.declare_queue("q", durable=True)
         await reached(lambda: any(map(losses["b"], sent["b"])), "the first update")
         await queue.bind("x", "a.*")
@@ -284,8 +271,7 @@ async def test_settings_say_which_exchanges_take_part() -> None:
 async def test_start_points_are_on_disk_before_the_neighbour_hears_of_a_binding(tmp_path: Path) -> None:
     """Each durable binding is in the file of the leaf once the other site wants what it asks for."""
     async with sites(tmp_path, pair()) as (pb, sb), channel_of(pb) as channel, channel_of(sb) as other:
-        await channel.declare_exchange("x", "topic", durable=True)
-        await other.declare_exchange("x", "topic", durable=True)
+        await declared(channel, other)
         queue = await other.declare_queue("q", durable=True)
         keys: list[str] = []
         for key in ("a.1", "b.*", "c"):

@@ -16,6 +16,7 @@ from broker.routing.index import CHOICES
 from broker.routing.route import Route
 from broker.routing.router import Router
 from tests.property.topic_reference import matches
+from tests.unit.routing.message_fields import Fields
 
 TYPES = ("direct", "fanout", "topic", "headers")
 ALL_NAMES = ("x1", "x2", "x3", "x4")
@@ -32,17 +33,6 @@ CHANGES = st.one_of(
     st.tuples(st.sampled_from(["bind", "bind", "unbind"]), NAMES, NAMES, PATTERNS),
     st.tuples(st.sampled_from(["bind", "unbind"]), NAMES, st.sampled_from("qr"), PATTERNS),
 )
-
-
-@dataclass
-class Fields:
-    """The fields of a message without properties."""
-
-    headers: Mapping[str, Any]
-
-    def property(self, name: str) -> str | None:
-        """Return nothing."""
-        return None
 
 
 @dataclass

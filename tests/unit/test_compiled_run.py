@@ -182,11 +182,7 @@ def test_what_runs_is_a_copy(tmp_path: Path) -> None:
     shutil.copytree(package, build / "broker")
     (build / compiled_build.STAMP).write_text(digest)
     command = [sys.executable, "tools/compiled_run.py", "serve"]
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("SLOTMQ_COMPILE", "PYTHONPATH", "PYTHONSAFEPATH")
-    }
+    environment = {name: value for name, value in os.environ.items() if name not in OURS}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("of the build\n", "")
     assert late.read_text() == "VALUE = 1"
@@ -289,11 +285,7 @@ def test_the_package_is_compiled(tmp_path: Path) -> None:
     shutil.copytree(compiled_build.HERE / "broker", tmp_path / "broker", ignore=others)
     copy_programs(tmp_path)
     shutil.copy(compiled_build.HERE / compiled_build.PLUGIN, tmp_path)
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("SLOTMQ_COMPILE", "PYTHONPATH", "PYTHONSAFEPATH")
-    }
+    environment = {name: value for name, value in os.environ.items() if name not in OURS}
 
     def run(argument: str) -> str:
         command = [sys.executable, "tools/compiled_run.py", argument]

@@ -48,23 +48,15 @@ def settings_with(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) ->
     for name in [name for name in os.environ if name.startswith(("SLOTMQ_", "RABBITMQ_"))]:
         monkeypatch.delenv(name)
     for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+        monkeypatch.setenv(name, value or "")
     return load()
 
 
-def compose(**variables: str) -> dict[str, Any]:
-    """Return the compose file with its variables substituted."""
-
-    def filled(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: filled(inner) for key, inner in value.items()}
-        if isinstance(value, list):
-            return [filled(inner) for inner in value]
-        if isinstance(value, str):
-            return re.sub(r"\$\{(\w+):-([^}]*)\}", lambda match: variables.get(match[1]) or match[2], value)
-        return value
-
-    found: dict[str, Any] = filled(yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text()))
+def compose(file: str = "compose.yaml", **variables: str) -> dict[str, Any]:
+    """Return a compose file with its variables substituted."""
+    text = (ROOT / "docker" / file).read_text()
+    filled = re.sub(r"\$\{(\w+):-([^}]*)\}", lambda match: variables.get(match[1]) or match[2], text)
+    found: dict[str, Any] = yaml.safe_load(filled)
     return found
 
 

@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
 
 from broker.cli.rabbitmq_variables import VARIABLES
-from broker.cli.settings_layers import load
 from broker.settings import Settings
-from tests.unit.test_docker import IMAGE, ROOT, environment, the
+from tests.unit import test_docker as docker
+from tests.unit.test_docker import IMAGE, ROOT, environment, settings_with, the
 
 NODES = ("node-a", "node-b", "node-c")
 
 
-def compose() -> dict[str, Any]:
-    """Return the compose file with the defaults of its variables."""
-    text = re.sub(r"\$\{(\w+):-([^}]*)\}", r"\2", (ROOT / "docker" / "compose.cluster.yaml").read_text())
-    found: dict[str, Any] = yaml.safe_load(text)
-    return found
+compose = partial(docker.compose, "compose.cluster.yaml")
 
 
 def settings_of(service: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Return the settings of a node: those of the image and of its service."""
-    for name in [name for name in os.environ if name.startswith(("SLOTMQ_", "RABBITMQ_"))]:
-        monkeypatch.delenv(name)
-    for name, value in {**environment(), **compose()["services"][service]["environment"]}.items():
-        monkeypatch.setenv(name, value or "")
-    return load()
+    return settings_with(monkeypatch, {**environment(), **compose()["services"][service]["environment"]})
 
 
 def balancer() -> str:

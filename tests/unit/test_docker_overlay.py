@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import re
-from typing import Any
+from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
 
-from broker.cli.settings_layers import load
 from broker.settings import Settings
-from tests.unit.test_docker import ROOT, environment, the
+from tests.unit import test_docker as docker
+from tests.unit.test_docker import environment, settings_with, the
 
 LEAVES = {"publishers": 5672, "europe": 5673, "america": 5674}
 INNERS = ("middle-1", "middle-2", "middle-3")
 
 
-def compose() -> dict[str, Any]:
-    """Return the compose file with the defaults of its variables."""
-    text = re.sub(r"\$\{(\w+):-([^}]*)\}", r"\2", (ROOT / "docker" / "compose.overlay.yaml").read_text())
-    found: dict[str, Any] = yaml.safe_load(text)
-    return found
+compose = partial(docker.compose, "compose.overlay.yaml")
 
 
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch) -> dict[str, Settings]:
     """Provide the settings of each service: those of the image and its own."""
-    found = {}
-    for service, given in compose()["services"].items():
-        for name in [name for name in os.environ if name.startswith(("SLOTMQ_", "RABBITMQ_"))]:
-            monkeypatch.delenv(name)
-        for name, value in {**environment(), **given["environment"]}.items():
-            monkeypatch.setenv(name, value or "")
-        found[service] = load()
-    return found
+    given = {service: one["environment"] for service, one in compose()["services"].items()}
+    return {service: settings_with(monkeypatch, environment() | own) for service, own in given.items()}
 
 
 def test_the_brokers_form_the_tree(settings: dict[str, Settings]) -> None:

@@ -15,7 +15,7 @@ from broker.cli.main import build_parser
 from broker.cli.pipeline import missing_packages
 from broker.settings import Settings
 from tests.unit.test_docker import IMAGE as BROKER_IMAGE
-from tests.unit.test_docker import ROOT, instructions, the
+from tests.unit.test_docker import ROOT, compose, instructions, the
 from tools.packages.image import stages
 
 IMAGE = ROOT / "docker" / "spark.Dockerfile"
@@ -24,8 +24,7 @@ SPARK = ("master", "worker-1", "worker-2", "archive", "query")
 
 def services() -> dict[str, Any]:
     """Return the services with the defaults of their variables."""
-    text = re.sub(r"\$\{(\w+):-([^}]*)\}", r"\2", (ROOT / "docker" / "compose.spark.yaml").read_text())
-    found: dict[str, Any] = yaml.safe_load(text)["services"]
+    found: dict[str, Any] = compose("compose.spark.yaml")["services"]
     return found
 
 

@@ -161,3 +161,43 @@ asyncio.run(run())
 def test_code_that_only_a_start_ran_is_unmapped() -> None:
     """The libraries that an import read are no longer resident, and the process runs on."""
     assert _run(UNMAPPED)[0] > 2 << 20
+
+
+AFTER = """
+import asyncio
+from broker.heap import PAUSE_S, QUIET_TURNS, Heap, keep_freed_memory
+from broker.process_memory import resident_bytes
+assert keep_freed_memory()
+
+async def run():
+    turns, steps, held = [0], [], []
+    def free():
+        for number in range(3):
+            steps.append(number)
+            yield
+        held.clear()
+    heap = Heap(asyncio.get_running_loop(), lambda: turns[0], free)
+    heap.start()
+    before = resident_bytes()
+    heap.look()  # nothing has worked
+    held.extend(bytes([1]) * 10_000 for _ in range(3_000))
+    turns[0] += QUIET_TURNS
+    heap.look()
+    assert not steps  # a load
+    heap.look()  # is over
+    assert steps == [0]  # a step in each turn
+    while held or resident_bytes() - before > 8_000_000:
+        await asyncio.sleep(PAUSE_S)
+    assert steps == [0, 1, 2]
+    heap.look()
+    assert steps == [0, 1, 2]  # once
+    heap.close()
+    print(resident_bytes() - before)
+
+asyncio.run(asyncio.wait_for(run(), 20))
+"""
+
+
+def test_what_can_be_computed_again_is_freed_once_after_a_load() -> None:
+    """It is freed in steps when the loop has few turns, and its memory is returned at once."""
+    assert _run(AFTER)[0] < 8_000_000

@@ -1,4 +1,4 @@
-"""The owner of tasks, and what wakes a task."""
+"""The owner of tasks, what wakes a task, and the check that refuses tasks without an owner."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from broker.tasks import Tasks, WakeUp, first_ended, uncancelled
+from tools.tasks import unowned
 
 
 async def end_with(error: Exception) -> None:
@@ -135,3 +136,21 @@ def test_wake_ups_before_a_wait_count_once() -> None:
         assert not wake_up.is_set
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("asyncio.create_task(work())", [1]),
+        ("loop.create_task(work())", [1]),
+        ("\nasyncio.get_running_loop().create_task(work())", [2]),
+        ("future = asyncio.ensure_future(work())", [1]),
+        ("start = loop.create_task", [1]),
+        ("from asyncio import create_task", [1]),
+        ("async def all():\n async with asyncio.TaskGroup() as group:\n  group.create_task(work())", []),
+        ("self._tasks.start(work())", []),
+    ],
+)
+def test_a_task_without_an_owner_is_found(source: str, lines: list[int]) -> None:
+    """However it is started; a task group owns its tasks."""
+    assert list(unowned(source)) == lines

@@ -58,8 +58,8 @@ def peers() -> Iterator[Peers]:
 @asynccontextmanager
 async def bridged(
     folder: Path, *, wait: bool = True, sections: dict[str, Any] | None = None, **zmq_settings: Any
-) -> AsyncIterator[tuple[Broker, Any]]:
-    """Yield a broker with bridges and the topic exchange x, and a channel of a client; `wait` until they are up."""
+) -> AsyncIterator[tuple[Broker, Any, Peers]]:
+    """Yield a broker with bridges and the exchange x, a channel of a client, and sockets; `wait` until all are up."""
     zmq_settings = {
         kind: [{"endpoint": ANY, "exchange": "x", **one} for one in endpoints]
         for kind, endpoints in zmq_settings.items()
@@ -68,7 +68,8 @@ async def bridged(
         await channel.declare_exchange("x", "topic", durable=True)
         if wait:
             await until(lambda: all(row["state"] == "up" for row in bridge_rows(broker)), "the bridges")
-        yield broker, channel
+        with peers() as made:
+            yield broker, channel, made
 
 
 def bridge_rows(broker: Broker) -> list[dict[str, Any]]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import zmq
@@ -15,12 +12,8 @@ from pydantic import ValidationError
 
 import broker.zeromq
 from broker.amqp.errors import BrokerError
-from broker.operations.operated_broker import OperatedBroker
-from broker.operations.process import Nothing
-from broker.operations.process import zmq as list_bridges
-from broker.operations.request import Asker, OperationRefused
 from broker.settings import Settings
-from tests.deadline import DEADLINE_S
+from tests.broker_process import BrokerProcess
 from tests.in_process import running_broker
 
 ENDPOINT = {"endpoint": "tcp://127.0.0.1:5556", "exchange": "x"}
@@ -70,24 +63,10 @@ def test_an_endpoint_in_use_ends_the_process_with_1(tmp_path: Path) -> None:
         port = other.bind_to_random_port("tcp://127.0.0.1")
         file = tmp_path / "slotmq.toml"
         file.write_text(f'[[zmq.subscribe]]\nendpoint = "tcp://127.0.0.1:{port}"\nexchange = "x"\n')
-        command = [sys.executable, "-m", "broker", "serve", "--port", "0", "--data-dir", str(tmp_path / "data")]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("SLOTMQ_")}
-        ended = subprocess.run(
-            [*command, "--config", str(file)],
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-            env=environment,
-        )
-    assert (ended.returncode, ended.stderr.splitlines()[-1].startswith("slotmq: cannot listen on tcp://")) == (1, True)
-
-
-def test_the_command_needs_an_endpoint() -> None:
-    """`slotmq zmq` on a broker without one is refused in words that say what is missing."""
-    parts = cast("OperatedBroker", SimpleNamespace(zmq=list))
-    with pytest.raises(OperationRefused, match=r"no \[\[zmq.publish\]\] or \[\[zmq.subscribe\]\]"):
-        list_bridges(parts, Nothing(), Asker())
+        process = BrokerProcess(tmp_path / "data", "--config", str(file))
+        process.spawn()
+        assert process.wait() == 1
+    assert process.stderr().splitlines()[-1].startswith("slotmq: cannot listen on tcp://")
 
 
 @pytest.mark.parametrize(

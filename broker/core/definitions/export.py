@@ -31,12 +31,27 @@ def topology_of(vhost: Vhost) -> dict[str, Iterator[dict[str, Any]]]:
     ends: set[Any] = {*queues, *exchanges}
     return {
         "exchanges": (
-            {"vhost": vhost.name, **_exchange(exchange)}
+            {
+                "vhost": vhost.name,
+                "name": exchange.name,
+                "type": exchange.type,
+                "durable": True,
+                "auto_delete": exchange.auto_delete,
+                "internal": exchange.internal,
+                "arguments": typed_table(exchange.arguments),
+            }
             for exchange in exchanges
             if exchange.durable and not is_predeclared(exchange.name)
         ),
         "queues": (
-            {"vhost": vhost.name, **_queue(queue)}
+            {
+                "vhost": vhost.name,
+                "name": queue.name,
+                "durable": True,
+                "auto_delete": queue.auto_delete,
+                "type": queue_type(queue.arguments),
+                "arguments": typed_table(queue.arguments),
+            }
             for queue in queues
             if queue.durable and not queue.name.startswith(HIDDEN)
         ),
@@ -53,27 +68,6 @@ def user_fields(user: Mapping[str, Any]) -> dict[str, Any]:
     if password_hash.startswith("$"):  # an encoded argon2 hash
         password_hash = b64encode(password_hash.encode()).decode()
     return {**user, "password_hash": password_hash}
-
-
-def _exchange(exchange: Exchange) -> dict[str, Any]:
-    return {
-        "name": exchange.name,
-        "type": exchange.type,
-        "durable": True,
-        "auto_delete": exchange.auto_delete,
-        "internal": exchange.internal,
-        "arguments": typed_table(exchange.arguments),
-    }
-
-
-def _queue(queue: Queue) -> dict[str, Any]:
-    return {
-        "name": queue.name,
-        "durable": True,
-        "auto_delete": queue.auto_delete,
-        "type": queue_type(queue.arguments),
-        "arguments": typed_table(queue.arguments),
-    }
 
 
 def _bindings(exchange: Exchange, ends: Collection[Any]) -> Iterator[dict[str, Any]]:

@@ -175,7 +175,6 @@ class MqttConnection(Connection):
 
     @property
     def protocol(self) -> str:
-        """The protocol, in RabbitMQ's words."""
         return WORDS[self._talk.version]
 
     @property

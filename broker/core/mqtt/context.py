@@ -104,6 +104,10 @@ class MqttContext:
         kept = self._kept[vhost.name] = KeptInVhost(vhost, retained, self.clients)
         kept.load(done)
 
+    def forget(self, vhost: Vhost) -> None:
+        """Forget the stored messages of a vhost that ends; its connections are closed."""
+        self._kept.pop(vhost.name, None)
+
     def kept_in(self, vhost: Vhost) -> KeptInVhost:
         """Return the stored MQTT messages of a vhost; if it was opened later, they may still be loading."""
         found = self._kept.get(vhost.name)

@@ -317,7 +317,6 @@ class MqttSessionOfConnection(SessionOfConnection):
 
     @property
     def login_protocol(self) -> str:
-        """The protocol under which the client's logins are counted."""
         return MQTT
 
     def log_in(self, mechanism: str, response: bytes) -> None:

@@ -148,7 +148,6 @@ class QueueHead(LevelOwner):
 
     @property
     def ready(self) -> int:
-        """Messages that wait to be delivered."""
         if not self.prioritized:
             return self.level.manager.ready
         return sum(level.manager.ready for level in self.levels)

@@ -90,7 +90,6 @@ class Queue(QueueHead):
         self.worker = worker
 
     def wake_worker(self) -> None:
-        """Schedule the queue for delivery in this loop turn."""
         self.worker.wake(self)
 
     def __repr__(self) -> str:
@@ -362,7 +361,6 @@ class Queue(QueueHead):
                         self.put_last(level.priority, slot, indexes)
 
     def returned(self) -> None:
-        """Apply the rules to returned messages, and deliver them again."""
         self._drop_over()
         if self.timed:
             self.check_expiry()
@@ -415,7 +413,6 @@ class Queue(QueueHead):
         return None if slot is None else (level, slot)
 
     def wake(self) -> None:
-        """Schedule the queue for delivery when it has messages and consumers."""
         if not self.awake and self.consumers and self.ready:
             self.wake_worker()
 

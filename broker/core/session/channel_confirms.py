@@ -163,19 +163,18 @@ class ChannelConfirms:
         if self._entering and upto >= self._entering:
             upto = self._entering - 1
         if self._others:
-            due = {number: kind for number, kind in self._others.items() if number <= upto}
-            self._others = {number: kind for number, kind in self._others.items() if number > upto}
-            self._tell_apart(due)
+            self._tell_apart(self._others, upto)
         self._settle(ACK, upto)
 
-    def _tell_apart(self, kinds: dict[int, int]) -> None:
-        """Send nacks and marked acks, by their numbers, and the acks between them."""
-        for number in sorted(kinds):  # one frame for consecutive numbers of a kind
-            kind = kinds[number]
-            if kinds.get(number - 1) != kind:
+    def _tell_apart(self, kinds: dict[int, int], upto: int) -> None:
+        """Send the nacks and marked acks up to a number, and the acks between them."""
+        last, kind = 0, ACK
+        for number in sorted([number for number in kinds if number <= upto]):
+            if number != last + 1 or kinds[number] != kind:  # one frame for consecutive numbers of a kind
+                self._settle(kind, last)
                 self._settle(ACK, number - 1)
-            if kinds.get(number + 1) != kind:
-                self._settle(kind, number)
+            last, kind = number, kinds.pop(number)
+        self._settle(kind, last)
 
     def _settle(self, kind: int, upto: int) -> None:
         """Send the ack or nack of all publishes up to a number. Shapes: `kind` is ACK, NACK or DROPPED.

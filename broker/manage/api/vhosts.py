@@ -13,7 +13,7 @@ from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.counts import LENGTHS, MESSAGE_STATS, Lengths, lengths_of, message_numbers, with_rates
 from broker.manage.listing import Listing, listed, row_answer
 from broker.manage.managed_broker import ManagedBroker
-from broker.manage.refusal import HttpRefused, bad_request, not_authorised, not_found
+from broker.manage.refusal import HttpRefused, not_authorised, not_found
 from broker.operations.request import Asker
 from broker.operations.rows import Row
 from broker.operations.users import Named
@@ -137,10 +137,7 @@ async def protect(call: Call, *, on: bool) -> None:
 
 
 async def start(call: Call) -> None:
-    """Accept the start of a running vhost. An offline vhost starts with the broker, once its files are repaired."""
-    name = call.words["vhost"]
-    if call.broker.administration.vhosts.is_down(name):
-        raise bad_request(f"vhost '{name}' is down: {call.broker.administration.vhosts.offline[name]}")
+    """Accept the start of a running vhost. An offline one starts with the broker, once its files are repaired."""
     call.vhost()
 
 

@@ -69,7 +69,7 @@ class SimulatedBroker:
         self.senders: dict[str, Callable[[str, Packet], None]] = {}
         self.broker: Leaf | Inner | None = None
         self.limit_bytes = NO_LIMIT
-        self.after_event: Callable[[], None] = _nothing
+        self.after_event: Callable[[], None] = lambda: None
         self._scheduler = scheduler
         self._again = False
 
@@ -122,7 +122,3 @@ class SimulatedBroker:
     def _poll_again(self) -> None:
         self._again = False
         self.poll()
-
-
-def _nothing() -> None:
-    """Do nothing."""

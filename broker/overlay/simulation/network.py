@@ -12,7 +12,6 @@ from broker.overlay.inner import Inner
 from broker.overlay.interest import Interest
 from broker.overlay.packets import Packet, Space
 from broker.overlay.simulation.leaf_member import LeafMember
-from broker.overlay.simulation.link import SimulatedLink
 from broker.overlay.simulation.member import Dice, Scheduler, SimulatedBroker
 
 TICK_MS = 50
@@ -33,6 +32,101 @@ class SimulatedTree:
     def is_leaf(self, node: str) -> bool:
         """Return whether a tree node is that of a leaf broker, by its name."""
         return node.startswith("leaf")
+
+
+@dataclass(slots=True)
+class Lane:
+    """One direction of a link, whose packets arrive in order."""
+
+    sender: SimulatedBroker
+    receiver: SimulatedBroker
+    arrives_ms: int = 0
+
+    def begin(self) -> None:
+        """Begin a session: nothing is under way."""
+        self.arrives_ms = 0
+
+    def put(self, at_ms: int, *, in_order: bool) -> int:
+        """Return when a packet arrives that would arrive at a time alone."""
+        if in_order:
+            at_ms = self.arrives_ms = max(at_ms, self.arrives_ms)
+        return at_ms
+
+
+class SimulatedLink:
+    """A link between two brokers. Packets of an earlier session never arrive in a later one.
+
+    Shapes: `carried` is called with sender, receiver and packet for each packet that is put on the link.
+    Units: a packet takes from `least_delay_ms` to `most_delay_ms`.
+    """
+
+    def __init__(
+        self,
+        one: SimulatedBroker,
+        other: SimulatedBroker,
+        scheduler: Scheduler,
+        dice: Dice,
+        carried: Callable[[str, str, Packet], None],
+    ) -> None:
+        self._lanes = {one.name: Lane(one, other), other.name: Lane(other, one)}
+        self._scheduler = scheduler
+        self._dice = dice
+        self._carried = carried
+        self._session = 0
+        self.is_up = False
+        self.least_delay_ms, self.most_delay_ms = 1, 5
+        one.senders[other.name] = self.send
+        other.senders[one.name] = self.send
+
+    @property
+    def members(self) -> tuple[SimulatedBroker, ...]:
+        """Both brokers."""
+        return tuple(lane.sender for lane in self._lanes.values())
+
+    def open(self) -> None:
+        """Begin a session, if both brokers run."""
+        if self.is_up or not all(member.is_running for member in self.members):
+            return
+        self._session += 1
+        self.is_up = True
+        for lane in self._lanes.values():
+            lane.begin()
+        for lane in self._lanes.values():
+            lane.receiver.connected(lane.sender, self._session)
+
+    def close(self) -> None:
+        """End the session; the second broker notices later."""
+        if not self.is_up:
+            return
+        self.is_up = False
+        first, second = self._lanes.values()
+        session = self._session
+        first.receiver.lost(first.sender)
+        self._scheduler.after(self._dice.randint(0, 200), lambda: self._notice(second, session))
+
+    def reopen_later(self) -> None:
+        """Begin a session after a random delay."""
+        self._scheduler.after(300 + self._dice.randint(0, 300), self.open)
+
+    def send(self, sender: str, packet: Packet) -> None:
+        """Put a packet on the link; it is lost if the link is down."""
+        if self.is_up:
+            lane = self._lanes[sender]
+            self._carried(sender, lane.receiver.name, packet)
+            self._deliver(lane, packet, self._dice.randint(self.least_delay_ms, self.most_delay_ms))
+
+    def _deliver(self, lane: Lane, packet: Packet, delay_ms: int, *, in_order: bool = True) -> None:
+        now_ms, session = self._scheduler.now_ms, self._session
+        at_ms = lane.put(now_ms + delay_ms, in_order=in_order)
+        self._scheduler.after(at_ms - now_ms, lambda: self._arrive(lane, packet, session))
+
+    def _arrive(self, lane: Lane, packet: Packet, session: int) -> None:
+        if session == self._session and self.is_up:
+            lane.receiver.received(lane.sender, packet)
+
+    def _notice(self, lane: Lane, session: int) -> None:
+        if session == self._session:
+            lane.receiver.lost(lane.sender)
 
 
 class InnerMember(SimulatedBroker):
@@ -85,7 +179,7 @@ class Network:
         self.dice = dice
         self.patterns_max = patterns_max
         self.scheduler = Scheduler()
-        self.on_packet: Callable[[str, str, Packet], None] = _count_nothing
+        self.on_packet: Callable[[str, str, Packet], None] = lambda _sender, _receiver, _packet: None
         self.leaves: dict[str, LeafMember] = {}
         self.inner: dict[str, InnerMember] = {}
         for node, brokers in topology.brokers.items():
@@ -153,7 +247,3 @@ class Network:
     def _tick(self, member: SimulatedBroker) -> None:
         member.tick()
         self.scheduler.after(TICK_MS, partial(self._tick, member))
-
-
-def _count_nothing(_sender: str, _receiver: str, _packet: Packet) -> None:
-    """Do nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from statistics import linear_regression
 from typing import Any, Final
@@ -68,12 +68,7 @@ def slice_name(size_ms: int) -> str:
 
 def filled(counts: Mapping[int, int], first_ms: int, last_ms: int, size_ms: int) -> list[int]:
     """Return the counts of all slices, including empty ones. Shapes: `counts` is by the slice's beginning."""
-    return [counts.get(at_ms, 0) for at_ms in begins(first_ms, last_ms, size_ms)]
-
-
-def begins(first_ms: int, last_ms: int, size_ms: int) -> Iterable[int]:
-    """Return the starts of the slices of a span."""
-    return range(first_ms - first_ms % size_ms, last_ms + 1, size_ms)
+    return [counts.get(at_ms, 0) for at_ms in range(first_ms - first_ms % size_ms, last_ms + 1, size_ms)]
 
 
 def instant(at_ms: int) -> str:

@@ -134,10 +134,6 @@ def _decimal(octets: bytes, at: int) -> Text:
     return f'{{"$D": "{Decimal(digits).scaleb(-scale)}"}}', at + 5
 
 
-def _timestamp(octets: bytes, at: int) -> Text:
-    return f'{{"$T": {TIMESTAMP.unpack_from(octets, at)[0]}}}', at + 8
-
-
 def _integer(kind: str) -> Callable[[bytes, int], Text]:
     layout = INTEGERS[kind]
     unpack_from, width = layout.unpack_from, layout.size
@@ -174,7 +170,7 @@ _READERS: Final[dict[int, Callable[[bytes, int], Text]]] = {
     ord("x"): _bytes,
     ord("t"): _boolean,
     ord("D"): _decimal,
-    ord("T"): _timestamp,
+    ord("T"): lambda octets, at: (f'{{"$T": {TIMESTAMP.unpack_from(octets, at)[0]}}}', at + 8),
     ord("V"): lambda _octets, at: ("null", at),
     ord("F"): _table,
     ord("A"): _array,

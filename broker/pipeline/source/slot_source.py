@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from pyspark.sql.datasource import InputPartition
 
@@ -144,10 +145,8 @@ class SlotSource:
         missing = [name for name in plain if not _among(name, options.vhost, known)]
         if not missing:
             return
-        try:
+        with suppress(SourceRefused):  # no broker runs: only taps with slots are known
             known |= {(row["vhost"], row["name"]) for row in self.catalog.taps()}
-        except SourceRefused:  # no broker runs: only taps with slots are known
-            pass
         for name in missing:
             if not _among(name, options.vhost, known):
                 others = ", ".join(sorted({repr(tap) for _, tap in known})) or "none"

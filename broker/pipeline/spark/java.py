@@ -139,7 +139,6 @@ class NoJava(JobFailed):
             "  apt-get install openjdk-17-jre-headless       (or -21-; or your distribution's package)",
         ]
         super().__init__("\n".join(lines))
-        self.refused = refused
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:

@@ -82,11 +82,10 @@ class ConstituentBitmap(Generic[T]):
         "Optimized topic routing algorithm"; docs/inverted-bitmap.md explains the differences.
     """
 
-    def __init__(self, dialect: TopicDialect = AMQP, *, literals_apart: bool = True) -> None:
+    def __init__(self, dialect: TopicDialect = AMQP) -> None:
         self.visited = 0
         self._dialect = dialect
         self._words = dialect.words
-        self._literals_apart = literals_apart
         self._literals: dict[str, T] = {}
         self._closed: dict[int, ClosedTables[T]] = {}
         self._open: OpenTables[T] | None = None
@@ -110,7 +109,7 @@ class ConstituentBitmap(Generic[T]):
         known = self.find(pattern)
         if known is not None:
             return known
-        if self._in_front(pattern):
+        if pattern.literal:
             self._literals[pattern.text] = target
         else:
             self._add_columns(pattern.text, pattern.words, target)
@@ -138,7 +137,7 @@ class ConstituentBitmap(Generic[T]):
 
     def find(self, pattern: Pattern) -> T | None:
         """Return the target of a pattern, None if the pattern is missing."""
-        if self._in_front(pattern):
+        if pattern.literal:
             return self._literals.get(pattern.text)
         section = self._section(pattern)
         return None if section is None else section.find(pattern.text)
@@ -146,7 +145,7 @@ class ConstituentBitmap(Generic[T]):
     def remove(self, pattern: Pattern) -> T:
         """Remove one pattern and return its target. Cost: its words. Raises: KeyError if it is missing."""
         text = pattern.text
-        target = self._literals.pop(text) if self._in_front(pattern) else self._remove_columns(pattern)
+        target = self._literals.pop(text) if pattern.literal else self._remove_columns(pattern)
         self.size -= 1
         if not self.size:
             self._literals = {}  # an emptied dict keeps its size
@@ -204,9 +203,6 @@ class ConstituentBitmap(Generic[T]):
                 if strides >> stride & 1:
                     self.visited += 2 * length
                     places.collect(words, found)
-
-    def _in_front(self, pattern: Pattern) -> bool:
-        return pattern.literal and (self._literals_apart or not pattern.words)
 
     def _section(self, pattern: Pattern) -> Section[T] | None:
         """Return the section with the target of a pattern."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from sys import intern
 from typing import Generic, TypeVar
 
@@ -138,13 +139,9 @@ class Trie(Generic[T]):
         floats: list[tuple[int, Node[T]]] = []
         visited = walk(self._root, words, 0, floats, found)
         if floats:
-            floats.sort(key=_words_left, reverse=True)
+            floats.sort(key=itemgetter(0), reverse=True)
             visited += match_floating(floats, words, found)
         self.visited += visited
-
-
-def _words_left(begun: tuple[int, Node[T]]) -> int:
-    return begun[0]
 
 
 def _steps(words: tuple[str, ...]) -> tuple[tuple[str, ...], int, bool]:

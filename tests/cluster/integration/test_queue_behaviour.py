@@ -16,9 +16,7 @@ from tests.integration.pika import (
     test_publish,
     test_queue,
     test_quorum_priorities,
-    test_reject_publish,
     test_routing,
-    test_sender_selected,
     test_transactions,
 )
 
@@ -33,20 +31,10 @@ MODULES: Final = (
     test_publish,
     test_queue,
     test_quorum_priorities,
-    test_reject_publish,
     test_routing,
-    test_sender_selected,
     test_transactions,
 )
 NOT_SPLIT: Final = {
-    # these speak of exclusive queues, which belong to one node
-    "test_declare_with_other_exclusiveness",
-    "test_exclusive_queue_is_locked_for_other_connections",
-    "test_exclusive_queue_dies_with_its_connection",
-    "test_exclusive_queue_outlives_its_channel",
-    # these need publishes without confirms, or one that a full queue refuses
-    "test_mandatory_returns_without_confirms",
-    "test_too_many",
     # turns are exact while nobody waits for PostgreSQL: test_shared_prefetch.py
     "test_queues_take_turns_in_a_global_prefetch",
     # the keeper drops what has expired wherever it is in the queue

@@ -1,4 +1,4 @@
-"""Consuming: ack, nack, reject, recover, get, requeue order, redelivered, consumer tags, exclusive consumers."""
+"""Consuming with pika: ack, nack, reject, recover, get, requeue order, redelivered; also on two nodes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from pika.adapters.blocking_connection import BlockingChannel
 from tests.deadline import wait_until
 from tests.integration.pika.conversation import (
     Received,
-    channel_closed,
-    connection_closed,
     drain,
     publish,
     ready,
@@ -33,24 +31,6 @@ def test_deliveries_come_in_order_with_rising_tags(channel: BlockingChannel, que
     assert consumer.wait(50) == numbered(50)
     assert consumer.tags == list(range(1, 51))
     assert not any(consumer.redelivered)
-
-
-def test_deliveries_name_consumer_exchange_and_key(channel: BlockingChannel, queue: str) -> None:
-    """deliver carries consumer tag, exchange and routing key of the publish."""
-    seen: list[tuple[str, str, str]] = []
-    channel.queue_bind(queue, "amq.topic", f"{queue}.#")
-    tag = channel.basic_consume(
-        queue, lambda _c, method, _p, _b: seen.append((method.consumer_tag, method.exchange, method.routing_key))
-    )
-    channel.basic_publish("amq.topic", f"{queue}.a.b", b"")
-    channel.basic_publish("", queue, b"")
-
-    def both() -> bool:
-        channel.connection.process_data_events(time_limit=0)
-        return len(seen) == 2
-
-    wait_until(both, "two deliveries")
-    assert seen == [(tag, "amq.topic", f"{queue}.a.b"), (tag, "", queue)]
 
 
 def test_acked_messages_are_gone(connection: pika.BlockingConnection, queue: str) -> None:
@@ -99,45 +79,6 @@ def test_channel_acks_only_its_own(connection: pika.BlockingConnection, queue: s
     second.basic_nack(two.delivery_tag)
     wait_until(lambda: ready(first, queue) == 1, "the second message is ready again")
     assert drain(first, queue) == [b"1"]
-
-
-@pytest.mark.parametrize("method", ["ack", "nack", "reject"])
-@pytest.mark.parametrize("tag", [1, 99])
-def test_unknown_delivery_tag(channel: BlockingChannel, queue: str, method: str, tag: int) -> None:
-    """Settling a tag that was never delivered closes the channel with 406."""
-    with channel_closed(406, f"PRECONDITION_FAILED - unknown delivery tag {tag}"):
-        getattr(channel, f"basic_{method}")(tag)
-        channel.basic_get(queue)
-
-
-@pytest.mark.parametrize("method", ["ack", "nack", "reject"])
-def test_delivery_tag_settled_twice(channel: BlockingChannel, queue: str, method: str) -> None:
-    """Settling a tag a second time closes the channel with 406."""
-    publish(channel, queue, b"once")
-    tag = channel.basic_get(queue)[0].delivery_tag
-    channel.basic_ack(tag)
-    with channel_closed(406, f"PRECONDITION_FAILED - unknown delivery tag {tag}"):
-        getattr(channel, f"basic_{method}")(tag)
-        channel.basic_get(queue)
-
-
-def test_ack_multiple_beyond_the_last_tag(channel: BlockingChannel, queue: str) -> None:
-    """ack with multiple of a tag that was never delivered closes the channel with 406."""
-    publish(channel, queue, b"only")
-    channel.basic_get(queue)
-    with channel_closed(406, "PRECONDITION_FAILED - unknown delivery tag 2"):
-        channel.basic_ack(2, multiple=True)
-        channel.basic_get(queue)
-
-
-def test_no_ack_consumer_has_nothing_to_ack(channel: BlockingChannel, queue: str) -> None:
-    """Acking a delivery to a no-ack consumer closes the channel with 406."""
-    publish(channel, queue, b"taken")
-    consumer = Received(channel, queue, auto_ack=True)
-    consumer.wait(1)
-    with channel_closed(406, "PRECONDITION_FAILED - unknown delivery tag 1"):
-        channel.basic_ack(1)
-        channel.queue_declare(queue, passive=True)
 
 
 def test_no_ack_consumer_takes_for_good(connection: pika.BlockingConnection, queue: str) -> None:
@@ -217,17 +158,6 @@ def test_recover_redelivers_what_the_channel_holds(channel: BlockingChannel, que
     assert consumer.tags == [1, 2, 3, 4, 5, 6]
 
 
-def test_recover_without_requeue_is_not_implemented(channel: BlockingChannel) -> None:
-    """recover without requeue closes the connection with 540, as in RabbitMQ."""
-    with connection_closed(540, "NOT_IMPLEMENTED - requeue=false"):
-        channel.basic_recover(requeue=False)
-
-
-def test_get_from_an_empty_queue(channel: BlockingChannel, queue: str) -> None:
-    """get answers get-empty when nothing is ready."""
-    assert channel.basic_get(queue) == (None, None, None)
-
-
 def test_get_counts_what_is_left(channel: BlockingChannel, queue: str) -> None:
     """get-ok says how many messages are ready after it, and carries exchange, key and redelivered."""
     publish(channel, queue, *numbered(3))
@@ -235,17 +165,6 @@ def test_get_counts_what_is_left(channel: BlockingChannel, queue: str) -> None:
     assert (method.message_count, method.exchange, method.routing_key, method.redelivered) == (2, "", queue, False)
     assert (method.delivery_tag, body) == (1, b"0")
     assert [channel.basic_get(queue)[0].message_count for _ in range(2)] == [1, 0]
-
-
-@pytest.mark.parametrize("method", ["get", "consume"])
-def test_missing_queue(connection: pika.BlockingConnection, channel: BlockingChannel, name: str, method: str) -> None:
-    """get and consume of a missing queue close the channel with 404; the connection stays open."""
-    with channel_closed(404, f"NOT_FOUND - no queue '{name}' in vhost '/'"):
-        if method == "get":
-            channel.basic_get(name)
-        else:
-            channel.basic_consume(name, lambda *_: None)
-    assert connection.channel().is_open
 
 
 def test_messages_are_shared_out_among_consumers(connection: pika.BlockingConnection, queue: str) -> None:
@@ -273,52 +192,6 @@ def test_cancelled_consumer_gets_no_more(channel: BlockingChannel, queue: str) -
     assert consumer.settle() == numbered(2)
     channel.basic_ack(0, multiple=True)
     assert drain(channel, queue) == [b"later"]
-
-
-def test_cancel_of_an_unknown_tag_succeeds(connection: pika.BlockingConnection) -> None:
-    """cancel of an unknown consumer tag is answered with cancel-ok."""
-    channel = connection.channel()
-    cancelled: list[str] = []
-    channel._impl._rpc(
-        pika.spec.Basic.Cancel(consumer_tag="nobody"),
-        lambda frame: cancelled.append(frame.method.consumer_tag),
-        [(pika.spec.Basic.CancelOk, {"consumer_tag": "nobody"})],
-    )
-
-    def answered() -> bool:
-        connection.process_data_events(time_limit=0)
-        return cancelled == ["nobody"]
-
-    wait_until(answered, "cancel-ok")
-
-
-def test_consumer_tag_used_twice(connection: pika.BlockingConnection, channel: BlockingChannel, queue: str) -> None:
-    """A second use of a consumer tag on one channel closes the connection with 530; on another channel it is fine."""
-    channel.basic_consume(queue, lambda *_: None, consumer_tag="twin")
-    connection.channel().basic_consume(queue, lambda *_: None, consumer_tag="twin")
-    del channel._consumer_infos["twin"]
-    channel._impl._consumers.clear()
-    with connection_closed(530, "NOT_ALLOWED - attempt to reuse consumer tag 'twin'"):
-        channel.basic_consume(queue, lambda *_: None, consumer_tag="twin")
-
-
-def test_exclusive_consumer_keeps_others_away(connection: pika.BlockingConnection, queue: str) -> None:
-    """While a queue has an exclusive consumer another one is refused with 403; after cancel it is accepted."""
-    first, second = connection.channel(), connection.channel()
-    tag = first.basic_consume(queue, lambda *_: None, exclusive=True)
-    with channel_closed(403, f"ACCESS_REFUSED - queue '{queue}' in vhost '/' in exclusive use"):
-        second.basic_consume(queue, lambda *_: None)
-    first.basic_cancel(tag)
-    publish(first, queue, b"open to all")
-    assert Received(connection.channel(), queue).wait(1) == [b"open to all"]
-
-
-def test_consumer_cannot_become_exclusive(connection: pika.BlockingConnection, queue: str) -> None:
-    """An exclusive consumer is refused with 403 while the queue has any consumer."""
-    first, second = connection.channel(), connection.channel()
-    first.basic_consume(queue, lambda *_: None)
-    with channel_closed(403, f"ACCESS_REFUSED - queue '{queue}' in vhost '/' in exclusive use"):
-        second.basic_consume(queue, lambda *_: None, exclusive=True)
 
 
 def test_unacked_messages_are_not_ready(channel: BlockingChannel, queue: str) -> None:

@@ -8,6 +8,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from tests.deadline import wait_until
 from tests.integration.pika.conversation import Received, drain, publish, ready
 
 
@@ -59,7 +60,7 @@ def test_unacked_messages_do_not_count(channel: BlockingChannel) -> None:
     received.wait(1)
     channel.basic_cancel(received.tag)
     publish(channel, "q", b"2")
-    assert ready(channel, "q") == 1
+    wait_until(lambda: ready(channel, "q") == 1, "the second message")  # of a cluster, whose counts follow
     channel.basic_nack(received.tags[0], requeue=True)
     assert drain(channel, "q") == [b"2"]
 
@@ -107,10 +108,7 @@ def test_what_does_not_fit_can_be_dead_lettered(channel: BlockingChannel, overfl
         channel.basic_publish("", "q", b"2")
     except pika.exceptions.NackError:
         assert overflow == "reject-publish-dlx"
-    for _ in range(500):
-        if ready(channel, "dead"):
-            break
-        channel.connection.process_data_events(time_limit=0.01)
+    wait_until(lambda: ready(channel, "dead"), "the dead letter")
     _, properties, body = channel.basic_get("dead", auto_ack=True)
     assert body == (b"1" if overflow == "drop-head" else b"2")
     assert properties is not None

@@ -10,7 +10,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.deadline import wait_until
-from tests.integration.pika.conversation import Received, connection_closed, publish, ready
+from tests.integration.pika.conversation import Received, publish, ready
 
 
 def numbered(count: int) -> list[bytes]:
@@ -194,19 +194,6 @@ def test_prefetch_does_not_bind_no_ack_consumers(channel: BlockingChannel, queue
     publish(channel, queue, *numbered(10))
     channel.basic_qos(prefetch_count=1)
     assert Received(channel, queue, auto_ack=True).wait(10) == numbered(10)
-
-
-def test_get_is_not_limited(channel: BlockingChannel, queue: str) -> None:
-    """basic.get fetches messages whatever the prefetch is."""
-    publish(channel, queue, *numbered(3))
-    channel.basic_qos(prefetch_count=1)
-    assert [channel.basic_get(queue)[2] for _ in range(3)] == numbered(3)
-
-
-def test_prefetch_size_is_not_implemented(channel: BlockingChannel) -> None:
-    """A limit in bytes, which RabbitMQ does not implement, closes the connection with 540."""
-    with connection_closed(540, "NOT_IMPLEMENTED - prefetch_size!=0 (1024)"):
-        channel.basic_qos(prefetch_size=1024)
 
 
 def test_full_consumer_does_not_stop_the_others(connection: pika.BlockingConnection, queue: str) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pika
-import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.integration.pika.conversation import Received, channel_closed, drain, publish, ready
+from tests.integration.pika.conversation import Received, drain, publish, ready
 
 
 def put(channel: BlockingChannel, body: bytes, priority: int | None) -> None:
@@ -82,14 +81,6 @@ def test_consumers_of_the_highest_priority_are_served_first(channel: BlockingCha
     assert low.wait(1) == [b"4"]
 
 
-def test_a_consumer_priority_is_a_number(channel: BlockingChannel) -> None:
-    """A consumer priority that is not a number is refused."""
-    channel.queue_declare("q", exclusive=True)
-    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
-        channel.basic_consume("q", lambda *_: None, arguments={"x-priority": "high"})
-    assert caught.value.reply_code == 406
-
-
 def test_one_consumer_is_active_and_another_follows_it(channel: BlockingChannel) -> None:
     """x-single-active-consumer: the first consumer gets all messages, until it leaves."""
     channel.queue_declare("q", exclusive=True, arguments={"x-single-active-consumer": True})
@@ -120,10 +111,3 @@ def test_a_quorum_queue_goes_to_the_active_consumer_of_the_highest_priority(chan
         assert low.settle() == [b"1"]
     finally:
         channel.queue_delete("q-takeover")
-
-
-def test_one_active_consumer_excludes_an_exclusive_one(channel: BlockingChannel) -> None:
-    """An exclusive consumer on a queue with a single active consumer is refused."""
-    channel.queue_declare("q-single", exclusive=True, arguments={"x-single-active-consumer": True})
-    with channel_closed(403, "ACCESS_REFUSED - queue 'q-single' in vhost '/' in exclusive use"):
-        channel.basic_consume("q-single", lambda *_: None, exclusive=True)

@@ -12,7 +12,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from broker.cli.control_client import ask
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
-from tests.integration.pika.conversation import Received, channel_closed, drain, parameters, ready
+from tests.integration.pika.conversation import Received, drain, parameters, ready
 
 QUORUM: Final = {"x-queue-type": "quorum"}
 
@@ -162,13 +162,6 @@ def test_a_dead_letter_and_a_transaction_have_their_level(channel: BlockingChann
         channel.queue_delete("source")
 
 
-def test_a_quorum_queue_has_no_highest_priority(channel: BlockingChannel) -> None:
-    """RabbitMQ 4.3.6 refuses x-max-priority with this text."""
-    text = "invalid arg 'x-max-priority' for queue 'q' in vhost '/' of queue type rabbit_quorum_queue"
-    with channel_closed(406, f"PRECONDITION_FAILED - {text}"):
-        channel.queue_declare("q", durable=True, arguments={**QUORUM, "x-max-priority": 5})
-
-
 @pytest.mark.fault
 def test_an_operator_sees_the_levels(broker_process: BrokerProcess) -> None:
     """The ready messages of each level are counted, and a level without any is left out."""
@@ -188,8 +181,8 @@ def test_an_operator_sees_the_levels(broker_process: BrokerProcess) -> None:
 
 @pytest.mark.fault
 @pytest.mark.parametrize("checkpoints", [False, True], ids=["log", "checkpoint"])
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
-def test_levels_and_returns_are_kept(broker_process: BrokerProcess, how: str, *, checkpoints: bool) -> None:
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+def test_levels_and_returns_are_kept(broker_process: BrokerProcess, *, kill: bool, checkpoints: bool) -> None:
     """After a restart and a kill each message is in its level, and what came back before it is first, level by level.
 
     A deleted queue stays deleted with all its levels, and no later queue gets a number of theirs.
@@ -238,8 +231,4 @@ def test_levels_and_returns_are_kept(broker_process: BrokerProcess, how: str, *,
                 connection.sleep(2)
         if start == 2:
             break
-        if how == "SIGTERM":
-            assert broker_process.terminate() == 0
-            broker_process.start()
-        else:
-            broker_process.restart()
+        broker_process.restart(kill=kill)

@@ -1,11 +1,10 @@
-"""Bindings and the routing of each exchange type."""
+"""Topic and fanout exchanges with pika, and routes that follow their bindings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from itertools import pairwise
 
-import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
@@ -103,40 +102,6 @@ def test_topic_exchange_speaks_mqtt(channel: BlockingChannel, name: str, index: 
     channel.exchange_delete(name)
 
 
-def test_queue_gets_one_copy(channel: BlockingChannel, queue: str) -> None:
-    """A message that matches several bindings of a queue arrives once."""
-    for pattern in ("one.*", "*.key", "one.key", "#", "one.#"):
-        channel.queue_bind(queue, "amq.topic", pattern)
-    channel.confirm_delivery()
-    channel.basic_publish("amq.topic", "one.key", b"once")
-    assert drain(channel, queue) == [b"once"]
-
-
-def test_direct_exchange_compares_whole_keys(channel: BlockingChannel, name: str) -> None:
-    """A direct exchange compares whole keys: dots, stars and hashes have no meaning, case matters."""
-    channel.exchange_declare(name, "direct")
-    bindings = {f"{name}.exact": "a.b", f"{name}.star": "a.*", f"{name}.hash": "#", f"{name}.empty": ""}
-    declare_queues(channel, bindings)
-    for queue, key in bindings.items():
-        channel.queue_bind(queue, name, key)
-    for key in ("a.b", "a.*", "#", "", "A.B", "a"):
-        channel.basic_publish(name, key, key.encode())
-    assert {queue: drain(channel, queue) for queue in bindings} == {
-        queue: [key.encode()] for queue, key in bindings.items()
-    }
-    channel.exchange_delete(name)
-
-
-def test_direct_exchange_sends_to_all_queues_of_a_key(channel: BlockingChannel, name: str) -> None:
-    """Several queues bound by the same key each get the message."""
-    queues = [f"{name}.{number}" for number in range(5)]
-    declare_queues(channel, queues)
-    for queue in queues:
-        channel.queue_bind(queue, "amq.direct", name)
-    channel.basic_publish("amq.direct", name, b"copy")
-    assert [drain(channel, queue) for queue in queues] == [[b"copy"]] * 5
-
-
 def test_fanout_exchange_ignores_keys(channel: BlockingChannel, name: str) -> None:
     """A fanout exchange routes every message to every queue once, however often the queue is bound."""
     channel.exchange_declare(name, "fanout")
@@ -156,66 +121,6 @@ def test_fanout_exchange_ignores_keys(channel: BlockingChannel, name: str) -> No
     channel.exchange_delete(name)
 
 
-def test_default_exchange_knows_every_queue_by_name(channel: BlockingChannel, name: str) -> None:
-    """The default exchange delivers to the queue whose name is the whole routing key."""
-    queues = [f"{name}.a", f"{name}.a.b", f"{name}.#"]
-    declare_queues(channel, queues)
-    for queue in queues:
-        channel.basic_publish("", queue, queue.encode())
-    assert [drain(channel, queue) for queue in queues] == [[queue.encode()] for queue in queues]
-
-
-HEADERS: list[tuple[str, dict[str, Any], dict[str, Any] | None, bool]] = [
-    ("all of one", {"x-match": "all", "a": 1}, {"a": 1, "other": 2}, True),
-    ("all but one missing", {"x-match": "all", "a": 1, "b": 2}, {"a": 1}, False),
-    ("all but one other", {"x-match": "all", "a": 1, "b": 2}, {"a": 1, "b": 3}, False),
-    ("all is the default", {"a": 1, "b": 2}, {"a": 1}, False),
-    ("any of two", {"x-match": "any", "a": 1, "b": 2}, {"b": 2}, True),
-    ("any but none", {"x-match": "any", "a": 1, "b": 2}, {"a": 2, "b": 1}, False),
-    ("no value means presence", {"x-match": "all", "a": None}, {"a": "anything"}, True),
-    ("no value, header absent", {"x-match": "all", "a": None}, {"b": 1}, False),
-    ("nothing asked, all", {"x-match": "all"}, {"a": 1}, True),
-    ("nothing asked, any", {"x-match": "any"}, {"a": 1}, False),
-    ("no headers, all of nothing", {"x-match": "all"}, None, True),
-    ("no headers, something asked", {"x-match": "all", "a": 1}, None, False),
-    ("types differ", {"x-match": "all", "a": 1}, {"a": "1"}, False),
-    ("booleans", {"x-match": "all", "a": True}, {"a": True}, True),
-    ("text", {"x-match": "all", "a": "b.c"}, {"a": "b.c"}, True),
-    ("x- headers are not compared", {"x-match": "all", "x-a": 1, "b": 1}, {"b": 1}, True),
-    ("x-match any, x- header only", {"x-match": "any", "x-a": 1}, {"x-a": 1}, False),
-]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "headers", "expected"), [case[1:] for case in HEADERS], ids=[case[0] for case in HEADERS]
-)
-def test_headers_exchange(
-    channel: BlockingChannel, queue: str, arguments: dict[str, Any], headers: dict[str, Any] | None, expected: bool
-) -> None:
-    """A headers exchange compares the message's headers with the binding's arguments, all or any of them."""
-    exchange = channel.exchange_declare(queue, "headers") and queue
-    channel.queue_bind(queue, exchange, "key means nothing", arguments)
-    channel.confirm_delivery()
-    channel.basic_publish(exchange, "other key", b"hit", pika.BasicProperties(headers=headers))
-    assert drain(channel, queue) == [b"hit"] * expected
-    channel.exchange_delete(exchange)
-
-
-def test_headers_binding_with_a_bad_x_match(channel: BlockingChannel, queue: str) -> None:
-    """x-match must be one of the known words."""
-    text = 'Invalid x-match field value <<"some">>; expected all, any, all-with-x, or any-with-x'
-    with channel_closed(406, f"PRECONDITION_FAILED - {text}"):
-        channel.queue_bind(queue, "amq.headers", "", {"x-match": "some"})
-
-
-def test_headers_binding_with_an_x_match_that_is_no_text(channel: BlockingChannel, queue: str) -> None:
-    """x-match must be text."""
-    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
-        channel.queue_bind(queue, "amq.headers", "", {"x-match": 5})
-    assert caught.value.reply_code == 406
-    assert caught.value.reply_text.startswith("PRECONDITION_FAILED - Invalid x-match field type")
-
-
 def test_same_key_with_other_arguments_is_another_binding(channel: BlockingChannel, queue: str) -> None:
     """Bindings differ by key and arguments: removing one leaves the other."""
     channel.exchange_declare(queue, "direct")
@@ -229,55 +134,6 @@ def test_same_key_with_other_arguments_is_another_binding(channel: BlockingChann
     channel.basic_publish(queue, "key", b"not bound")
     assert drain(channel, queue) == []
     channel.exchange_delete(queue)
-
-
-def test_bind_twice_unbind_once(channel: BlockingChannel, queue: str) -> None:
-    """Binding the same way twice creates one binding: one unbind removes it."""
-    channel.queue_bind(queue, "amq.direct", queue)
-    channel.queue_bind(queue, "amq.direct", queue)
-    channel.queue_unbind(queue, "amq.direct", queue)
-    channel.confirm_delivery()
-    channel.basic_publish("amq.direct", queue, b"gone")
-    assert drain(channel, queue) == []
-
-
-def test_unbind_of_a_missing_binding_succeeds(channel: BlockingChannel, queue: str) -> None:
-    """unbind is idempotent where queue and exchange exist."""
-    channel.queue_unbind(queue, "amq.direct", "never bound")
-    assert channel.is_open
-
-
-@pytest.mark.parametrize("method", ["bind", "unbind"])
-def test_bind_to_a_missing_exchange(channel: BlockingChannel, queue: str, name: str, method: str) -> None:
-    """Binding to a missing exchange closes the channel with 404; unbinding from it is not an error."""
-    missing = f"{name}.missing"
-    if method == "unbind":
-        channel.queue_unbind(queue, missing, "key")
-        assert channel.is_open
-        return
-    with channel_closed(404, f"NOT_FOUND - no exchange '{missing}' in vhost '/'"):
-        channel.queue_bind(queue, missing, "key")
-
-
-@pytest.mark.parametrize("method", ["bind", "unbind"])
-def test_bind_a_missing_queue(channel: BlockingChannel, name: str, method: str) -> None:
-    """Binding a missing queue closes the channel with 404; unbinding it is not an error."""
-    if method == "unbind":
-        channel.queue_unbind(name, "amq.direct", "key")
-        assert channel.is_open
-        return
-    with channel_closed(404, f"NOT_FOUND - no queue '{name}' in vhost '/'"):
-        channel.queue_bind(name, "amq.direct", "key")
-
-
-def test_publish_to_a_missing_exchange(
-    connection: pika.BlockingConnection, channel: BlockingChannel, name: str
-) -> None:
-    """A publish to a missing exchange closes the channel with 404; the connection stays open."""
-    channel.confirm_delivery()
-    with channel_closed(404, f"NOT_FOUND - no exchange '{name}' in vhost '/'"):
-        channel.basic_publish(name, "key", b"lost")
-    assert connection.channel().is_open
 
 
 def test_routes_follow_bindings_at_once(channel: BlockingChannel, queue: str, name: str) -> None:
@@ -307,3 +163,16 @@ def test_routes_follow_bindings_at_once(channel: BlockingChannel, queue: str, na
     channel.exchange_declare(name, "fanout")
     assert routed(b"6") == ([], [])
     channel.exchange_delete(name)
+
+
+def test_auto_delete_exchanges_go_with_the_exchange_that_they_led_to(channel: BlockingChannel, name: str) -> None:
+    """An auto-delete exchange is deleted with its last target, and so is a source that was bound to it alone."""
+    target, *chain = [f"{name}.{number}" for number in range(4)]
+    for exchange in (target, *chain):
+        channel.exchange_declare(exchange, "fanout", auto_delete=exchange != target)
+    for destination, source in pairwise((target, *chain)):
+        channel.exchange_bind(destination, source)
+    channel.exchange_delete(target)
+    for exchange in chain:
+        with channel_closed(404, f"NOT_FOUND - no exchange '{exchange}' in vhost '/'"):
+            channel.connection.channel().exchange_declare(exchange, passive=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -11,7 +9,6 @@ from pika.adapters.blocking_connection import BlockingChannel
 from tests.broker_process import BrokerProcess
 from tests.integration.pika.conversation import Received, channel_closed, drain, parameters, publish, ready
 
-Connect = Callable[..., pika.BlockingConnection]
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
@@ -33,15 +30,6 @@ def test_commit_shows_what_was_published(transaction: BlockingChannel, channel: 
     transaction.basic_publish("", queue, b"4")
     transaction.tx_commit()
     assert drain(channel, queue) == [b"4"]
-
-
-def test_rollback_drops_what_was_published(transaction: BlockingChannel, channel: BlockingChannel, queue: str) -> None:
-    """Publishes that a rollback drops are not part of the next commit."""
-    transaction.basic_publish("", queue, b"dropped")
-    transaction.tx_rollback()
-    transaction.basic_publish("", queue, b"kept")
-    transaction.tx_commit()
-    assert drain(channel, queue) == [b"kept"]
 
 
 def test_closing_a_channel_rolls_back(transaction: BlockingChannel, channel: BlockingChannel, queue: str) -> None:
@@ -95,37 +83,6 @@ def test_prefetch_is_given_back_at_the_commit(
     assert received.settle() == [b"1"]
     transaction.tx_commit()
     assert received.wait(2) == [b"1", b"2"]
-
-
-def test_a_mandatory_message_comes_back_at_the_commit(transaction: BlockingChannel, name: str) -> None:
-    """An unroutable mandatory message is returned before the commit is answered."""
-    returned: list[bytes] = []
-    transaction.add_on_return_callback(lambda _channel, _method, _properties, body: returned.append(body))
-    transaction.basic_publish("", name, b"unroutable", mandatory=True)
-    transaction.connection.process_data_events(time_limit=0)
-    assert returned == []
-    transaction.tx_commit()
-    transaction.connection.process_data_events(time_limit=0)
-    assert returned == [b"unroutable"]
-
-
-def test_a_transactional_channel_takes_no_confirms(transaction: BlockingChannel) -> None:
-    """confirm.select after tx.select is refused."""
-    with channel_closed(406, "PRECONDITION_FAILED - cannot switch from tx to confirm mode"):
-        transaction.confirm_delivery()
-
-
-def test_a_confirming_channel_takes_no_transactions(channel: BlockingChannel) -> None:
-    """tx.select after confirm.select is refused."""
-    channel.confirm_delivery()
-    with channel_closed(406, "PRECONDITION_FAILED - cannot switch from confirm to tx mode"):
-        channel.tx_select()
-
-
-def test_committing_what_was_never_begun(channel: BlockingChannel) -> None:
-    """tx.commit on a channel without transactions is refused."""
-    with channel_closed(406, "PRECONDITION_FAILED - channel is not transactional"):
-        channel.tx_commit()
 
 
 def test_a_full_queue_refuses_the_commit(

@@ -1,6 +1,8 @@
-"""Confirms on the wire: every tag once, multiple or single, a return before its ack."""
+"""Confirms on the wire: every tag once, acked or nacked, multiple or single, a return before its ack."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from pamqp import commands
@@ -15,57 +17,34 @@ def confirming(raw: RawClient) -> RawClient:
     return raw
 
 
-def declare(client: RawClient, *, durable: bool = False) -> str:
+def declare(client: RawClient) -> str:
     """Return the name of a new exclusive queue."""
-    declare = commands.Queue.Declare(exclusive=True, durable=durable)
-    return str(client.call(1, declare, commands.Queue.DeclareOk).queue)
+    return client.declare_queue(1, exclusive=True)
 
 
-def confirmed(client: RawClient, count: int) -> list[int]:
-    """Return the tags in the order of their confirms, once `count` are confirmed; none twice, none unknown."""
-    tags: list[int] = []
-    outstanding = set(range(1, count + 1))
-    while outstanding:
+def verdicts(client: RawClient, count: int) -> list[bool]:
+    """Return for each tag from 1 on whether it was acked; each must be answered once, and no other tag."""
+    told: dict[int, bool] = {}
+    while len(told) < count:
         received = client.next()
-        ack = received.value
-        assert isinstance(ack, commands.Basic.Ack), described(received)
-        covered = (
-            [tag for tag in sorted(outstanding) if tag <= ack.delivery_tag] if ack.multiple else [ack.delivery_tag]
-        )
-        assert set(covered) <= outstanding, f"tag {ack.delivery_tag} (multiple {ack.multiple}) confirmed again"
-        assert ack.delivery_tag in covered, f"tag {ack.delivery_tag} was confirmed before"
-        outstanding -= set(covered)
-        tags += covered
-    return tags
+        verdict = received.value
+        assert isinstance(verdict, (commands.Basic.Ack, commands.Basic.Nack)), described(received)
+        last = verdict.delivery_tag
+        assert last not in told and last <= count, f"tag {last} (multiple {verdict.multiple})"
+        covered = [tag for tag in range(1, last + 1) if tag not in told] if verdict.multiple else [last]
+        told.update(dict.fromkeys(covered, isinstance(verdict, commands.Basic.Ack)))
+    return [told[tag] for tag in range(1, count + 1)]
 
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 1000])
-def test_every_publish_is_confirmed_once(confirming: RawClient, count: int, persistent: bool) -> None:
+def test_every_publish_is_confirmed_once(confirming: RawClient, name: str, count: int, persistent: bool) -> None:
     """Confirms cover tags 1 to n, each exactly once, however they are combined."""
-    queue = declare(confirming)
     properties = commands.Basic.Properties(delivery_mode=2 if persistent else 1)
-    confirming.send(publish_frames(1, "", queue, b"x", properties=properties) * count)
-    assert sorted(confirmed(confirming, count)) == list(range(1, count + 1))
-    assert confirming.call(1, commands.Queue.Purge(queue=queue), commands.Queue.PurgeOk).message_count == count
-
-
-def test_persistent_message_of_a_durable_queue(raw: RawClient, name: str) -> None:
-    """A persistent message to a durable queue is confirmed after the sync; its tags count like others."""
-    raw.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
-    raw.call(1, commands.Queue.Declare(queue=name, durable=True), commands.Queue.DeclareOk)
-    properties = commands.Basic.Properties(delivery_mode=2)
-    raw.send(publish_frames(1, "", name, b"safe", properties=properties) * 100)
-    assert sorted(confirmed(raw, 100)) == list(range(1, 101))
-    assert raw.call(1, commands.Queue.Delete(queue=name), commands.Queue.DeleteOk).message_count == 100
-
-
-def test_unroutable_messages_are_confirmed(confirming: RawClient, name: str) -> None:
-    """Unroutable messages are confirmed in order with routable ones."""
-    queue = declare(confirming)
-    for number in range(50):
-        confirming.send(publish_frames(1, "", queue if number % 2 else name, b"x"))
-    assert sorted(confirmed(confirming, 50)) == list(range(1, 51))
+    confirming.call(1, commands.Queue.Declare(queue=name, durable=persistent), commands.Queue.DeclareOk)
+    confirming.send(publish_frames(1, "", name, b"x", properties=properties) * count)
+    assert verdicts(confirming, count) == [True] * count
+    assert confirming.call(1, commands.Queue.Delete(queue=name), commands.Queue.DeleteOk).message_count == count
 
 
 def test_return_comes_before_its_confirm(confirming: RawClient, name: str) -> None:
@@ -111,15 +90,6 @@ def test_confirms_of_two_channels_are_counted_apart(confirming: RawClient) -> No
     assert last == {1: 10, 2: 10}
 
 
-def test_publishes_before_select_are_not_counted(raw: RawClient) -> None:
-    """Tags count from confirm.select on: earlier publishes get no confirm."""
-    queue = declare(raw)
-    raw.send(publish_frames(1, "", queue, b"before") * 5)
-    raw.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
-    raw.send(publish_frames(1, "", queue, b"after") * 3)
-    assert sorted(confirmed(raw, 3)) == [1, 2, 3]
-
-
 def test_confirms_stop_at_a_channel_error(confirming: RawClient, name: str) -> None:
     """Publishes before a failing publish may be confirmed; later ones on the channel never are."""
     queue = declare(confirming)
@@ -135,14 +105,6 @@ def test_confirms_stop_at_a_channel_error(confirming: RawClient, name: str) -> N
     assert confirming.call(1, commands.Queue.Purge(queue=queue), commands.Queue.PurgeOk).message_count == 3
 
 
-def test_select_without_an_answer(raw: RawClient) -> None:
-    """confirm.select with nowait takes effect and is not answered."""
-    queue = declare(raw)
-    raw.method(1, commands.Confirm.Select(nowait=True))
-    raw.send(publish_frames(1, "", queue, b"x"))
-    assert confirmed(raw, 1) == [1]
-
-
 def test_confirm_goes_out_while_the_client_only_waits(confirming: RawClient) -> None:
     """A lone publish is confirmed although nothing else is sent: no confirm waits for a full batch."""
     queue = declare(confirming)
@@ -150,3 +112,15 @@ def test_confirm_goes_out_while_the_client_only_waits(confirming: RawClient) -> 
     for tag in range(1, 30):
         confirming.send(publish_frames(1, "", queue, b"x", properties=properties))
         assert confirming.expect(commands.Basic.Ack, 1).delivery_tag == tag
+
+
+def test_each_publish_gets_its_verdict(confirming: RawClient, name: str) -> None:
+    """When publishes are accepted, rejected and unroutable in turn, each gets its ack or nack."""
+    table: Any = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    confirming.declare_queue(1, name, exclusive=True, arguments=table)
+    free = declare(confirming)
+    properties = commands.Basic.Properties(delivery_mode=2)
+    keys = [name, *([free, name, f"{name}.none", name] * 75)]
+    confirming.send(*(publish_frames(1, "", key, b"x", properties=properties) for key in keys))
+    assert verdicts(confirming, len(keys)) == [True] + [key != name for key in keys[1:]]
+    assert confirming.call(1, commands.Queue.Purge(queue=name), commands.Queue.PurgeOk).message_count == 1

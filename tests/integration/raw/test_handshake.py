@@ -9,7 +9,6 @@ from tests.broker_process import BrokerAddress
 from tests.deadline import wait_until
 from tests.integration.raw.conftest import ControlClient
 from tests.raw_client import (
-    CAPABILITIES,
     PROTOCOL_HEADER,
     PeerGone,
     RawClient,
@@ -17,28 +16,6 @@ from tests.raw_client import (
     method_frame,
     publish_frames,
 )
-
-
-def test_start_announces_mechanisms_and_capabilities(broker: BrokerAddress) -> None:
-    """connection.start carries version 0-9, mechanisms with PLAIN, locale en_US, and capabilities."""
-    with RawClient(broker.host, broker.port) as client:
-        start = client.greet()
-        assert (start.version_major, start.version_minor) == (0, 9)
-        assert "PLAIN" in str(start.mechanisms).split(" ")
-        assert "en_US" in str(start.locales).split(" ")
-        assert {"product", "version", "platform", "information", "capabilities"} <= set(start.server_properties)
-        capabilities = start.server_properties["capabilities"]
-        assert isinstance(capabilities, dict)
-        for capability in CAPABILITIES:
-            assert capabilities[capability] is True
-
-
-def test_offered_limits(broker: BrokerAddress) -> None:
-    """The broker offers 2047 channels, frames of 128 KiB and a heartbeat of 60 s."""
-    with RawClient(broker.host, broker.port) as client:
-        tune = client.open().tune
-        assert tune is not None
-        assert (tune.channel_max, tune.frame_max, tune.heartbeat) == (2047, 131_072, 60)
 
 
 def test_frames_before_tune_are_small(broker: BrokerAddress, control: ControlClient) -> None:

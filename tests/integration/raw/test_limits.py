@@ -12,17 +12,6 @@ from tests.integration.raw.conftest import ControlClient
 from tests.raw_client import BODY, METHOD, RawClient, body_frame, frame, header_frame, method_frame, publish_frames
 
 
-def test_one_channel_too_many(broker: BrokerAddress, control: ControlClient) -> None:
-    """The first channel beyond the negotiated number closes the connection with 530."""
-    with RawClient(broker.host, broker.port) as client:
-        client.open(channel_max=5)
-        for number in range(1, 6):
-            client.open_channel(number)
-        client.method(6, commands.Channel.Open())
-        text = client.expect_connection_close(530).reply_text
-        assert text == "NOT_ALLOWED - number of channels opened (5) has reached the negotiated channel_max (5)"
-
-
 def test_all_channels_that_were_agreed_on(broker: BrokerAddress) -> None:
     """2047 channels can be open on one connection, and each works."""
     with RawClient(broker.host, broker.port) as client:
@@ -45,16 +34,6 @@ def test_broker_keeps_to_the_agreed_frame_size(broker: BrokerAddress, control: C
         client.call(1, commands.Basic.Get(queue=queue, no_ack=True), commands.Basic.GetOk)
         assert client.next().value.body_size == 10_000
         assert [len(client.next().value) for _ in range(3)] == [4088, 4088, 10_000 - 2 * 4088]
-
-
-def test_frame_above_the_agreed_size(broker: BrokerAddress, control: ControlClient) -> None:
-    """With frame_max 4096 a frame that announces more than that closes the connection with 501."""
-    with RawClient(broker.host, broker.port) as client:
-        client.open(frame_max=4096)
-        client.open_channel(1)
-        client.method(1, commands.Basic.Publish(routing_key="nobody"))
-        client.send(header_frame(1, 5000), struct.pack(">BHI", BODY, 1, 5000))
-        assert client.expect(commands.Connection.Close, 0).reply_code == 501
 
 
 def test_largest_frames_are_taken(raw: RawClient) -> None:

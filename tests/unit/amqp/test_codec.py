@@ -116,14 +116,6 @@ def test_names_of_any_kind_are_written(name: str) -> None:
         assert getattr(decode_method(octets[7:-1]), field) == name
 
 
-def test_method_frames_are_what_pamqp_reads() -> None:
-    """pamqp reads a method frame as it was written."""
-    octets = encode_method(7, commands.Basic.ConsumeOk("tag"))
-    size, channel, method = frame.unmarshal(octets)
-    assert isinstance(method, commands.Basic.ConsumeOk)
-    assert (size, channel, method.name, method.consumer_tag) == (len(octets), 7, "Basic.ConsumeOk", "tag")
-
-
 @pytest.mark.parametrize("mandatory", [False, True])
 @pytest.mark.parametrize("immediate", [False, True])
 @pytest.mark.parametrize("names", [("", ""), ("x", "k"), ("x" * 127, "é" * 127)])

@@ -33,9 +33,14 @@ def closings(peer: Peer) -> list[tuple[object, ...]]:
 # ---- output ----------------------------------------------------------------------------------------------------------
 
 
-def test_transport_is_woken_once_until_it_takes_the_output() -> None:
+@pytest.fixture
+def peer() -> Peer:
+    """Return a peer with channel 1 open."""
+    return open_peer()
+
+
+def test_transport_is_woken_once_until_it_takes_the_output(peer: Peer) -> None:
     """The machine wakes the transport once per take, however much output is added."""
-    peer = open_peer()
     woken = peer.taker.told
     for _ in range(5):
         peer.connection.send(1, commands.Basic.QosOk())
@@ -57,9 +62,8 @@ def test_output_is_counted() -> None:
     assert (peer.connection.out_bytes, peer.connection.take_output()) == (5, [b"abcde"])
 
 
-def test_large_pieces_of_the_output_stand_by_themselves() -> None:
+def test_large_pieces_of_the_output_stand_by_themselves(peer: Peer) -> None:
     """Large pieces are counted, handed on as they are and then released."""
-    peer = open_peer()
     connection = peer.connection
     sent = connection.sent
     large = memoryview(bytes(1 << 20))
@@ -77,9 +81,8 @@ def test_large_pieces_of_the_output_stand_by_themselves() -> None:
     assert (connection.out_bytes, connection.take_output()) == (0, [])
 
 
-def test_heartbeat_is_sent() -> None:
+def test_heartbeat_is_sent(peer: Peer) -> None:
     """A heartbeat frame is on channel 0 and empty."""
-    peer = open_peer()
     peer.connection.write(peer.connection.heartbeat)
     ((channel, frame),) = peer.answers()
     assert channel == 0
@@ -108,9 +111,8 @@ def test_hold_stops_behind_the_present_frame() -> None:
     ]
 
 
-def test_session_holds_in_the_middle_of_a_chunk() -> None:
+def test_session_holds_in_the_middle_of_a_chunk(peer: Peer) -> None:
     """A session that holds during a method stops the processing there."""
-    peer = open_peer()
     session = peer.connection.channels[1].session
     taken = session.method
 
@@ -131,9 +133,8 @@ def test_session_holds_in_the_middle_of_a_chunk() -> None:
     assert len(peer.events) == 6
 
 
-def test_nothing_is_left_when_the_hold_is_at_the_end() -> None:
+def test_nothing_is_left_when_the_hold_is_at_the_end(peer: Peer) -> None:
     """feed() returns False only if whole frames are left."""
-    peer = open_peer()
     peer.connection.hold()
     assert peer.connection.feed(method_frame(1, QOS)[:-1]) is True
     assert peer.connection.feed(b"\xce") is False
@@ -142,9 +143,8 @@ def test_nothing_is_left_when_the_hold_is_at_the_end() -> None:
 # ---- errors ----------------------------------------------------------------------------------------------------------
 
 
-def test_forced_from_outside() -> None:
+def test_forced_from_outside(peer: Peer) -> None:
     """A shutdown closes the connection with 320: the sessions at once, the peer after close-ok."""
-    peer = open_peer()
     peer.connection.fail(ConnectionFault(320, "Node was put into maintenance mode"))
     text = "CONNECTION_FORCED - Node was put into maintenance mode"
     assert closes(peer.answers()) == [(0, 320, text)]
@@ -175,18 +175,16 @@ def test_soft_error_from_outside() -> None:
     assert peer.answers() == []
 
 
-def test_soft_error_without_a_channel_is_hard() -> None:
+def test_soft_error_without_a_channel_is_hard(peer: Peer) -> None:
     """A soft error without a channel to close closes the connection."""
-    peer = open_peer()
     peer.session.raises["channel opened"] = ChannelError(403, "no channels today")
     assert closes(peer.say(commands.Channel.Open(), channel=2)) == [(0, 403, "ACCESS_REFUSED - no channels today")]
     assert closings(peer) == [("channel closed", 1), ("closed",)]
 
 
 @pytest.mark.parametrize("where", ["Basic.Qos", "Basic.Publish", "channel opened"])
-def test_unexpected_error_ends_this_connection(where: str) -> None:
+def test_unexpected_error_ends_this_connection(where: str, peer: Peer) -> None:
     """An unexpected exception of a session is logged and answered with 541."""
-    peer = open_peer()
     peer.session.raises[where] = ZeroDivisionError("oops")
     answers = peer.say(method_frame(1, QOS) + publish_frames(1, b"a") + method_frame(2, commands.Channel.Open()))
     ((_, code, text),) = closes(answers)
@@ -196,9 +194,8 @@ def test_unexpected_error_ends_this_connection(where: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["Basic.Qos", "Basic.Publish", "channel opened", "channel closed", "closed"])
-def test_failed_write_goes_through(where: str) -> None:
+def test_failed_write_goes_through(where: str, peer: Peer) -> None:
     """A failed write is never turned into a frame, but ends the process."""
-    peer = open_peer()
     peer.session.raises[where] = Fatal("I/O error")
     frames = method_frame(1, QOS) + publish_frames(1, b"a") + method_frame(2, commands.Channel.Open())
     frames += method_frame(0, commands.Connection.Close(200, "", 0, 0))
@@ -214,9 +211,8 @@ def test_errors_are_seen() -> None:
     assert [(channel, text[:11]) for channel, text in peer.errors] == [(2, "NOT_FOUND -"), (1, "FRAME_ERROR")]
 
 
-def test_error_names_its_own_method() -> None:
+def test_error_names_its_own_method(peer: Peer) -> None:
     """The class and method ids of an error are kept."""
-    peer = open_peer()
     peer.session.raises["Queue.Purge"] = ChannelError(404, "elsewhere", 60, 70)
     ((_, close),) = peer.say(PURGE, channel=1)
     assert (close.class_id, close.method_id) == (60, 70)
@@ -332,9 +328,8 @@ def test_methods_that_come_next_can_be_seen_and_are_processed_later() -> None:
         raw_frame(1, 1, b"\x00\x32\x00\x1e\x00"),
     ],
 )
-def test_anything_but_a_whole_method_of_an_open_channel_ends_what_is_seen(other: bytes) -> None:
+def test_anything_but_a_whole_method_of_an_open_channel_ends_what_is_seen(other: bytes, peer: Peer) -> None:
     """A publish, a heartbeat, a close, a channel that is not open and a broken frame are left to feed()."""
-    peer = open_peer()
     peer.connection.hold()
     peer.connection.feed(method_frame(1, QOS) + other + method_frame(1, QOS))
     assert [type(method) for _, method in peer.connection.upcoming(9)] == [commands.Basic.Qos]

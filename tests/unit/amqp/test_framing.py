@@ -79,6 +79,12 @@ def copy_of(run: PublishRun) -> PublishRun:
     return PublishRun(run.at, run.payloads[:], run.headers[:], run.bodies[:], run.largest_bytes)
 
 
+@pytest.fixture
+def cutter() -> FrameCutter:
+    """Return a cutter of frames of 4096 octets."""
+    return FrameCutter(4096)
+
+
 def test_frame_is_its_head_payload_and_end() -> None:
     """The layout of a frame is that of section 4.2.3."""
     assert encode_frame(1, 258, b"ab") == b"\x01\x01\x02\x00\x00\x00\x02ab\xce"
@@ -195,9 +201,8 @@ def test_a_run_ends_where_something_else_begins() -> None:
     assert [len(run.bodies) for run in runs_of(cutter) if isinstance(run, PublishRun)] == [RUN_MAX, 1]
 
 
-def test_publishes_that_differ_in_the_body_alone_share_their_method() -> None:
+def test_publishes_that_differ_in_the_body_alone_share_their_method(cutter: FrameCutter) -> None:
     """Method and content header of a publish that repeats those of the first are not copied again."""
-    cutter = FrameCutter(4096)
     cutter.feed(publish(1, b"a") + publish(1, b"b") + publish(1, b"c"))
     (run,) = runs_of(cutter)
     assert isinstance(run, PublishRun)
@@ -262,9 +267,8 @@ def test_a_run_has_no_frame_beyond_the_limit() -> None:
         next(frames)
 
 
-def test_iteration_is_taken_up_again() -> None:
+def test_iteration_is_taken_up_again(cutter: FrameCutter) -> None:
     """A stopped iteration continues at the next frame, also after more bytes."""
-    cutter = FrameCutter(4096)
     cutter.feed(b"".join(encode_frame(3, number, b"x") for number in range(4)))
     assert next(iter(cutter.frames()))[1] == 0
     assert cutter.has_frame
@@ -275,16 +279,14 @@ def test_iteration_is_taken_up_again() -> None:
     assert cut(cutter, encode_frame(3, 4, b"x")[5:]) == [(3, 4, b"x")]
 
 
-def test_budget() -> None:
+def test_budget(cutter: FrameCutter) -> None:
     """The iteration ends with the frame that exhausts the budget."""
-    cutter = FrameCutter(4096)
     cutter.feed(encode_frame(3, 1, bytes(92)) * 10)
     assert [len(list(cutter.frames(budget))) for budget in (0, 1, 100, 101, 250)] == [0, 1, 1, 2, 3]
 
 
-def test_budget_with_nothing_left() -> None:
+def test_budget_with_nothing_left(cutter: FrameCutter) -> None:
     """With budget left, an incomplete frame does not stop the iteration early."""
-    cutter = FrameCutter(4096)
     cutter.feed(encode_frame(3, 1, b"a"))
     assert len(list(cutter.frames(1000))) == 1
     assert list(cutter.frames(1000)) == []
@@ -301,9 +303,8 @@ def test_a_joined_frame_uses_up_the_budget() -> None:
     assert [len(list(cutter.frames(budget))) for budget in (0, 1, 1)] == [0, 1, 1]
 
 
-def test_bytes_that_are_fed_amid_an_iteration_wait() -> None:
+def test_bytes_that_are_fed_amid_an_iteration_wait(cutter: FrameCutter) -> None:
     """Bytes fed after begin() are not cut before the next begin(), which knows its budget."""
-    cutter = FrameCutter(4096)
     cutter.feed(encode_frame(1, 1, b"a"))
     cutter.begin()
     assert cutter.next_frame() == (1, 1, b"a", None)
@@ -335,9 +336,8 @@ def test_large_content_is_not_taken_for_a_publish() -> None:
         assert cutter.broken
 
 
-def test_good_frames_come_before_the_broken_one() -> None:
+def test_good_frames_come_before_the_broken_one(cutter: FrameCutter) -> None:
     """Frames before a broken frame are returned, and the error describes the broken one."""
-    cutter = FrameCutter(4096)
     cutter.feed(encode_frame(1, 1, b"good") + encode_frame(3, 1, b"bad")[:-1] + b"\x00")
     frames = cutter.frames()
     assert next(frames)[2] == b"good"
@@ -348,9 +348,8 @@ def test_good_frames_come_before_the_broken_one() -> None:
     assert cutter.next_frame()[0] == NO_FRAME, "what stands behind has no meaning"
 
 
-def test_too_large_is_known_at_the_head() -> None:
+def test_too_large_is_known_at_the_head(cutter: FrameCutter) -> None:
     """Seven octets are enough to refuse a frame, without waiting for its payload."""
-    cutter = FrameCutter(4096)
     cutter.feed(struct.pack(">BHI", 3, 1, 4097))
     assert cutter.has_frame
     with pytest.raises(ConnectionFault):
@@ -365,9 +364,8 @@ def test_description_shows_little_of_a_large_payload() -> None:
     assert describe_frame(8, b"a\x7f") == "type 8, all octets = <<97,127>>"
 
 
-def test_clear_ends_an_iteration() -> None:
+def test_clear_ends_an_iteration(cutter: FrameCutter) -> None:
     """A connection that ends within a frame yields no further frame."""
-    cutter = FrameCutter(4096)
     cutter.feed(encode_frame(1, 1, b"a") * 5 + b"\x01")
     seen = 0
     for _ in cutter.frames():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from pamqp import commands, header
 
 from broker.amqp.content_header import measure_header
-from broker.amqp.header_facts import MISSING, HeaderFacts
+from broker.amqp.header_facts import MISSING, HeaderFacts, parse_expiration
 
 NAMES = ("reply_to", "user_id", "cc", "bcc", "delay", "fault")
 
@@ -133,3 +134,36 @@ def test_delivery_modes_that_do_not_exist(mode: int) -> None:
 def test_type_names(value: bytes, name: str) -> None:
     """A CC of another type is refused with RabbitMQ's name of the type."""
     assert with_header(b"CC", value).fault == f'invalid message: {{unacceptable_type_in_header,"CC",{name}}}'
+
+
+@pytest.mark.parametrize(
+    ("octets", "expiration_ms"),
+    [(b"0", 0), (b"5", 5), (b"+5", 5), (b"-0", 0), (b"007", 7), (b"315360000000", 315_360_000_000)],
+)
+def test_expirations(octets: bytes, expiration_ms: int) -> None:
+    """A valid expiration is a whole number of milliseconds up to ten years; a sign and leading zeros are allowed."""
+    assert parse_expiration(octets) == expiration_ms
+
+
+@pytest.mark.parametrize(
+    ("octets", "reason"),
+    [
+        (b"", "no_integer"),
+        (b"+", "no_integer"),
+        (b"--5", "no_integer"),
+        (b" 5", "no_integer"),
+        (b"\xd9\xa3", "no_integer"),
+        (b"5a", '{leftover_string,"a"}'),
+        (b"5_0", '{leftover_string,"_0"}'),
+        (b'5"\\\n', '{leftover_string,"\\"\\\\\\n"}'),
+        (b"5\x01\t", "{leftover_string,[1,9]}"),
+        (b"5\x7f", "{leftover_string,[127]}"),
+        (b"-1", "{value_negative,-1}"),
+        (b"315360000001", "{value_too_large,315360000001}"),
+        (b"9" * 255, "{value_too_large," + "9" * 255 + "}"),
+    ],
+)
+def test_expirations_that_are_none(octets: bytes, reason: str) -> None:
+    """An invalid expiration is refused with the Erlang term of RabbitMQ's text."""
+    with pytest.raises(ValueError, match=f"^{re.escape(reason)}$"):
+        parse_expiration(octets)

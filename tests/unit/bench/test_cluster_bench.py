@@ -1,8 +1,8 @@
-"""The benchmark of the cluster: what it runs, and its tables and verdicts."""
+"""The benchmark of the cluster: its cases, its processes and its verdicts."""
 
 from __future__ import annotations
 
-from bench.cluster.suite import SUITE, SpreadLoad, cases, goals
+from bench.cluster.suite import SpreadLoad, cases, goals
 from bench.run import Run
 from broker.perf.peer import Address
 from broker.perf.receiver import ReceiverPace
@@ -24,12 +24,6 @@ def run_of(*rows: tuple[str, str, float, float]) -> Run:
     for part, name, per_s, broker_us in rows:
         run.add(part, {"per_s": per_s, "broker_us": broker_us, "p50_us": 1500.0, "p99_us": 2e6}, name=name, size=100)
     return run
-
-
-def test_tables_show_times_in_readable_units() -> None:
-    """Missing measurements are shown as a dash."""
-    found = SUITE.tables["paths"](run_of(("paths", "one broker, its own log", 1000.0, 10.0)))
-    assert found.splitlines()[2:] == ["| one broker, its own log | 100 | 1,000 | 10.0 | - | 1.5 ms | 2 s |"]
 
 
 def test_goals_are_rates_ratios_and_the_time_of_a_fail_over() -> None:

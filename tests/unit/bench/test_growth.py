@@ -12,15 +12,12 @@ from typing import Any
 
 import pytest
 
-from bench.brokers import Broker
 from bench.ground import EXCHANGE, control, declare_bound, fill, sink, source
-from bench.growth import sharing, soak
-from bench.growth.suite import Plan, curves_of, verdict
-from bench.growth.turn_sampler import deepest
+from bench.growth import soak
+from bench.growth.suite import curves_of, verdict
 from bench.herd import Herd
 from bench.light import EVERY_S, LightClient
 from bench.run import Run
-from bench.stage import Stage, quick
 from broker.perf.peer import Address
 from tests.in_process import queue_of
 from tests.raw_talk import mortal_broker, talk
@@ -73,48 +70,6 @@ def test_a_long_turn_is_written_with_its_function(tmp_path: Path) -> None:
     assert all(seconds >= 0.01 for _at, seconds, _name in named)
 
 
-class PausedOnce:
-    """A light client whose messages wait in its second round only."""
-
-    def __init__(self, *_: object) -> None:
-        self.rounds = 0
-
-    def watch(self, seconds: float) -> dict[str, float]:
-        """Return the latencies of a round."""
-        assert seconds == pytest.approx(1.2)
-        self.rounds += 1
-        slow = self.rounds == 2
-        return {"p50_ms": 1.0, "p99_ms": 118.0 if slow else 3.0, "max_ms": 163.0 if slow else 4.0}
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-def test_a_pause_in_one_round_of_a_light_client_shows_in_the_longest_time_only(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """One pause of 160 ms in five seconds would be the 99th percentile of all messages together."""
-    monkeypatch.setattr(sharing, "LightClient", PausedOnce)
-    monkeypatch.setattr(sharing, "control", lambda _: PausedOnce())
-    stage = Stage(Plan(), {}, tmp_path, Run("growth"), tell=lambda _: None)
-    sharing._beside(sharing.Pressure("nobody", publishers=0), stage, Broker("", Address("", 0)))
-    row = stage.run.row("light")
-    assert (row.runs, row["p50_ms"], row["p99_ms"], row.spread("max_ms")[1]) == (Plan().rounds, 1.0, 3.0, 163.0)
-
-
-def test_every_curve_reaches_the_sizes_that_were_asked_for() -> None:
-    """The sizes are 1 to 10,000 queues, 0 to 10 million backlog, 1 to 1,000 consumers and 10 to 100,000 bindings."""
-    full, panels = Plan(), ("queues", "backlog", "consumers", "bindings")
-    reach = {panel: (getattr(full, panel)[0], getattr(full, panel)[-1]) for panel in panels}
-    assert reach == {
-        "queues": (1, 10_000),
-        "backlog": (0, 10_000_000),
-        "consumers": (1, 1_000),
-        "bindings": (10, 100_000),
-    }
-    assert all(getattr(quick(full), panel)[0] == getattr(full, panel)[0] for panel in panels)
-
-
 async def test_a_paced_herd_leaves_the_backlog_as_long_as_it_is(tmp_path: Path) -> None:
     """The run's messages are acked elsewhere in the queue, so the backlog shrinks by those in transit at most."""
     async with mortal_broker(tmp_path) as broker:
@@ -162,12 +117,6 @@ async def test_the_light_client_counts_every_message_of_its_schedule(tmp_path: P
         found = await asyncio.wait_for(talk(broker, watch), 30)
     assert found["messages"] == 20
     assert 0 < found["p50_ms"] <= found["p99_ms"] <= found["max_ms"]
-
-
-def test_a_turn_is_named_by_the_innermost_function_that_most_samples_have() -> None:
-    """A function that calls many others is named, and not the one of these that one sample met; nor what called it."""
-    stacks = [["turn", "sweep", "apply"], ["turn", "sweep", "look"], ["turn", "sweep"], ["turn"]]
-    assert (deepest(stacks), deepest([["turn", "sweep", "apply"]]), deepest([])) == ("sweep", "apply", "")
 
 
 def test_a_soak_compares_its_end_with_the_time_after_its_start() -> None:

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from bench.messages.limits import Limits
-from bench.messages.rows import GROUPS, for_all, kind, rows, titles
-from bench.messages.suite import add_relay_times
-from bench.messages.tables import FLOORS, GOALS, TABLES, ours, times_of_peer, verdicts
+from bench.messages.rows import rows
+from bench.messages.tables import TABLES, ours, times_of_peer, verdicts
 from bench.run import Run
 from bench.stage import quick
 
@@ -65,13 +64,6 @@ def test_a_quick_run_does_not_judge_what_depends_on_numbers() -> None:
     assert verdicts(run_of(found, quick=True)) == []
 
 
-def test_a_latency_is_judged_beside_the_relays() -> None:
-    """The latency as a multiple of the bare relay's is a figure of its own."""
-    run = run_of(("SlotMQ", "S6-16", {"p50_us": 120.0}), ("relay", "S6-16", {"p50_us": 100.0}))
-    add_relay_times(run)
-    assert [found for _, found in verdicts(run)] == [pytest.approx(1.2)]
-
-
 def test_the_judged_broker_is_ours_compiled_then_interpreted_then_any() -> None:
     """RabbitMQ is the reference and never judged; a broker given by URL is, where there is no SlotMQ."""
     found = [(name, "S1-16", {"cpu_us": 4.0}) for name in ("RabbitMQ", "LavinMQ", "SlotMQ interpreted", "SlotMQ")]
@@ -92,15 +84,6 @@ def test_every_table_can_be_made_of_a_run_that_measured_little() -> None:
     made = {name: make(run) for name, make in TABLES.items()}
     assert "2 cores, a processor" in made["machine"]
     assert made["other"].splitlines()[-2:] == ["| SlotMQ | 117 | - | - | 2.07 |", "| (bare relay) | 90 | - | - | - |"]
-
-
-def test_every_goal_and_floor_has_a_row() -> None:
-    """Every goal has a scenario that is measured, and every group has one."""
-    names = {row.name for row in rows(GROUPS)}
-    assert {goal.scenario for goal in GOALS} | set(FLOORS) <= names
-    assert list(titles(rows(GROUPS)))[-1] == "S4-1024-full"
-    assert {kind(name) for name in names} == set(GROUPS)
-    assert {row.name for row in rows(GROUPS) if for_all(row)} >= {"S1-16", "S5-100k", "S7", "S8", "bindings"}
 
 
 def test_rows_of_one_group_are_picked() -> None:

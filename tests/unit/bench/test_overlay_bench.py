@@ -1,39 +1,23 @@
-"""The benchmark of the overlay: its publishers and checks, where its streams go, and what it makes of its figures."""
+"""The benchmark of the overlay: its checks, and what it makes of its figures."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.brokers import Broker
-from bench.ground import EXCHANGE
 from bench.overlay import paper
 from bench.overlay.crashes import (
-    EXCHANGES,
-    GROUPS,
-    MIDDLE,
-    TOPICS,
     Arrivals,
     Faults,
     Numbering,
     faults_of,
-    keys_of,
     longest_dip_s,
 )
-from bench.overlay.load import PUBLISHING, SUBSCRIBING, falls_behind, middle_of
+from bench.overlay.load import falls_behind
 from bench.overlay.plan import Plan
-from bench.overlay.suite import SUITE
-from bench.overlay.tree import Logical, Tree
 from bench.run import Run
-from bench.stage import Stage
-from broker.overlay.packets import Space, StreamName
-from broker.overlay.peers import choose
-from broker.perf.peer import Address
 
-PROJECT = Path(__file__).resolve().parents[3]
 NUMBERING = Numbering(start_ns=1_000_000, step_ns=500_000, topics=4)
 
 
@@ -51,16 +35,6 @@ def arrived(*numbers: int) -> Arrivals:
     arrivals = Arrivals(0)
     arrivals.record(bodies(*numbers), 0, 8, len(numbers))
     return arrivals
-
-
-def test_every_delivery_is_found_by_its_topic() -> None:
-    """Numbers come from the stamps, also of bodies between other bytes."""
-    arrivals = Arrivals(0)
-    buffer = b"..".join(bodies(number) for number in (1, 5, 2, 9))
-    arrivals.record(buffer, 0, 10, 4)
-    arrivals.record(bodies(13), 0, 0, 1)
-    assert arrivals.by_topic(NUMBERING) == {1: [1, 5, 9, 13], 2: [2]}
-    assert sum(arrivals.buckets.values()) == 5
 
 
 @pytest.mark.parametrize(
@@ -82,36 +56,12 @@ def test_a_subscriber_gets_each_message_once_from_its_first_one(numbers: tuple[i
     assert arrived(*numbers).faults(NUMBERING, [1], [18]) == found
 
 
-def test_a_topic_of_which_nothing_came_is_missing() -> None:
-    """A wanted topic without any message is a fault; the end of a topic is that of its publisher."""
-    assert arrived(1, 5).faults(NUMBERING, [1, 2], [99, 6]) == Faults(missing=1)
-
-
 def test_the_longest_dip_is_at_a_stretch() -> None:
     """Buckets with at least half of the due messages end a dip."""
     assert longest_dip_s([10, 4, 0, 5, 0, 0, 4, 9], 10) == pytest.approx(0.3)
 
 
 # -- where the streams go ---------------------------------------------------------------------------------------------
-
-
-def first_choice(leaf: str, exchange: str, brokers: tuple[str, ...]) -> str:
-    """Return the broker of a tree node that a stream goes to."""
-    reachable = {broker: {"sb"} for broker in brokers}
-    return choose(StreamName(leaf, Space("/", exchange)), reachable, {"sb"})[0]
-
-
-def test_streams_fail_over_as_in_the_paper() -> None:
-    """The first half of the topics goes through ib1 and ib2; without them ib3 takes over, which had the other half."""
-    assert [first_choice("pb", one, MIDDLE) for one in EXCHANGES] == ["ib1", "ib2", "ib3", "ib1"]
-    assert first_choice("pb", EXCHANGES[0], MIDDLE[1:]) == "ib3"
-
-
-def test_every_publishing_broker_has_a_middle_of_its_own() -> None:
-    """The four streams go through four different processes, none through that of the subscribers."""
-    brokers = tuple(middle_of(name) for name in (*PUBLISHING, SUBSCRIBING))
-    used = [first_choice(name, EXCHANGE, brokers) for name in PUBLISHING]
-    assert sorted(used) == [middle_of(name) for name in PUBLISHING]
 
 
 def test_saturated_brokers_are_told() -> None:
@@ -122,31 +72,6 @@ def test_saturated_brokers_are_told() -> None:
         for more in ({}, {"published_per_s": 6_000.0}, {"delivered_per_s": 3_000.0})
     ]
     assert found == [False, True, True]
-
-
-def test_topics_are_numbered_as_they_are_published() -> None:
-    """Message N is of topic N modulo 100, whichever exchange it is published to; groups want whole exchanges."""
-    for number in range(2 * TOPICS):
-        exchange = number % len(EXCHANGES)
-        keys = keys_of(exchange)
-        assert keys[number // len(EXCHANGES) % len(keys)] == f"topic.{number % TOPICS:03d}"
-    assert sum(len(keys_of(exchange)) * group.copies for group in GROUPS for exchange in group.exchanges) == 850
-
-
-def test_a_process_connects_to_those_that_run(tmp_path: Path) -> None:
-    """Each logical broker has all brokers of the neighbouring nodes; only those that run already have a URL."""
-    processes = {name: (Logical(name, f"at-{name}", leaf=True), Logical(f"hop-{name}", "mid")) for name in ("a", "b")}
-    stage = Stage(None, {"interpreted": PROJECT}, tmp_path, Run("overlay"))
-    tree = Tree(stage, ["x"], processes, [("at-a", "mid"), ("at-b", "mid")], floods=True)
-    tree.brokers["a"] = Broker("a", Address("127.0.0.1", 4711))
-    leaf, hop = json.loads(tree.settings("b")["SLOTMQ_OVERLAY__NODE"])
-    url = "amqp://guest:guest@127.0.0.1:4711"
-    assert (leaf["broker"], leaf["node"], leaf["leaf"], hop["leaf"]) == ("b", "at-b", True, False)
-    assert leaf["neighbours"] == [
-        {"node": "mid", "broker": "hop-a", "url": url, "subscriptions": "none"},
-        {"node": "mid", "broker": "hop-b", "subscriptions": "none"},
-    ]
-    assert [one["broker"] for one in hop["neighbours"]] == ["a", "b"]
 
 
 # -- figures ----------------------------------------------------------------------------------------------------------
@@ -237,10 +162,3 @@ def test_phases_leave_out_the_seconds_of_their_events() -> None:
     assert [phase["phase"] for phase in phases] == ["begin", "ib1 killed", "ib2 killed", "fourth group", "ib1 back"]
     assert [phase["ib3"] for phase in phases] == [0.0, 0.04, 0.08, 0.08, 0.08]
     assert [phase["fourth"] for phase in phases] == [0, 0, 0, 2, 2]
-
-
-def test_the_whole_run_fits_into_its_time() -> None:
-    """A full run measures what the paper did."""
-    full = Plan()
-    assert (full.publishers[0], full.publishers[-1], full.hops, len(full.leaves)) == (2_000, 12_000, (1, 4, 7), 7)
-    assert SUITE.limit_s < 12 * 60

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.picture import ticks
 from bench.run import RESULTS, Run
 from bench.suites import NAMES, suite_of
 from bench.tables import Column, Goal, crossed, size, table, table_of
@@ -112,9 +111,3 @@ def test_every_picture_is_on_a_page() -> None:
     shown = "".join(page.read_text() for page in DOCS.glob("*.md"))
     suites = [suite_of(name) for name in NAMES if name != "pipeline"]
     assert [picture for suite in suites for picture in suite.pictures if f"({picture}.svg)" not in shown] == []
-
-
-def test_marks_of_a_log_scale() -> None:
-    """Few decades have marks in between, many have none."""
-    assert ticks(0.9, 60) == [1, 2, 5, 10, 20, 50]
-    assert ticks(1, 20_000) == [1, 10, 100, 1000, 10_000]

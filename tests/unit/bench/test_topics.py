@@ -1,20 +1,19 @@
-"""The engines of the topic index: slices of keys, processes that hold an index, sizes and goals."""
+"""The engines of the topic index: slices of keys, processes that hold an index, forms and goals."""
 
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.run import Run
 from bench.stage import Stage, quick
-from bench.topics import engines, workload
+from bench.topics import workload
 from bench.topics.cell_process import Runner
-from bench.topics.engines import Cell, contestants, sizes, written
+from bench.topics.engines import Cell, contestants, written
 from bench.topics.published_engines import ENGINES
-from bench.topics.suite import SUITE, Plan, goals
+from bench.topics.suite import Plan, goals
 from broker.perf.faults import RunFailed
 from broker.routing.index import DEFAULT
 from tests.property.topic_reference import matches
@@ -79,20 +78,6 @@ def test_only_compiled_engines_are_measured_in_both_forms(tmp_path: Path) -> Non
     found = [(name, form) for name, form, _ in contestants(stage, ["split-once", "trie"])]
     assert found == [("split-once", "interpreted"), ("trie", "interpreted"), ("trie", "compiled")]
     assert set(ENGINES) >= {"split-once", "trie"}
-
-
-@pytest.mark.slow
-def test_a_slow_engine_is_left_out_of_large_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has a dash there, and the run says why; every engine has all figures of the sizes that it is measured at."""
-    monkeypatch.setattr(engines, "LARGEST", {"conventional": 200})
-    stage = a_stage(tmp_path)
-    stage.plan = replace(quick(Plan()), sizes=(200, 300), size_keys=2000, changes=20, rounds=1)
-    sizes(stage)
-    assert "above 200" in stage.run.row("sizes", engine="conventional", size=300)["left_out"]
-    assert {"us", "each_bytes", "add_us", "remove_worst_us"} <= stage.run.row("sizes", engine="trie").figures.keys()
-    lines = SUITE.tables["match"](stage.run).splitlines()
-    assert lines[0] == "| engine | form | 200 | 300 |"
-    assert next(line for line in lines if line.startswith("| conventional |")).endswith("| - |")
 
 
 def test_goals_are_judged_by_what_the_broker_does_by_itself() -> None:

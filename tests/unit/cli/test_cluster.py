@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.cli import control_client
 from broker.cli.cluster import cluster_text
 from broker.cli.main import main
-from broker.testing import Broker
+from tests.unit.cli.conftest import Asked
 
 ROW = {"state": "alive", "held": 7, "slots": 2, "clients": 1, "version": "1.0", "url": "amqp://h:5672/"}
 FACTS: dict[str, Any] = {
@@ -32,26 +30,11 @@ FACTS: dict[str, Any] = {
 }
 
 
-class Asked:
-    """Stands in for the running broker, and records what it is asked."""
-
-    def __init__(self, answer: Any) -> None:
-        self.answer = answer
-        self.requests: list[tuple[str, dict[str, Any]]] = []
-
-    def __call__(self, _folder: str, verb: str, **arguments: Any) -> Any:
-        """Answer."""
-        arguments.pop("silence_s", None)
-        self.requests.append((verb, arguments))
-        return self.answer
-
-
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+def asked(asked: Asked) -> Asked:
     """Provide a broker that is node a."""
-    one = Asked(FACTS)
-    monkeypatch.setattr(control_client, "ask", one)
-    return one
+    asked.answer = FACTS
+    return asked
 
 
 def test_status_says_where_the_node_stands(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +85,7 @@ def test_leave_names_the_dead_node(asked: Asked, capsys: pytest.CaptureFixture[s
     """`leave NODE` lets the others take over."""
     asked.answer = {"node": "b"}
     assert main(["cluster", "leave", "b"]) == 0
-    assert asked.requests == [("cluster_leave", {"node": "b"})]
+    assert (asked.verb, asked.arguments) == ("cluster_leave", {"node": "b"})
     assert capsys.readouterr().out == "node b is counted out: the other nodes have what it held\n"
 
 
@@ -112,14 +95,3 @@ def test_status_of_the_broker_has_one_line(asked: Asked, capsys: pytest.CaptureF
     assert main(["status"]) == 0
     assert capsys.readouterr().out.splitlines()[1] == "cluster  node a joined, 2 nodes (1 silent), database 0.8 ms"
     assert cluster_text({**FACTS, "nodes": [], "database_ms": None}) == "node a joined, 0 nodes, database away"
-
-
-@pytest.mark.parametrize("words", [["status"], ["nodes"], ["leave"], ["leave", "b"]])
-def test_a_broker_by_itself_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
-    """A broker without a cluster refuses in one line, and continues running."""
-    with Broker(server={"data_dir": tmp_path, "control_socket": True}):
-        assert main(["cluster", *words, "--data-dir", str(tmp_path)]) == 1
-        assert main(["status", "--data-dir", str(tmp_path)]) == 0
-    read = capsys.readouterr()
-    assert "no node of a cluster" in read.err
-    assert "\ncluster " not in read.out

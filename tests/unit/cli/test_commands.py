@@ -8,31 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker.cli import control_client, listing
+from broker.cli import listing
 from broker.cli.main import build_parser
+from tests.unit.cli.conftest import Asked
 from tests.unit.cli.exit_code import code_of
-
-
-class Asked:
-    """Stands in for the running broker."""
-
-    def __init__(self) -> None:
-        self.verb = ""
-        self.arguments: dict[str, Any] = {}
-        self.answer: Any = None
-
-    def __call__(self, _folder: str, verb: str, **arguments: Any) -> Any:
-        """Record the request."""
-        self.verb, self.arguments = verb, arguments
-        return self.answer
-
-
-@pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Provide a broker with prepared answers."""
-    asked = Asked()
-    monkeypatch.setattr(control_client, "ask", asked)
-    return asked
 
 
 def say(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
@@ -67,18 +46,18 @@ def say(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
         (["close-connection", "a -> b", "--reason", "r"], "close_connection", {"name": "a -> b", "reason": "r"}),
     ],
 )  # fmt: skip
-def test_command_asks_for_what_it_says(broker: Asked, words: list[str], verb: str, arguments: dict[str, Any]) -> None:
+def test_command_asks_for_what_it_says(asked: Asked, words: list[str], verb: str, arguments: dict[str, Any]) -> None:
     """Each word of a command becomes its argument of the request."""
     assert code_of(*words) == 0
-    assert (broker.verb, broker.arguments) == (verb, arguments)
+    assert (asked.verb, asked.arguments) == (verb, arguments)
 
 
 @pytest.mark.parametrize("kind", listing.COLUMNS)
-def test_each_kind_is_listed_by_its_verb(broker: Asked, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_kind_is_listed_by_its_verb(asked: Asked, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A listing has the columns that its help names, or the selected ones."""
-    broker.answer = [{listing.COLUMNS[kind][0]: "here", "other": 3}]
+    asked.answer = [{listing.COLUMNS[kind][0]: "here", "other": 3}]
     assert code_of("list", kind, "--vhost", "v") == 0
-    assert (broker.verb, broker.arguments) == ("list_" + kind.replace("-", "_"), {"vhost": "v"})
+    assert (asked.verb, asked.arguments) == ("list_" + kind.replace("-", "_"), {"vhost": "v"})
     assert capsys.readouterr().out == "here" + "\t" * (len(listing.COLUMNS[kind]) - 1) + "\n"
     assert code_of("list", kind, "--columns", f"other,{listing.COLUMNS[kind][1]}") == 0
     assert capsys.readouterr().out == "3\t\n"
@@ -86,19 +65,19 @@ def test_each_kind_is_listed_by_its_verb(broker: Asked, kind: str, capsys: pytes
     assert capsys.readouterr().err.startswith("slotmq: there is no column 'none': there are ")
 
 
-def test_rates_and_bytes_are_asked_for_when_they_are_shown(broker: Asked) -> None:
+def test_rates_and_bytes_are_asked_for_when_they_are_shown(asked: Asked) -> None:
     """Computing rates and bytes may take half a second, so they are requested only for shown columns."""
-    broker.answer = [{"name": "q", "ack_rate": 0.0, "message_bytes_ready": 3}]
+    asked.answer = [{"name": "q", "ack_rate": 0.0, "message_bytes_ready": 3}]
     for shown, part in (("name,ack_rate", "rates"), ("message_bytes_ready", "bytes")):
         assert code_of("list", "queues", "--columns", shown) == 0
-        assert broker.arguments == {"vhost": None, part: True}
+        assert asked.arguments == {"vhost": None, part: True}
 
 
-def test_password_comes_from_standard_input(broker: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_password_comes_from_standard_input(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line end does not belong to the password; every other character does."""
     say(monkeypatch, " pass word\r\n")
     assert code_of("user", "add", "u", "--password-stdin", "--tag", "administrator") == 0
-    assert broker.arguments == {"name": "u", "password": " pass word", "tags": ["administrator"]}
+    assert asked.arguments == {"name": "u", "password": " pass word", "tags": ["administrator"]}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +99,7 @@ def test_password_comes_from_standard_input(broker: Asked, monkeypatch: pytest.M
     ],
 )
 def test_wrong_usage_asks_nothing_and_is_2(
-    broker: Asked, words: list[str], said: str, problem: str, monkeypatch: pytest.MonkeyPatch,
+    asked: Asked, words: list[str], said: str, problem: str, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """Wrong usage is one line on standard error, and nothing is sent to the broker."""
@@ -129,16 +108,14 @@ def test_wrong_usage_asks_nothing_and_is_2(
     error = capsys.readouterr().err
     assert problem in error
     assert error.count("\n") == 1
-    assert broker.verb == ""
+    assert asked.verb == ""
 
 
-def test_import_sends_the_document_and_counts(
-    broker: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_import_sends_the_document_and_counts(asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Imported entries are counted, skipped ones are listed."""
     file = tmp_path / "d.json"
     file.write_text('{"queues": []}')
-    broker.answer = {
+    asked.answer = {
         "imported": {"queues": 3, "users": 0, "topic_permissions": 1, "parameters": 1},
         "made": {"queues": 2, "topic_permissions": 1},
         "changed": {},
@@ -147,7 +124,7 @@ def test_import_sends_the_document_and_counts(
         "skipped": ["bindings[0]: why"],
     }
     assert code_of("definitions", "import", str(file), "--vhost", "v") == 0
-    assert (broker.arguments["definitions"], broker.arguments["vhost"]) == ({"queues": []}, "v")
+    assert (asked.arguments["definitions"], asked.arguments["vhost"]) == ({"queues": []}, "v")
     said, problems = capsys.readouterr()
     assert said.splitlines() == [
         "made: 2 queues, 1 topic permission",
@@ -156,15 +133,15 @@ def test_import_sends_the_document_and_counts(
     ]
     assert problems == "slotmq: passed over bindings[0]: why\n"
     assert code_of("definitions", "import", str(file), "--json") == 0
-    assert json.loads(capsys.readouterr().out) == broker.answer
+    assert json.loads(capsys.readouterr().out) == asked.answer
 
 
-def test_export_is_for_its_owner_alone(broker: Asked, tmp_path: Path) -> None:
+def test_export_is_for_its_owner_alone(asked: Asked, tmp_path: Path) -> None:
     """Only the owner may read the file, because it contains password hashes."""
-    broker.answer = {"users": [{"name": "é"}]}
+    asked.answer = {"users": [{"name": "é"}]}
     file = tmp_path / "d.json"
     assert code_of("definitions", "export", str(file)) == 0
-    assert json.loads(file.read_text(encoding="utf-8")) == broker.answer
+    assert json.loads(file.read_text(encoding="utf-8")) == asked.answer
     assert file.stat().st_mode & 0o777 == 0o600
 
 

@@ -222,14 +222,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().out == f"slotmq {broker.__version__} ({listed()})\n"
 
 
-def test_slots_without_a_broker_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a broker the command exits with 1 and names the folder."""
-    assert code_of("slots", "q", "--data-dir", "nowhere") == 1
-    assert capsys.readouterr().err == (
-        f"slotmq: no broker runs on data folder {Path.cwd() / 'nowhere'} (another one: --data-dir D)\n"
-    )
-
-
 def command(*words: str, **streams: Any) -> subprocess.CompletedProcess[bytes]:
     """Run a command as a process."""
     return subprocess.run(

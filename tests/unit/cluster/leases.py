@@ -34,8 +34,7 @@ class Violation(AssertionError):
 class SimulatedDatabase:
     """The functions of the schema that leases rest on."""
 
-    def __init__(self, *, compares_beats: bool = True) -> None:
-        self.compares_beats = compares_beats
+    def __init__(self) -> None:
         self.epochs = itertools.count(1)
         self.members: dict[str, int] = {}
         self.beats: dict[str, int] = {}
@@ -59,7 +58,7 @@ class SimulatedDatabase:
         """Count a node out if its beats stand where they were seen."""
         if self.members.get(dead.node) != dead.epoch:
             return
-        if self.compares_beats and self.beats[dead.node] != dead.beats:
+        if self.beats[dead.node] != dead.beats:
             return
         del self.members[dead.node], self.beats[dead.node]
         self.holders = {item: holder for item, holder in self.holders.items() if holder != dead.node}
@@ -76,11 +75,10 @@ class SimulatedDatabase:
 class SimulatedNode:
     """A node: tenure, observer, clock, and what it believes to hold."""
 
-    def __init__(self, name: str, chance: random.Random, tenure: NodeTenure, observer: Callable[[], Observer]) -> None:
+    def __init__(self, name: str, chance: random.Random) -> None:
         self.name = name
-        self.tenure = tenure
-        self.new_observer = observer
-        self.observer = observer()
+        self.tenure = NodeTenure(LEASE_S)
+        self.observer = Observer(LEASE_S)
         self.offset_s, self.rate = chance.uniform(0, 1000), chance.uniform(0.99, 1.01)
         self.thaws_s = 0.0  # frozen before
         self.items: set[int] = set()
@@ -100,9 +98,6 @@ class Simulation:
         seed: int,
         *,
         names: str = "abc",
-        tenure: type[NodeTenure] = NodeTenure,
-        observer: type[Observer] = Observer,
-        compares_beats: bool = True,
         freezes: bool = True,
         outages: bool = True,
         delay_max_s: float = 1.5,
@@ -110,9 +105,9 @@ class Simulation:
         self.chance = random.Random(seed)
         self.now_s = 0.0
         self.freezes, self.outages, self.delay_max_s = freezes, outages, delay_max_s
-        self.database = SimulatedDatabase(compares_beats=compares_beats)
+        self.database = SimulatedDatabase()
         self.is_up = True
-        self.nodes = [SimulatedNode(name, self.chance, tenure(LEASE_S), lambda: observer(LEASE_S)) for name in names]
+        self.nodes = [SimulatedNode(name, self.chance) for name in names]
         self.counted_out: list[str] = []
         self.acted: list[str] = []  # who could act, at each of its turns
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -202,7 +197,7 @@ class Simulation:
         if epoch is None:  # its former answer was lost: the others count that epoch out
             return
         node.tenure.join(epoch, sent_s)
-        node.observer = node.new_observer()
+        node.observer = Observer(LEASE_S)
 
     def _beaten(self, node: SimulatedNode, seen: list[ClusterMember] | None, epoch: int, sent_s: float) -> None:
         now_s = node.clock_s(self.now_s)

@@ -1,12 +1,16 @@
-"""Hints: what NOTIFY carries."""
+"""Hints: what NOTIFY carries, and the nodes that a mailbox knows by them."""
 
 from __future__ import annotations
+
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.hint import FREE, PAYLOAD_BYTES_MAX, TOPOLOGY, Hint
+from broker.cluster.database import Database
+from broker.cluster.hint import FREE, JOINED, PAYLOAD_BYTES_MAX, TOPOLOGY, Hint
+from broker.cluster.mailbox import Mailbox
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 
@@ -30,3 +34,16 @@ def test_a_hint_without_levels_is_one_payload() -> None:
 def test_a_payload_of_another_kind_is_no_hint(payload: str) -> None:
     """Anybody who may connect may NOTIFY; a hint that is not understood is ignored."""
     assert Hint.from_payload(payload) is None
+
+
+def test_a_beat_that_is_older_than_a_join_does_not_hide_it() -> None:
+    """The members that a beat shows may be older than the hint; the next beat was sent after it, and decides."""
+    database = Database("postgresql://localhost/none", "b")
+    mailbox = Mailbox(Mock(database=database), now_ms=lambda: 0, fail=Mock())
+    mailbox.members_seen({1})
+    mailbox.heard(Hint(JOINED, 2))
+    assert mailbox.is_elsewhere(2)
+    mailbox.members_seen({1})
+    assert mailbox.is_elsewhere(2)
+    mailbox.members_seen({1})
+    assert not mailbox.is_elsewhere(2)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.cluster.database_rows import ClusterMember
-from broker.cluster.other_nodes import Observer
 from broker.cluster.tenure import NodeTenure, TenureState
-from tests.unit.cluster.leases import LEASE_S, Simulation, Violation
+from tests.unit.cluster.leases import LEASE_S, Simulation
 
 SEEDS = st.integers(0, 2**32)
 
@@ -138,55 +136,3 @@ def test_nodes_act_most_of_the_time() -> None:
     simulation.run(20.0)
     turns = 3 * 20.0 / LEASE_S * 6
     assert len(simulation.acted) > 0.9 * turns
-
-
-# ---- the simulation notices defects
-
-
-class _CountsFromTheAnswer(NodeTenure):
-    __slots__ = ()
-
-    def answered(self, epoch: int, sent_s: float, now_s: float) -> bool:
-        return super().answered(epoch, now_s, now_s)
-
-
-class _NeverExpires(NodeTenure):
-    __slots__ = ()
-
-    def may_act(self, now_s: float) -> bool:
-        return self.state in {TenureState.JOINED, TenureState.PAUSED}
-
-
-class _CountsOutages(Observer):
-    __slots__ = ()
-
-    def record_poll(self, sent_s: float, answered_s: float, seen: Iterable[ClusterMember]) -> list[ClusterMember]:
-        self._looked_s = answered_s
-        return super().record_poll(sent_s, answered_s, seen)
-
-
-@pytest.mark.parametrize(
-    "defect",
-    [{"tenure": _CountsFromTheAnswer}, {"tenure": _NeverExpires}, {"compares_beats": False}],
-    ids=["lease from the answer", "lease without end", "count out without comparing beats"],
-)
-def test_the_simulation_notices_a_shared_lease(defect: dict) -> None:
-    """Each of these defects lets two nodes act on one item in some run."""
-
-    def run_all() -> None:
-        for seed in range(1000):
-            Simulation(seed, **defect).run(20.0)
-
-    with pytest.raises(Violation):
-        run_all()
-
-
-def test_the_simulation_notices_an_observer_that_counts_outages() -> None:
-    """An observer that counts time in which it saw nothing takes living nodes for dead."""
-
-    def dead(seed: int) -> list[str]:
-        simulation = Simulation(seed, freezes=False, delay_max_s=0.02, observer=_CountsOutages)
-        simulation.run(20.0)
-        return simulation.counted_out
-
-    assert any(dead(seed) for seed in range(300))

@@ -17,6 +17,7 @@ from broker.amqp.framing import FRAME_METHOD
 from broker.amqp.handshake import ConnectionLimits
 from broker.core.answers import Answers
 from broker.core.auth.logins import Logins
+from broker.core.auth.password import SHA256, salted_sha256
 from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Permissions
 from broker.core.auth.usage import Usage
@@ -140,6 +141,12 @@ class Room:
             pattern_limits=pattern_limits,
         )
 
+    def turn(self, ms: int = 0) -> None:
+        """Let time pass, and run what is due in a turn of the loop."""
+        self.clock.now_ms += ms
+        self.deadlines.begin_turn()
+        self.deadlines.run(self.clock.now_ms)
+
     def groups(self) -> list[list[bytes]]:
         """Write the pending records and return every record in the log's file, in order.
 
@@ -173,8 +180,22 @@ class Room:
         """Return a client of its own connection with channel 1 open."""
         client = self.knock(peer_address)
         client.log_in(user.name, user.password)
-        client.call(0, commands.Connection.Open(self.vhost.name), commands.Connection.OpenOk)
-        client.open_channel(1)
+        client.open(self.vhost.name)
+        return client
+
+    def enter_without_rights(self) -> Client:
+        """Return a client of the stored user bob, who may open the vhost and nothing else."""
+        client = self.knock()
+        client.users.put(User("bob", "", (), salted_sha256(b"secret", b"salt"), SHA256))
+        client.permissions.set("bob", self.vhost.name, "", "", "")
+        client.log_in("bob", "secret")
+        client.open(self.vhost.name)
+        return client
+
+    def confirming(self) -> Client:
+        """Return a client in confirm mode."""
+        client = self.enter()
+        client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
         return client
 
     def knock(self, peer_address: str = "127.0.0.1") -> Client:
@@ -227,9 +248,19 @@ class Client:
         start_ok = commands.Connection.StartOk(properties, mechanism, response.decode(), "en_US")
         return self.tell(0, start_ok)
 
+    def open(self, vhost: str) -> None:
+        """Open a vhost and channel 1."""
+        self.call(0, commands.Connection.Open(vhost), commands.Connection.OpenOk)
+        self.open_channel(1)
+
     def open_channel(self, number: int) -> None:
         """Open a channel."""
         self.call(number, commands.Channel.Open(), commands.Channel.OpenOk)
+
+    def reopen_channel(self, number: int = 1) -> None:
+        """Answer the close of a channel and open it again."""
+        self.tell(number, commands.Channel.CloseOk())
+        self.open_channel(number)
 
     def tell(self, channel: int, method: Method) -> list[tuple[int, Method]]:
         """Send a method and return every answering method with its channel."""
@@ -309,3 +340,8 @@ def put(queue: Queue, number: int = 1) -> None:
     """Append transient messages to a queue."""
     for _ in range(number):
         queue.level.append([Message(Envelope("", queue.name), NO_PROPERTIES, b"", 1, facts_of(NO_PROPERTIES), 0)])
+
+
+def messages(queue: Queue) -> list[Message]:
+    """Return the unsettled messages of a queue, all of which are in memory."""
+    return [message for slot in queue.level.manager.slots.values() for message in slot.contents or () if message]

@@ -1,16 +1,16 @@
-"""Comparison and printing of argument values in a repeated declare."""
+"""Argument values: their types in RabbitMQ's texts, what a repeated declare compares, and JSON that keeps types."""
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from broker.amqp.errors import ChannelError
-from broker.core.arguments import amqp_type, type_class
-from tests.unit.core.room import Room
+from broker.core.arguments import amqp_type, read_typed, type_class, typed_table
+from broker.core.vhost import Vhost
 
 
 @pytest.mark.parametrize(
@@ -41,34 +41,38 @@ def test_true_is_no_integer_and_integers_of_all_widths_are_one_class() -> None:
     assert type_class(1) == type_class(2**40) != type_class(True)
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "text"),
-    [
-        (2, 1, "received '1' but current is '2'"),
-        (1, None, "received none but current is the value '1' of type 'signedint'"),
-        (None, 2, "received the value '2' of type 'signedint' but current is none"),
-    ],
-)
-def test_a_differing_argument_is_printed_like_rabbitmq_prints_it(
-    first: int | None, second: int | None, text: str
-) -> None:
-    """A differing value is printed short; a missing value is printed with the type of the other one."""
-
-    def arguments(version: int | None) -> dict[str, Any]:
-        return {} if version is None else {"x-queue-version": version}
-
-    vhost = Room().vhost
-    vhost.queues.declare("q", arguments=arguments(first))
-    with pytest.raises(ChannelError) as refused:
-        vhost.queues.declare("q", arguments=arguments(second))
-    assert refused.value.reply_text == (
-        f"PRECONDITION_FAILED - inequivalent arg 'x-queue-version' for queue 'q' in vhost '/': {text}"
-    )
-
-
-def test_arguments_without_consequence_may_differ() -> None:
+def test_arguments_without_consequence_may_differ(vhost: Vhost) -> None:
     """A repeated declare compares only arguments that change a queue."""
-    vhost = Room().vhost
     queue = vhost.queues.declare("q", arguments={"owner": "alice"})
     assert vhost.queues.declare("q", arguments={"owner": "bob"}) is queue
     assert queue.arguments == {"owner": "alice"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Decimal("1.50"),
+        datetime(2026, 11, 29, tzinfo=UTC),
+        (1 << 64) - 1,
+        bytearray(b"\x00\xff"),
+        b"\xff\xfe",
+        float("inf"),
+        {"$x": "AAEC"},
+        {"$F": {"$D": "1"}},
+        {"$q": 1},
+        {"$x": "AAEC", "other": 1},
+        [1, {"a": [Decimal("0.1"), None, True, 1.5, "text", b"\xff"]}],
+    ],
+    ids=repr,
+)
+def test_a_value_and_its_type_come_back(value: Any) -> None:
+    """Also where a table looks like a typed value."""
+    found = read_typed(json.loads(json.dumps(typed_table({"name": value}))))["name"]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_what_only_looks_like_a_typed_value_is_a_table() -> None:
+    """Tables of other brokers may have such keys."""
+    texts = ['{"$D": "x"}', '{"$D": "1e99"}', '{"$D": "-1"}', '{"$x": "?"}', '{"$S": 1}', '{"$T": null}', '{"$F": 1}']
+    for value in map(json.loads, [*texts, '{"$d": []}', '{"$T": "a"}', '{"$q": 1}']):
+        assert read_typed({"name": value}) == {"name": value}

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from broker.amqp.content_header import facts_of
-from broker.amqp.errors import ChannelError
 from broker.amqp.framing import BASIC_CONTENT
 from broker.core.durable_topology import TopologySnapshot, restore
 from broker.core.message.message import Envelope, Message
@@ -34,9 +33,8 @@ def reached(vhost: Vhost, exchange: str) -> list[str]:
     return [queue.name for queue in vhost.router.route(vhost.exchanges[exchange], "k").destinations]
 
 
-def test_a_message_goes_through_exchanges_and_stops_where_a_binding_went() -> None:
+def test_a_message_goes_through_exchanges_and_stops_where_a_binding_went(vhost: Vhost) -> None:
     """A cached route ends with the exchange binding that it used."""
-    vhost = Room().vhost
     chain(vhost, "a", "b", "c", auto_delete=False)
     routes = [vhost.router.route(vhost.exchanges["a"], "k") for _ in range(3)]
     assert routes[-1].live
@@ -47,9 +45,8 @@ def test_a_message_goes_through_exchanges_and_stops_where_a_binding_went() -> No
     assert reached(vhost, "c") == ["q"]
 
 
-def test_auto_delete_looks_at_bindings_from_an_exchange_and_goes_on_with_those_that_led_to_it() -> None:
+def test_auto_delete_looks_at_bindings_from_an_exchange_and_goes_on_with_those_that_led_to_it(vhost: Vhost) -> None:
     """Auto-delete counts bindings from an exchange, so a chain of exchanges is deleted when its last queue is."""
-    vhost = Room().vhost
     names = [f"x{number}" for number in range(3000)]  # without recursion, which would exceed the stack here
     chain(vhost, *names)
     vhost.exchanges.declare("y", "fanout", auto_delete=True)
@@ -61,34 +58,8 @@ def test_auto_delete_looks_at_bindings_from_an_exchange_and_goes_on_with_those_t
     assert vhost.bindings.live.count == 0
 
 
-def test_an_exchange_is_unused_when_nothing_leads_from_it() -> None:
-    """if-unused counts bindings from the exchange, not bindings to it."""
-    vhost = Room().vhost
-    chain(vhost, "a", "b", auto_delete=False)
-    vhost.bindings.unbind("q", "b", "")
-    with pytest.raises(ChannelError, match="PRECONDITION_FAILED - exchange 'a' in vhost '/' in use"):
-        vhost.exchanges.delete("a", if_unused=True)
-    vhost.exchanges.delete("b", if_unused=True)
-    assert "b" not in vhost.exchanges
-
-
-def test_a_deleted_exchange_leaves_no_binding_on_either_side() -> None:
-    """A new exchange with the name of a deleted one starts without bindings on either side."""
-    vhost = Room().vhost
-    chain(vhost, "a", "b", "c", auto_delete=False)
-    vhost.bindings.bind_exchange("b", "b", "")
-    vhost.exchanges.delete("b")
-    assert not vhost.exchanges["a"].binding_count
-    assert not list(vhost.exchanges["c"].arriving)
-    assert vhost.bindings.live.count == 1
-    vhost.exchanges.declare("b", "fanout", durable=True)
-    assert reached(vhost, "a") == []
-
-
-def test_durable_bindings_between_exchanges_come_back_and_others_do_not() -> None:
+def test_durable_bindings_between_exchanges_come_back_and_others_do_not(room: Room, vhost: Vhost) -> None:
     """A binding is durable when both ends are; journal and snapshot restore only durable bindings."""
-    room = Room()
-    vhost = room.vhost
     chain(vhost, "a", "b", auto_delete=False)
     vhost.exchanges.declare("t", "fanout")
     vhost.bindings.bind_exchange("t", "a", "")
@@ -118,9 +89,8 @@ def test_a_binding_of_a_former_life_does_not_come_back(gone: str) -> None:
     assert not again.vhost.exchanges["a"].binding_count
 
 
-def test_a_journal_of_bindings_to_queues_alone_is_read() -> None:
+def test_a_journal_of_bindings_to_queues_alone_is_read(vhost: Vhost) -> None:
     """An older journal, whose changes have `queue` and `number` and no destination, is read."""
-    vhost = Room().vhost
     restore(
         vhost,
         [
@@ -146,9 +116,10 @@ def test_the_dialect_of_a_topic_exchange_comes_back_with_it() -> None:
 
 
 @pytest.mark.interpreted("the calls are counted in the class")
-def test_a_bound_queue_gets_a_history_in_runs_of_equal_properties(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bound_queue_gets_a_history_in_runs_of_equal_properties(
+    monkeypatch: pytest.MonkeyPatch, vhost: Vhost
+) -> None:
     """10,000 messages of three kinds in a row enter a queue in three steps, in their order."""
-    vhost = Room().vhost
     vhost.exchanges.declare("x", "x-recent-history", arguments={"x-recent-history-length": LENGTH_MAX})
     memory = vhost.queues[f"{HISTORY_PREFIX}x"]
     envelope = Envelope("x", "k")

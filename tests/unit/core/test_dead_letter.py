@@ -19,7 +19,7 @@ from broker.core.publishing.reply_to import REPLY_PREFIX
 from broker.core.queue.level import BATCH_MESSAGES
 from broker.core.queue.queue import Queue
 from broker.store.record import KIND_AT, MESSAGE, SETTLED
-from tests.unit.core.room import Room
+from tests.unit.core.room import NO_PROPERTIES, Room, messages
 
 NOW_MS = 1_700_000_000_999
 NOW = datetime.fromtimestamp(NOW_MS // 1000, UTC)
@@ -61,15 +61,6 @@ def message_to(queue: Queue, body: bytes = b"body", **properties: Any) -> Messag
 def yard() -> Graveyard:
     """Return a vhost for dead-lettering."""
     return Graveyard()
-
-
-def messages(queue: Queue) -> list[Message]:
-    """Return the ready messages of a queue."""
-    found: list[Message] = []
-    for slot in queue.level.manager.slots.values():
-        assert slot.contents is not None
-        found += [message for message in slot.contents if message is not None]
-    return found
 
 
 def headers_of(message: Message) -> dict[str, Any]:
@@ -215,8 +206,7 @@ def test_full_queues_push_on_without_recursion(yard: Graveyard) -> None:
     turns = 1
     while yard.deadlines.next_ms is not None:
         turns += 1
-        yard.deadlines.begin_turn()
-        yard.deadlines.run(NOW_MS)
+        yard.turn()
     assert turns > number * BURIAL_SHARE // TURN_SHARE
     assert [queue.ready for queue in queues[1:]] == [1] * (number - 1)
     assert [message.body for message in messages(queues[1])] == [b"mover"]
@@ -239,8 +229,7 @@ def test_each_of_very_many_rejected_messages_is_one_dead_letter(yard: Graveyard)
     buried = [len(messages(target))]
     while yard.deadlines.next_ms is not None:
         assert queue.unacked == len(bodies) - buried[-1]
-        yard.deadlines.begin_turn()
-        yard.deadlines.run(NOW_MS)
+        yard.turn()
         buried.append(len(messages(target)))
         assert len(buried) < 50
     assert len(buried) >= 3
@@ -263,8 +252,7 @@ def test_what_a_new_rule_drops_goes_batch_by_batch_and_turn_by_turn(
     yard.vhost.policies.set(Policy(name="p", pattern="^q$", apply_to="queues", definition=definition))
     buried = [len(messages(target))]
     while yard.deadlines.next_ms is not None:
-        yard.deadlines.begin_turn()
-        yard.deadlines.run(yard.clock.now_ms)
+        yard.turn()
         buried.append(len(messages(target)))
         assert queue.ready == len(bodies) - buried[-1]
         assert len(buried) < 50
@@ -296,13 +284,6 @@ def test_cycles_end(yard: Graveyard, reason: str) -> None:
     assert logs == [event]
 
 
-def test_a_rejection_is_no_cycle(yard: Graveyard) -> None:
-    """A rejected message returns, also to a queue where it expired before."""
-    queue = yard.queue("q", dead_letter_exchange="", dead_letter_routing_key="q")
-    yard.dead_letter(queue, headers={"x-death": [{"queue": "q", "reason": "expired"}]})
-    assert queue.ready == 1
-
-
 def test_direct_replies(yard: Graveyard) -> None:
     """A dead letter to the default exchange reaches a direct reply-to name, like any message."""
     answers: list[tuple[str, bytes]] = []
@@ -327,8 +308,7 @@ def test_delayed(yard: Graveyard) -> None:
     yard.dead_letter(queue, headers={"x-delay": 500})
     yard.dead_letter(queue, headers={"x-delay": -500})
     assert target.ready == 1
-    yard.clock.now_ms += 500
-    yard.deadlines.run(yard.clock.now_ms)
+    yard.turn(500)
     assert [headers_of(message)["x-delay"] for message in messages(target)] == [-500, -500]
 
 
@@ -337,9 +317,7 @@ def test_envelopes_are_shared(yard: Graveyard) -> None:
     queue, target = yard.queue("q", dead_letter_exchange="fanout"), yard.queue("target")
     yard.exchange("fanout", (target, ""))
     for number in range(3000):
-        message = Message(
-            Envelope("", str(number)), b"\x00\x3c" + bytes(12), b"", 1, facts_of(b"\x00\x3c" + bytes(12)), 5
-        )
+        message = Message(Envelope("", str(number)), NO_PROPERTIES, b"", 1, facts_of(NO_PROPERTIES), 5)
         yard.vhost.dead_letters.dead_letter(queue, message, "rejected")
         yard.vhost.dead_letters.dead_letter(queue, message, "rejected")
     found = messages(target)

@@ -33,9 +33,15 @@ def bind(vhost: Vhost, queue: str, exchange: str, count: int = MANY) -> None:
 def turn(room: Room) -> int:
     """Run what is due in one turn and return how many bindings the indexes lost."""
     before = room.vhost.bindings.live.deferred.shed
-    room.deadlines.begin_turn()
-    room.deadlines.run(room.clock.now_ms)
+    room.turn()
     return room.vhost.bindings.live.deferred.shed - before
+
+
+def finish(room: Room) -> None:
+    """Run turns until the indexes lose nothing more."""
+    room.deadlines.begin_turn()
+    while turn(room):
+        pass
 
 
 def cached(vhost: Vhost, exchange: str, key: str) -> Route:
@@ -54,14 +60,13 @@ def reached(exchange: Exchange, key: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_queue_of_many_bindings_goes_at_once_and_leaves_the_index_in_chunks(kind: str) -> None:
+def test_a_queue_of_many_bindings_goes_at_once_and_leaves_the_index_in_chunks(
+    kind: str, room: Room, vhost: Vhost
+) -> None:
     """No turn removes more than one chunk, and the expected number of turns removes all."""
-    room = Room()
-    vhost = room.vhost
     exchange = vhost.exchanges.declare("x", kind)
-    for queue in ("q", "other"):
-        vhost.queues.declare(queue)
-    bind(vhost, "q", "x")
+    vhost.queues.declare("other")
+    bind(vhost, vhost.queues.declare("q").name, "x")
     vhost.bindings.bind("other", "x", keys(kind)[7])
     assert vhost.queues.delete("q", None) == 0
     assert vhost.bindings.live.count == exchange.binding_count == 1
@@ -78,13 +83,11 @@ def test_a_queue_of_many_bindings_goes_at_once_and_leaves_the_index_in_chunks(ki
     assert (index is None or index.size == 0) and (buckets is None or buckets.pick("k") is None)
 
 
-def test_the_routes_to_a_deleted_queue_end_and_no_others() -> None:
+def test_the_routes_to_a_deleted_queue_end_and_no_others(vhost: Vhost) -> None:
     """Cached routes to the deleted queue end at once; routes to other queues stay valid."""
-    vhost = Room().vhost
     vhost.exchanges.declare("x", "topic")
-    for queue in ("q", "other"):
-        vhost.queues.declare(queue)
-    bind(vhost, "q", "x")
+    vhost.queues.declare("other")
+    bind(vhost, vhost.queues.declare("q").name, "x")
     vhost.bindings.bind("other", "x", "z.#")
     vhost.bindings.bind("other", "x", "k.2.#")
     touched, shared, untouched = (cached(vhost, "x", key) for key in ("k.1.a", "k.2.a", "z.a"))
@@ -96,10 +99,8 @@ def test_the_routes_to_a_deleted_queue_end_and_no_others() -> None:
     assert [queue.name for queue in cached(vhost, "x", "k.2.a").destinations] == ["other"]
 
 
-def test_a_queue_of_few_bindings_is_gone_at_once() -> None:
+def test_a_queue_of_few_bindings_is_gone_at_once(room: Room, vhost: Vhost) -> None:
     """Small bundles share one turn's budget; those above it wait for later turns."""
-    room = Room()
-    vhost = room.vhost
     exchange = vhost.exchanges.declare("x", "topic")
     names = [f"q{number}" for number in range(2 * TURN_SHARE // CHUNK_BINDINGS)]
     for name in names:
@@ -117,13 +118,10 @@ def test_a_queue_of_few_bindings_is_gone_at_once() -> None:
     assert turns == TURN_SHARE // CHUNK_BINDINGS
 
 
-def test_a_namesake_may_be_bound_at_once_by_the_same_keys() -> None:
+def test_a_namesake_may_be_bound_at_once_by_the_same_keys(room: Room, vhost: Vhost) -> None:
     """Leftover entries of the deleted queue remove neither routes nor bindings of the new queue of that name."""
-    room = Room()
-    vhost = room.vhost
     exchange = vhost.exchanges.declare("x", "topic")
-    vhost.queues.declare("q")
-    bind(vhost, "q", "x")
+    bind(vhost, vhost.queues.declare("q").name, "x")
     vhost.queues.delete("q", None)
     again = vhost.queues.declare("q")
     bind(vhost, "q", "x", 9)
@@ -136,13 +134,12 @@ def test_a_namesake_may_be_bound_at_once_by_the_same_keys() -> None:
     for key in keys(count=9):
         vhost.bindings.unbind("q", "x", key)
     assert not exchange.bundles
+    assert not again.incoming
     assert not exchange._index.size  # type: ignore[attr-defined]
 
 
-def test_a_deleted_exchange_leaves_its_destinations_at_once() -> None:
+def test_a_deleted_exchange_leaves_its_destinations_at_once(room: Room, vhost: Vhost) -> None:
     """A new exchange of that name, bound to the same queue by the same keys, keeps its bindings."""
-    room = Room()
-    vhost = room.vhost
     old = vhost.exchanges.declare("x", "topic")
     queue = vhost.queues.declare("q")
     bind(vhost, "q", "x")
@@ -173,26 +170,19 @@ def delete_queue_first(vhost: Vhost) -> None:
 
 
 @pytest.mark.parametrize("delete", [delete_exchange_first, delete_queue_first])
-def test_both_ends_may_go_before_the_index_is_empty(delete: Callable[[Vhost], None]) -> None:
+def test_both_ends_may_go_before_the_index_is_empty(delete: Callable[[Vhost], None], room: Room, vhost: Vhost) -> None:
     """Each binding is removed once, whichever end was deleted first."""
-    room = Room()
-    vhost = room.vhost
     exchange = vhost.exchanges.declare("x", "topic")
-    vhost.queues.declare("q")
-    bind(vhost, "q", "x")
+    bind(vhost, vhost.queues.declare("q").name, "x")
     delete(vhost)
     assert vhost.bindings.live.count == 0
-    room.deadlines.begin_turn()
-    while turn(room):
-        pass
+    finish(room)
     assert vhost.bindings.live.deferred.shed == MANY
     assert not exchange._index.size  # type: ignore[attr-defined]
 
 
-def test_an_exchange_that_led_to_thousands_of_queues_takes_its_chunks_too() -> None:
+def test_an_exchange_that_led_to_thousands_of_queues_takes_its_chunks_too(room: Room, vhost: Vhost) -> None:
     """Each of the queues loses its binding at once, and the indexes lose it in a later turn."""
-    room = Room()
-    vhost = room.vhost
     vhost.exchanges.declare("x", "topic")
     queues = [vhost.queues.declare(f"q{number}") for number in range(MANY)]
     for queue in queues:
@@ -203,10 +193,8 @@ def test_an_exchange_that_led_to_thousands_of_queues_takes_its_chunks_too() -> N
     assert not any(queue.incoming for queue in queues)
 
 
-def test_a_deleted_destination_exchange_leaves_its_source_in_chunks() -> None:
+def test_a_deleted_destination_exchange_leaves_its_source_in_chunks(room: Room, vhost: Vhost) -> None:
     """The source routes nowhere at once, though its index keeps the keys for some turns."""
-    room = Room()
-    vhost = room.vhost
     source = vhost.exchanges.declare("x", "topic")
     vhost.exchanges.declare("y", "fanout")
     vhost.queues.declare("q")
@@ -218,9 +206,7 @@ def test_a_deleted_destination_exchange_leaves_its_source_in_chunks() -> None:
     assert not route.live
     assert not source.onward
     assert not vhost.router.route(source, "k.1.a").destinations
-    room.deadlines.begin_turn()
-    while turn(room):
-        pass
+    finish(room)
     assert not source._index.size  # type: ignore[attr-defined]
 
 
@@ -240,10 +226,10 @@ def disconnect(vhost: Vhost) -> None:
 
 
 @pytest.mark.parametrize("delete", [drop, expire, disconnect])
-def test_auto_delete_exchanges_go_at_once_one_after_the_other(delete: Callable[[Vhost], None]) -> None:
+def test_auto_delete_exchanges_go_at_once_one_after_the_other(
+    delete: Callable[[Vhost], None], room: Room, vhost: Vhost
+) -> None:
     """However the queue is deleted, the auto-delete exchanges that lead to it lose all their bindings."""
-    room = Room()
-    vhost = room.vhost
     for name in ("a", "b"):
         vhost.exchanges.declare(name, "topic", auto_delete=True, durable=True)
     owner = "owner" if delete is disconnect else None
@@ -256,17 +242,13 @@ def test_auto_delete_exchanges_go_at_once_one_after_the_other(delete: Callable[[
     assert [change["name"] for change in room.journal[journal:]] == ["b", "a"]
     assert not {"a", "b"} & set(vhost.exchanges)
     assert vhost.bindings.live.count == 0
-    room.deadlines.begin_turn()
-    while turn(room):
-        pass
+    finish(room)
     assert vhost.bindings.live.deferred.shed == 2 * MANY
     assert not vhost.bindings.live.deferred
 
 
-def test_a_crash_amid_the_chunks_finds_the_deletion_whole() -> None:
+def test_a_crash_amid_the_chunks_finds_the_deletion_whole(room: Room, vhost: Vhost) -> None:
     """Neither the journal nor any snapshot contains a binding of the deleted queue."""
-    room = Room()
-    vhost = room.vhost
     vhost.exchanges.declare("x", "topic", durable=True)
     for queue in ("q", "other"):
         vhost.queues.declare(queue, durable=True)
@@ -283,16 +265,12 @@ def test_a_crash_amid_the_chunks_finds_the_deletion_whole() -> None:
         assert turn(room)
 
 
-def test_what_is_deleted_counts_for_no_limit() -> None:
+def test_what_is_deleted_counts_for_no_limit(vhost: Vhost) -> None:
     """A full vhost accepts new bindings as soon as a queue is deleted."""
-    room = Room()
-    vhost = room.vhost
     vhost.exchanges.declare("x", "topic")
-    vhost.queues.declare("q")
-    bind(vhost, "q", "x")
+    bind(vhost, vhost.queues.declare("q").name, "x")
     assert vhost.bindings.live.count == MANY
     vhost.queues.delete("q", None)
-    vhost.queues.declare("q")
-    bind(vhost, "q", "x")
+    bind(vhost, vhost.queues.declare("q").name, "x")
     assert vhost.bindings.live.count == MANY
     assert len(vhost.bindings.live.deferred) == MANY

@@ -20,7 +20,7 @@ from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.slots.slot import Slot
 from broker.store.record import KIND_AT, MESSAGE, due_of
-from tests.unit.core.room import NO_PROPERTIES, Room
+from tests.unit.core.room import NO_PROPERTIES, Client, Room, messages
 
 HOLDING = "amq.delayed.x"
 REFUSED = (
@@ -54,39 +54,37 @@ class DelayedRoom(Room):
         """Move the clock and return how many messages have arrived in `q`."""
         self.clock.now_ms = now_ms
         while (due_ms := self.deadlines.next_ms) is not None and due_ms <= now_ms:
-            self.deadlines.begin_turn()
-            self.deadlines.run(now_ms)
+            self.turn()
         return self.queue.ready
 
 
-def arrived(queue: Queue) -> list[Message]:
-    """Return the ready messages of the queue."""
-    return [message for slot in queue.level.manager.slots.values() for message in slot.contents or () if message]
+@pytest.fixture
+def room() -> DelayedRoom:
+    """Return a vhost with a transient exchange of type direct."""
+    return DelayedRoom()
 
 
-def test_a_message_comes_when_it_is_due_and_not_before() -> None:
+def test_a_message_comes_when_it_is_due_and_not_before(room: DelayedRoom) -> None:
     """Messages arrive by their own delays, in any order of publishing."""
-    room = DelayedRoom()
     for delay_ms in (500, 100, 300):
         room.publish(delay_ms, body=b"%d" % delay_ms)
     assert (room.holding.ready, room.at(99)) == (3, 0)
     assert (room.at(100), room.holding.ready) == (1, 2)
     assert room.at(499) == 2
     assert (room.at(500), room.holding.ready) == (3, 0)
-    assert [message.body for message in arrived(room.queue)] == [b"100", b"300", b"500"]
+    assert [message.body for message in messages(room.queue)] == [b"100", b"300", b"500"]
     assert room.deadlines.next_ms is None
 
 
-def test_messages_due_at_the_same_moment_come_in_the_order_of_their_publishing() -> None:
+def test_messages_due_at_the_same_moment_come_in_the_order_of_their_publishing(room: DelayedRoom) -> None:
     """Messages due at one time arrive in publishing order, also when one turn cannot release all."""
-    room = DelayedRoom()
     for number in range(2500):
         room.publish(10, body=b"%d" % number)
     room.clock.now_ms = 10
     room.deadlines.run(10)
     assert 0 < room.queue.ready < 2500  # the rest is released in the next turn
     assert room.at(10) == 2500
-    assert [message.body for message in arrived(room.queue)] == [b"%d" % number for number in range(2500)]
+    assert [message.body for message in messages(room.queue)] == [b"%d" % number for number in range(2500)]
 
 
 def test_the_record_of_a_held_message_says_when_it_is_due() -> None:
@@ -99,20 +97,18 @@ def test_the_record_of_a_held_message_says_when_it_is_due() -> None:
     assert [due_of(record) for record in records] == [1500]
 
 
-def test_what_comes_says_how_long_it_was_delayed_and_counts_its_time_from_then() -> None:
+def test_what_comes_says_how_long_it_was_delayed_and_counts_its_time_from_then(room: DelayedRoom) -> None:
     """x-delay is negated, as by the plugin, and a TTL starts when the message enters its queue."""
-    room = DelayedRoom()
     room.publish(100, other="kept")
     room.at(150)
-    (message,) = arrived(room.queue)
+    (message,) = messages(room.queue)
     assert decode_properties(message.header).headers == {"x-delay": -100, "other": "kept"}
     assert message.timestamp_ms == 150
     assert delay_of(message.facts.delay) is None
 
 
-def test_a_message_does_not_expire_while_it_is_held() -> None:
+def test_a_message_does_not_expire_while_it_is_held(room: DelayedRoom) -> None:
     """A held message does not expire, even if its TTL is shorter than its delay."""
-    room = DelayedRoom()
     header = edit_header(NO_PROPERTIES, set_headers={"x-delay": 100}, set_properties={"expiration": "10"})
     room.vhost.delays.hold(room.exchange, Message(Envelope("x", "k"), header, b"", 1, facts_of(header), 0), 100)
     assert room.at(50) == 0
@@ -144,17 +140,14 @@ def test_a_delayed_headers_exchange_looks_at_the_headers() -> None:
     assert room.at(5) == 1
 
 
-def test_copies_go_to_the_keys_of_cc() -> None:
+def test_copies_go_to_the_keys_of_cc(room: DelayedRoom) -> None:
     """CC keys are routed when the message is due; each queue gets one copy."""
-    room = DelayedRoom()
     room.publish(5, "nobody's", CC=["k", "k"])
     assert room.at(5) == 1
 
 
-def test_a_purge_takes_what_is_held_and_nothing_of_it_comes() -> None:
+def test_a_purge_takes_what_is_held_and_nothing_of_it_comes(room: DelayedRoom, client: Client) -> None:
     """Purging the holding queue by its name drops all held messages; later messages are held as before."""
-    room = DelayedRoom()
-    client = room.enter()
     room.publish(100)
     room.publish(200)
     assert client.call(1, commands.Queue.Purge(queue=HOLDING), commands.Queue.PurgeOk).message_count == 2
@@ -172,16 +165,13 @@ def test_a_purge_takes_what_is_held_and_nothing_of_it_comes() -> None:
     ],
     ids=lambda method: method.name,
 )
-def test_a_holding_queue_can_be_purged_and_nothing_else(method: Any) -> None:
+def test_a_holding_queue_can_be_purged_and_nothing_else(method: Any, room: DelayedRoom) -> None:
     """A holding queue belongs to its exchange: clients may purge it and nothing else."""
-    room = DelayedRoom()
     assert room.enter().refused(method) == REFUSED
 
 
-def test_a_holding_queue_is_counted_and_cannot_be_declared_or_published_to() -> None:
+def test_a_holding_queue_is_counted_and_cannot_be_declared_or_published_to(room: DelayedRoom, client: Client) -> None:
     """The name of a holding queue is reserved, and the default exchange does not route to it."""
-    room = DelayedRoom()
-    client = room.enter()
     room.publish(100)
     declared = client.call(1, commands.Queue.Declare(queue=HOLDING, passive=True), commands.Queue.DeclareOk)
     assert declared.message_count == 1
@@ -215,7 +205,7 @@ def test_what_was_held_before_a_restart_comes_when_it_is_due() -> None:
     room.publish(100)
     room.publish(300)
     again, vhost = restarted(room)
-    for message in arrived(room.holding):
+    for message in messages(room.holding):
         vhost.queues[HOLDING].level.append([message])
     vhost.restored()
     again.deadlines.run(100)
@@ -264,9 +254,8 @@ class Disk:
             (self.looks or self.fetches).pop(0)()
 
 
-def test_what_is_due_and_on_disk_is_read_and_comes() -> None:
+def test_what_is_due_and_on_disk_is_read_and_comes(room: DelayedRoom) -> None:
     """Messages that become due during the read follow it; messages that are not due stay on disk."""
-    room = DelayedRoom()
     disk = Disk(room)
     for delay_ms in (10, 20, 30):
         room.publish(delay_ms, body=b"%d" % delay_ms)
@@ -284,13 +273,12 @@ def test_what_is_due_and_on_disk_is_read_and_comes() -> None:
     room.at(30)
     disk.answer()
     assert room.at(30) == 4
-    assert [message.body for message in arrived(room.queue)] == [b"10", b"5", b"20", b"30"]
+    assert [message.body for message in messages(room.queue)] == [b"10", b"5", b"20", b"30"]
     assert room.deadlines.next_ms is None
 
 
-def test_what_a_read_leaves_out_is_read_next() -> None:
+def test_what_a_read_leaves_out_is_read_next(room: DelayedRoom) -> None:
     """Reads return messages in the order of their due times, across slots and however small a read is."""
-    room = DelayedRoom()
     disk = Disk(room)
     disk.at_once = 3
     for number in range(60):
@@ -301,14 +289,13 @@ def test_what_a_read_leaves_out_is_read_next() -> None:
     for _ in range(200):
         room.at(100)
         disk.answer()
-    assert [int(message.body) for message in arrived(room.queue)] == list(range(1, 61))
+    assert [int(message.body) for message in messages(room.queue)] == list(range(1, 61))
     assert sorted(disk.fetched) == list(range(1, 61)), "each was read once"
     assert room.deadlines.next_ms is None
 
 
-def test_a_message_that_cannot_be_read_is_left_out() -> None:
+def test_a_message_that_cannot_be_read_is_left_out(room: DelayedRoom) -> None:
     """With quarantine, an unreadable message is skipped and the others arrive."""
-    room = DelayedRoom()
     disk = Disk(room)
     room.publish(10, body=b"lost")
     room.publish(20, body=b"there")
@@ -322,13 +309,12 @@ def test_a_message_that_cannot_be_read_is_left_out() -> None:
         disk.answer()
         assert room.at(20) == 1
     assert [entry["event"] for entry in logged] == ["messages.lost"]
-    assert (room.holding.ready, arrived(room.queue)[0].body) == (0, b"there")
+    assert (room.holding.ready, messages(room.queue)[0].body) == (0, b"there")
 
 
 @pytest.mark.parametrize("reading", ["looks", "fetches"])
-def test_a_purge_while_what_is_due_is_read_leaves_nothing_to_come(reading: str) -> None:
+def test_a_purge_while_what_is_due_is_read_leaves_nothing_to_come(reading: str, room: DelayedRoom) -> None:
     """A purge settles the messages of a read that is under way."""
-    room = DelayedRoom()
     disk = Disk(room)
     room.publish(10)
     room.publish(20)
@@ -346,9 +332,8 @@ def test_a_purge_while_what_is_due_is_read_leaves_nothing_to_come(reading: str) 
     assert not disk.looks
 
 
-def test_a_deletion_while_what_is_due_is_read_leaves_nothing_to_come() -> None:
+def test_a_deletion_while_what_is_due_is_read_leaves_nothing_to_come(room: DelayedRoom) -> None:
     """A deletion ends a read that is under way; a new exchange of that name gets nothing."""
-    room = DelayedRoom()
     disk = Disk(room)
     room.publish(10)
     disk.page_out(room.holding)
@@ -368,7 +353,7 @@ def test_the_moments_are_read_from_disk_slot_by_slot() -> None:
     holding = vhost.queues[HOLDING]
     for delay_ms in (40, 20):
         room.publish(delay_ms)
-        holding.level.append([arrived(room.holding)[-1]])
+        holding.level.append([messages(room.holding)[-1]])
         holding.level.manager.seal()
     disk.page_out(holding)
     vhost.restored()
@@ -418,9 +403,8 @@ def test_a_delay_is_read_as_the_plugin_reads_it(value: object, delay_ms: int | N
     assert delay_of(value) == delay_ms
 
 
-def test_a_message_of_an_exchange_that_went_meanwhile_is_dropped() -> None:
+def test_a_message_of_an_exchange_that_went_meanwhile_is_dropped(room: DelayedRoom) -> None:
     """A transaction that commits to a deleted exchange loses the message; a new one of that name gets nothing."""
-    room = DelayedRoom()
     room.vhost.exchanges.delete("x")
     room.publish(1)
     room.vhost.exchanges.declare("x", "x-delayed-message", arguments={"x-delayed-type": "direct"})
@@ -428,9 +412,8 @@ def test_a_message_of_an_exchange_that_went_meanwhile_is_dropped() -> None:
     assert room.holding.ready == 0
 
 
-def test_no_policy_applies_to_a_holding_queue() -> None:
+def test_no_policy_applies_to_a_holding_queue(room: DelayedRoom) -> None:
     """A limit for all queues must not drop messages that another queue would accept."""
-    room = DelayedRoom()
     room.vhost.policies.set(Policy("all", ".*", "all", {"max-length": 1}))
     for _ in range(3):
         room.publish(5)

@@ -1,4 +1,4 @@
-"""Expiry: only messages that may expire are checked; and what counts as a use of a queue that expires unused."""
+"""Expiry: which messages are checked, a basic.get behind many expired ones, and the uses of a queue that expires."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import pytest
 from pamqp import commands
 
 from broker.amqp.header_facts import HeaderFacts
+from broker.core.deadlines import TURN_SHARE
 from broker.core.message.message import Envelope, Message
 from broker.core.queue.head import expired_among
+from broker.core.queue.queue import Queue as CoreQueue
 from tests.unit.core.room import Client, Room, put
 
 Basic, Queue = commands.Basic, commands.Queue
@@ -72,40 +74,64 @@ USES: dict[str, Callable[[Client], object]] = {
 
 @pytest.mark.parametrize("messages", [0, 5])
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_a_queue_expires_after_its_last_use(use: Callable[[Client], object], messages: int) -> None:
+def test_a_queue_expires_after_its_last_use(
+    use: Callable[[Client], object], messages: int, room: Room, client: Client
+) -> None:
     """Each use postpones the end of a queue, whether it has messages or not; without one it ends to the millisecond."""
-    room = Room()
-    client = room.enter()
     queue = room.vhost.queues.declare("q", arguments={"x-expires": EXPIRES_MS})
     put(queue, messages)
     for _ in range(3):
-        pass_time(room, EXPIRES_MS - 1)
+        room.turn(EXPIRES_MS - 1)
         assert "q" in room.vhost.queues
         use(client)
-    pass_time(room, EXPIRES_MS - 1)
+    room.turn(EXPIRES_MS - 1)
     assert "q" in room.vhost.queues
-    pass_time(room, 1)
+    room.turn(1)
     assert "q" not in room.vhost.queues
 
 
-def test_what_is_no_use_of_a_queue_postpones_nothing() -> None:
+def test_what_is_no_use_of_a_queue_postpones_nothing(room: Room, client: Client) -> None:
     """Publishing to a queue and purging it are no uses; a consumer is one as long as it stays."""
-    room = Room()
-    client = room.enter()
     room.vhost.queues.declare("q", arguments={"x-expires": EXPIRES_MS})
     consumer = client.consume("q")
-    pass_time(room, 5 * EXPIRES_MS)
+    room.turn(5 * EXPIRES_MS)
     client.call(1, Basic.Cancel(consumer_tag=consumer.tag), Basic.CancelOk)
-    pass_time(room, EXPIRES_MS - 1)
+    room.turn(EXPIRES_MS - 1)
     client.publish("", "q", b"body")
     client.call(1, Queue.Purge(queue="q"), Queue.PurgeOk)
     assert "q" in room.vhost.queues
-    pass_time(room, 1)
+    room.turn(1)
     assert "q" not in room.vhost.queues
 
 
-def pass_time(room: Room, ms: int) -> None:
-    """Let time pass, and what is due then happen."""
-    room.clock.now_ms += ms
-    room.deadlines.begin_turn()
-    room.deadlines.run(room.clock.now_ms)
+def expired(room: Room, count: int) -> CoreQueue:
+    """Return a queue with this many expired messages at its head, none of them dropped yet."""
+    queue = room.vhost.queues.declare("q", arguments={"x-message-ttl": 10})
+    put(queue, count)
+    room.clock.now_ms = 11
+    return queue
+
+
+def answers(client: Client) -> list[str]:
+    """Return the names of the methods in the output."""
+    return [method.name for _, method in client.replies()]
+
+
+def test_a_get_waits_until_what_has_expired_is_gone(room: Room, client: Client) -> None:
+    """The answer waits for the turn in which the last expired message is dropped, and returns no expired message."""
+    queue = expired(room, TURN_SHARE + 100)
+    assert client.tell(1, Basic.Get(queue="q")) == []
+    assert 0 < queue.ready <= 100
+    assert client.tell(1, Basic.Qos(prefetch_count=1)) == [], "nothing overtakes the answer"
+    room.turn()
+    assert answers(client) == ["Basic.GetEmpty"]
+    assert queue.ready == 0
+
+
+def test_a_get_that_waits_ends_with_its_queue(room: Room, client: Client) -> None:
+    """A basic.get that waits is answered with get-empty when its queue is deleted."""
+    expired(room, TURN_SHARE + 100)
+    assert client.tell(1, Basic.Get(queue="q")) == []
+    room.vhost.queues.delete("q", None)
+    room.turn()
+    assert answers(client) == ["Basic.GetEmpty"]

@@ -23,9 +23,10 @@ def messages(count: int) -> list[Message]:
 
 
 @pytest.mark.interpreted("the calls are counted in the class")
-def test_a_message_with_a_queue_of_its_own_is_appended_without_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_with_a_queue_of_its_own_is_appended_without_a_list(
+    monkeypatch: pytest.MonkeyPatch, room: Room
+) -> None:
     """Consecutive messages of a run for one queue are appended together, and a single one needs no list."""
-    room = Room()
     streams = [room.vhost.queues.declare(name).level for name in "abc"]
     targets = [Targets((stream,)) for stream in streams]
     room.vhost.store.accept(messages(3), targets, [1, 2, 3])  # the first message of a slot takes the long way
@@ -45,9 +46,8 @@ def test_a_message_with_a_queue_of_its_own_is_appended_without_a_list(monkeypatc
     assert [message.body for message in streams[0].manager.open.contents or ()] == [b"0", b"0", b"0", b"6"]
 
 
-def test_a_queue_gets_its_messages_in_order_however_they_are_mixed() -> None:
+def test_a_queue_gets_its_messages_in_order_however_they_are_mixed(room: Room) -> None:
     """Neighbours for other queues, durable ones among them, change nothing in the order within a queue."""
-    room = Room()
     streams = [room.vhost.queues.declare(name, durable=name == "b").level for name in "abc"]
     several = Targets(tuple(streams))
     order = [Targets((streams[0],)), several, Targets((streams[1],)), Targets((streams[2],)), several]
@@ -61,9 +61,8 @@ def test_a_queue_gets_its_messages_in_order_however_they_are_mixed() -> None:
     ]
 
 
-def test_a_lone_transient_message_of_a_durable_queue_is_known_to_have_no_record() -> None:
+def test_a_lone_transient_message_of_a_durable_queue_is_known_to_have_no_record(room: Room) -> None:
     """Behind a persistent message it has no record of its settlement either."""
-    room = Room()
     stream = room.vhost.queues.declare("q", durable=True).level
     header = NO_PROPERTIES[:12] + b"\x10\x00\x02"  # the delivery mode
     persistent = Message(Envelope("", "key"), header, b"1", 1, facts_of(header), 0)
@@ -75,9 +74,8 @@ def test_a_lone_transient_message_of_a_durable_queue_is_known_to_have_no_record(
 
 
 @pytest.mark.parametrize("count", [1, 5])
-def test_a_queue_without_a_record_of_a_message_does_not_point_to_that_of_another(count: int) -> None:
+def test_a_queue_without_a_record_of_a_message_does_not_point_to_that_of_another(count: int, room: Room) -> None:
     """A quorum queue records transient messages; the other queues of a run share copies, which have no record."""
-    room = Room()
     queues = [
         room.vhost.queues.declare("transient"),
         room.vhost.queues.declare("durable", durable=True),
@@ -95,9 +93,8 @@ def test_a_queue_without_a_record_of_a_message_does_not_point_to_that_of_another
 
 
 @pytest.mark.parametrize("before", [0, 1, 2])
-def test_each_slot_keeps_the_segments_of_all_its_records(before: int) -> None:
+def test_each_slot_keeps_the_segments_of_all_its_records(before: int, room: Room) -> None:
     """Messages that are appended at once may end several slots, and several segments of the log within one slot."""
-    room = Room()
     stream = room.vhost.queues.declare("q", durable=True).level
     stream.manager.window_messages = 3
     segments = [1] * before + [1, 1, 2, 2, 3, 4, 4, 4, 5, 6]

@@ -1,14 +1,15 @@
-"""Policies: which one applies, its immediate effects, and which are refused. Texts: RabbitMQ."""
+"""Policies: which one applies, its immediate effects, and which are refused, in the words of RabbitMQ or plainly."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from broker.core.policy.policy import Policies, Policy, operator_row
-from broker.core.policy.policy_definition import check_definition
-from tests.unit.core.room import Room, put
+from broker.core.policy.policy_definition import KEYS, check_definition, plain_definition
+from broker.core.vhost import Vhost
 
 TTL = {"message-ttl": 1000}
 NO_DUE_HEADER = (
@@ -25,9 +26,8 @@ def policy(name: str = "p", pattern: str = ".*", **fields: Any) -> Policy:
     return Policy(name, pattern, **fields)
 
 
-def test_what_is_there_and_what_comes_later_follow_a_policy() -> None:
+def test_what_is_there_and_what_comes_later_follow_a_policy(vhost: Vhost) -> None:
     """Setting, replacing and clearing a policy affects existing and later queues at once."""
-    vhost = Room().vhost
     before = vhost.queues.declare("q.before")
     other = vhost.queues.declare("other")
     vhost.policies.set(policy(pattern="^q\\."))
@@ -45,9 +45,8 @@ def test_what_is_there_and_what_comes_later_follow_a_policy() -> None:
     assert not vhost.policies.clear("p")
 
 
-def test_the_highest_priority_holds_alone() -> None:
+def test_the_highest_priority_holds_alone(vhost: Vhost) -> None:
     """Only the policy of the highest priority applies; the name decides between equal priorities."""
-    vhost = Room().vhost
     queue = vhost.queues.declare("q")
     vhost.policies.set(policy("low", definition={"max-length": 1}, priority=-1))
     vhost.policies.set(policy("high", priority=7))
@@ -57,9 +56,8 @@ def test_the_highest_priority_holds_alone() -> None:
     assert vhost.policies.count == 3
 
 
-def test_no_name_escapes_an_operator_policy() -> None:
+def test_no_name_escapes_an_operator_policy(vhost: Vhost) -> None:
     """Names that a pattern takes too long for are within an operator's limit, outside of a policy; others as ever."""
-    vhost = Room().vhost
     slow = "(?!amq)([a-z]+-?)+$"  # RE2 knows no lookahead
     vhost.policies.set(policy(pattern=slow))
     vhost.policies.set(policy("op", pattern=slow, definition={"max-length": 5}), operator=True)
@@ -70,9 +68,8 @@ def test_no_name_escapes_an_operator_policy() -> None:
         assert (queue.policy, queue.operator_policy) == found
 
 
-def test_an_operator_policy_holds_beside_the_policy() -> None:
+def test_an_operator_policy_holds_beside_the_policy(vhost: Vhost) -> None:
     """The smallest number among argument, policy and operator policy applies."""
-    vhost = Room().vhost
     queue = vhost.queues.declare("q", arguments={"x-message-ttl": 500, "x-max-length": 10})
     vhost.policies.set(policy(definition={"message-ttl": 700, "max-length": 5}))
     vhost.policies.set(policy("op", definition={"message-ttl": 300}), operator=True)
@@ -94,9 +91,8 @@ def test_an_operator_policy_holds_beside_the_policy() -> None:
         ("streams", set()),
     ],
 )
-def test_a_policy_applies_to_what_it_says(apply_to: str, found: set[str]) -> None:
+def test_a_policy_applies_to_what_it_says(apply_to: str, found: set[str], vhost: Vhost) -> None:
     """A policy applies to queues of a type, to exchanges, or to both."""
-    vhost = Room().vhost
     queues = [
         vhost.queues.declare("classic"),
         vhost.queues.declare("quorum", durable=True, arguments={"x-queue-type": "quorum"}),
@@ -121,10 +117,9 @@ def test_a_policy_applies_to_what_it_says(apply_to: str, found: set[str]) -> Non
     ],
 )
 def test_a_policy_with_a_key_that_a_type_has_no_use_for_is_passed_over(
-    key: str, value: object, types: set[str]
+    key: str, value: object, types: set[str], vhost: Vhost
 ) -> None:
     """A policy with a key that is invalid for the type is skipped, and the next one applies, as in RabbitMQ."""
-    vhost = Room().vhost
     queues = {
         "classic": vhost.queues.declare("classic"),
         "quorum": vhost.queues.declare("quorum", durable=True, arguments={"x-queue-type": "quorum"}),
@@ -135,9 +130,8 @@ def test_a_policy_with_a_key_that_a_type_has_no_use_for_is_passed_over(
     assert {kind for kind, queue in queues.items() if queue.policy == "next"} == set(queues) - types
 
 
-def test_an_alternate_of_a_policy_takes_what_is_unroutable_and_an_argument_goes_before_it() -> None:
+def test_an_alternate_of_a_policy_takes_what_is_unroutable_and_an_argument_goes_before_it(vhost: Vhost) -> None:
     """A cached route to nowhere ends when the policy is set, and the route to the alternate when it is cleared."""
-    vhost = Room().vhost
     plain = vhost.exchanges.declare("plain", "direct")
     own = vhost.exchanges.declare("own", "direct", arguments={"alternate-exchange": "amq.topic"})
     queue = vhost.queues.declare("q")
@@ -152,17 +146,6 @@ def test_an_alternate_of_a_policy_takes_what_is_unroutable_and_an_argument_goes_
     vhost.policies.clear("p")
     assert not any(route.live for route in routes)
     assert vhost.router.route(plain, "k").destinations == ()
-
-
-def test_a_policy_brings_a_queue_within_its_limit() -> None:
-    """Excess messages are dropped when the limit is set, and later publishes check it."""
-    vhost = Room().vhost
-    queue = vhost.queues.declare("q")
-    put(queue, 5)
-    assert queue.plain
-    vhost.policies.set(policy(definition={"max-length": 2}))
-    assert queue.ready == 2
-    assert not queue.plain
 
 
 def test_a_policy_comes_back_from_its_row() -> None:
@@ -256,9 +239,8 @@ def test_an_operator_policy_has_fewer_keys(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["ha-mode", "ha-sync-mode", "federation-upstream-set", "shards-per-node"])
-def test_keys_of_rabbitmq_that_mean_nothing_here_are_kept(key: str) -> None:
+def test_keys_of_rabbitmq_that_mean_nothing_here_are_kept(key: str, vhost: Vhost) -> None:
     """RabbitMQ keys without a meaning here are kept, because imported definitions have them."""
-    vhost = Room().vhost
     vhost.policies.set(policy(definition={key: "all"}))
     found = vhost.policies.get("p")
     assert found is not None
@@ -282,3 +264,50 @@ def test_other_fields_that_cannot_be_are_refused(fields: dict[str, Any], text: s
         policies.set(policy(**fields))
     assert str(caught.value).startswith(text)
     assert policies.list() == []
+
+
+def test_sizes_and_times_take_units() -> None:
+    """The result is RabbitMQ's form."""
+    given = {"message-ttl": "7d", "expires": "30m", "max-length-bytes": "10GB", "max-length": 5}
+    plain = plain_definition(given, operator=False)
+    assert plain == {**given, "message-ttl": 604_800_000, "expires": 1_800_000, "max-length-bytes": 10**10}
+    check_definition(plain, operator=False)
+    assert plain_definition({"message-ttl": 60000}, operator=True) == {"message-ttl": 60000}
+
+
+@pytest.mark.parametrize(
+    ("definition", "operator", "reason"),
+    [
+        ({}, False, "a policy needs at least one key, such as max-length"),
+        ({"max-lenght": 1}, False, "a policy has no key 'max-lenght'; did you mean max-length?"),
+        ({"alternate-exchange": "x"}, True, "an operator policy has no key 'alternate-exchange'; there are message-"),
+        ({"max-length": "a"}, False, "'max-length' should be a whole number from 0, not 'a'"),
+        ({"max-length": True}, False, "'max-length' should be a whole number from 0, not true"),
+        ({"message-ttl": "soon"}, False, "'message-ttl' should be a number of milliseconds, or a time such as 30s or"),
+        ({"max-length-bytes": [1]}, True, "'max-length-bytes' should be a number of bytes, or a size such as 512MiB"),
+        ({"overflow": "x"}, False, "'overflow' should be drop-head or reject-publish or reject-publish-dlx, not 'x'"),
+        (
+            {"delayed-retry-min": "soon"},
+            False,
+            "'delayed-retry-min' should be a number of milliseconds, or a time such",
+        ),
+        (
+            {"delayed-retry-type": "x"},
+            True,
+            "'delayed-retry-type' should be all or failed or returned or disabled, not",
+        ),
+        ({"hold-until-header": "eta:x"}, False, "'hold-until-header' should be the name of a header, alone or with a"),
+        ({"dead-letter-exchange": 1}, False, "'dead-letter-exchange' should be text, not 1"),
+    ],
+)
+def test_the_reason_is_plain(definition: dict[str, Any], operator: bool, reason: str) -> None:
+    """A reason names the key and what its value should be, and no term of Erlang."""
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        plain_definition(definition, operator=operator)
+
+
+def test_every_key_says_what_it_takes() -> None:
+    """Only keys of RabbitMQ that have no effect here take anything."""
+    free = {key for key, meaning in KEYS.items() if meaning == "anything"}
+    without = ("ha-", "federation-", "queue-master", "shards", "routing-key", "remote-")
+    assert all(key.startswith(without) for key in free)

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pamqp.commands import Basic, Channel, Confirm, Queue, Tx
+from pamqp.commands import Basic, Channel, Queue, Tx
 
 from broker.amqp.content_header import facts_of
 from broker.core.message.message import Envelope, Message
 from broker.core.moving.placement import Outcome, place_message, to_exchange
 from broker.core.policy.policy import Policy
 from broker.core.policy.policy_sweep import SLICE_UNITS, UNITS
+from broker.core.vhost import Vhost
 from tests.unit.core.room import NO_PROPERTIES, Client, Room, put
 
 SLICE = SLICE_UNITS // UNITS
@@ -38,17 +39,11 @@ def following(room: Room, length: int = 2) -> set[str]:
     return {name for name, queue in room.vhost.queues.items() if queue.rules.max_length == length}
 
 
-def turn(room: Room) -> None:
-    """Run what is due in one turn."""
-    room.deadlines.begin_turn()
-    room.deadlines.run(room.clock.now_ms)
-
-
 def finish(room: Room) -> int:
     """Run turns until nothing is left and return their number."""
     turns = 0
     while room.vhost.sweep.pending:
-        turn(room)
+        room.turn()
         turns += 1
     return turns
 
@@ -65,7 +60,7 @@ def test_no_turn_takes_more_than_a_slice_and_all_follow_in_the_end(count: int) -
         most = 0
         while vhost.sweep.pending:
             left = len(vhost.sweep)
-            turn(room)
+            room.turn()
             most = max(most, left - len(vhost.sweep))
         assert most == SLICE
         assert vhost.sweep.slices >= count // SLICE
@@ -131,8 +126,7 @@ def test_a_publish_behind_the_change_is_refused_by_its_limit() -> None:
     room = crowded()
     vhost = room.vhost
     put(vhost.queues[ASKED], 2)
-    client = room.enter()
-    client.call(1, Confirm.Select(), Confirm.SelectOk)
+    client = room.confirming()
     client.open_channel(2)
     client.call(2, Tx.Select(), Tx.SelectOk)
     for _ in range(3):
@@ -182,7 +176,7 @@ def test_another_change_begins_anew_and_who_waits_for_one_waits_for_both() -> No
     vhost.policies.set(limit(2))
     vhost.sweep.follow(lambda: told.append(len(following(room, 3))))
     for _ in range(3):
-        turn(room)
+        room.turn()
     exchanges = len(vhost.exchanges)  # they are updated first
     assert len(following(room, 2)) == 4 * SLICE - exchanges
     vhost.policies.set(limit(3))
@@ -207,10 +201,8 @@ def test_queues_that_come_and_go_meanwhile() -> None:
     assert len(following(room)) == MANY - 1
 
 
-def test_exchanges_follow_in_slices_too_and_first_who_is_published_to() -> None:
+def test_exchanges_follow_in_slices_too_and_first_who_is_published_to(room: Room, vhost: Vhost) -> None:
     """Exchanges are swept in slices, and an exchange that is published to gets its alternate exchange first."""
-    room = Room()
-    vhost = room.vhost
     queue = vhost.queues.declare("lost")
     vhost.bindings.bind("lost", "amq.fanout", "")
     for number in range(MANY):
@@ -225,9 +217,8 @@ def test_exchanges_follow_in_slices_too_and_first_who_is_published_to() -> None:
     assert [x.alternate for name, x in vhost.exchanges.items() if name.startswith("x")] == ["amq.fanout"] * MANY
 
 
-def test_a_pattern_that_takes_its_time_ends_a_slice() -> None:
+def test_a_pattern_that_takes_its_time_ends_a_slice(room: Room) -> None:
     """A pattern that runs out of time on a name costs a turn as much as thousands of names."""
-    room = Room()
     hard = "a" * 40 + "!"
     for number in range(4):
         room.vhost.queues.declare(f"{number}{hard}")

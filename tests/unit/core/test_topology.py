@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from broker.core import durable_topology
-from broker.core.arguments import read_typed, typed_table
+from broker.core.arguments import typed_table
 from broker.core.durable_topology import TopologySnapshot, restore
 from broker.core.topology import changes
+from broker.core.vhost import Vhost
 from tests.unit.core.room import Room
 
 ARGUMENTS: dict[str, Any] = {
@@ -32,13 +33,6 @@ ARGUMENTS: dict[str, Any] = {
     "table": {"nested": {"decimal": Decimal(3)}, "decimal": "not a tag"},
     "looks like a tag": {"$D": "1.5"},
 }
-
-
-def test_a_field_comes_back_from_json_with_its_type() -> None:
-    """Every field type survives the journal, and true is not 1."""
-    back = read_typed(json.loads(json.dumps(typed_table(ARGUMENTS))))
-    assert back == ARGUMENTS
-    assert {name: type(value) for name, value in back.items()} == {name: type(v) for name, v in ARGUMENTS.items()}
 
 
 def test_what_no_field_table_holds_is_an_error() -> None:
@@ -96,23 +90,9 @@ def test_a_binding_is_unbound_by_arguments_that_are_equal() -> None:
     assert not again.vhost.queues["q"].incoming
 
 
-def test_bindings_of_a_deleted_exchange_do_not_come_back_with_its_namesake() -> None:
-    """A new exchange of the deleted one's name starts without bindings."""
-    room, again = Room(), Room()
-    room.vhost.queues.declare("q", durable=True)
-    for _ in range(2):
-        room.vhost.exchanges.declare("x", "topic", durable=True)
-        room.vhost.bindings.bind("q", "x", "k")
-        room.vhost.exchanges.delete("x")
-    room.vhost.exchanges.declare("x", "topic", durable=True)
-    restore(again.vhost, room.journal)
-    assert list(TopologySnapshot(again.vhost)) == list(TopologySnapshot(room.vhost))
-    assert not again.vhost.queues["q"].incoming
-
-
 def test_changes_that_a_checkpoint_holds_already_may_be_replayed() -> None:
-    """A checkpoint and the log after it overlap, so replaying changes that the checkpoint contains has no effect."""
-    room, again = Room(), Room()
+    """A checkpoint and the log after it overlap: changes that the checkpoint contains have no effect, however few."""
+    room = Room()
     vhost = room.vhost
     vhost.exchanges.declare("x", "topic", durable=True)
     vhost.queues.declare("q", durable=True)
@@ -121,14 +101,15 @@ def test_changes_that_a_checkpoint_holds_already_may_be_replayed() -> None:
     vhost.queues.declare("q", durable=True)
     vhost.bindings.bind("q", "x", "new")
     vhost.bindings.unbind("q", "x", "never")
-    restore(again.vhost, [*list(TopologySnapshot(vhost)), *room.journal])
-    assert list(TopologySnapshot(again.vhost)) == list(TopologySnapshot(vhost))
-    assert again.vhost.queues["q"].number == vhost.queues["q"].number
+    snapshot = list(TopologySnapshot(vhost))
+    for end in range(len(room.journal) + 1):
+        again = Room()
+        restore(again.vhost, [*snapshot, *room.journal[:end]])
+        assert list(TopologySnapshot(again.vhost)) == snapshot
 
 
-def test_what_is_not_durable_is_not_in_the_snapshot() -> None:
+def test_what_is_not_durable_is_not_in_the_snapshot(vhost: Vhost) -> None:
     """The snapshot contains neither predeclared exchanges nor transient objects."""
-    vhost = Room().vhost
     vhost.exchanges.declare("x", "topic")
     vhost.queues.declare("t")
     vhost.bindings.bind("t", "amq.topic", "#")
@@ -142,9 +123,8 @@ def test_what_is_not_durable_is_not_in_the_snapshot() -> None:
 
 
 @pytest.mark.interpreted("functions of the topology are replaced")
-def test_a_snapshot_is_told_later_than_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_is_told_later_than_it_is_made(monkeypatch: pytest.MonkeyPatch, vhost: Vhost) -> None:
     """A snapshot is encoded lazily: a checkpoint of 100,000 queues costs the loop one reference each."""
-    vhost = Room().vhost
     vhost.exchanges.declare("x", "direct", durable=True)
     vhost.queues.declare("q", durable=True)
     made: list[str] = []

@@ -1,4 +1,4 @@
-"""Delivery tags: which deliveries an acknowledgement names, and the cost of finding them."""
+"""Delivery tags: the runs in which they are kept, and the cost of finding them; tests/property has the others."""
 
 from __future__ import annotations
 
@@ -46,37 +46,6 @@ def facts(delivery: SlotDelivery) -> tuple[Any, ...]:
     """Return what a delivery names; its count and its start agree with its indexes."""
     assert (delivery.start, delivery.count) == (delivery.indexes[0], len(delivery.indexes))
     return (delivery.level, delivery.slot, delivery.indexes, delivery.consumer)
-
-
-@pytest.mark.parametrize("run", [1, 2, 5, 10])
-def test_a_tag_names_one_delivery_or_all_up_to_it(run: int) -> None:
-    """A single tag names its delivery; multiple names all unacked ones up to it, in order; 0 names all."""
-    made = unacked(10, run)
-    assert tags(made.take(3, multiple=False)) == [3]
-    assert tags(made.take(5, multiple=True)) == [1, 2, 4, 5]
-    assert tags(made.take(9, multiple=False)) == [9]
-    assert tags(made.take(7, multiple=True)) == [6, 7]
-    assert (made.count, made.oldest) == (2, 8)
-    assert tags(made.take(0, multiple=True)) == [8, 10]
-    assert made.add(STREAM, SLOT, 11) == 11
-    assert tags(made.take_all()) == [11]
-    assert made.take(0, multiple=True) == []
-    assert (made.count, made.oldest) == (0, None)
-
-
-@pytest.mark.parametrize("multiple", [False, True])
-@pytest.mark.parametrize("tag", [3, 11, 12, 13, 1 << 63])
-def test_a_tag_that_does_not_wait_is_an_error(tag: int, multiple: bool) -> None:
-    """A tag that is settled, unknown or needs no ack is 406 and settles nothing."""
-    made = unacked(10, 5)
-    made.last_tag += 2
-    made.handed_out(STREAM, SLOT, range(13, 14), None)
-    made.take(3, multiple=False)
-    made.take(13, multiple=False)
-    with pytest.raises(ChannelError, match=f"unknown delivery tag {tag}$") as refused:
-        made.take(tag, multiple=multiple)
-    assert refused.value.reply_code == 406
-    assert made.count == 9
 
 
 def test_what_is_handed_out_in_one_piece_is_taken_in_one() -> None:

@@ -22,9 +22,8 @@ def kinds(room: Room) -> list[tuple[str, str]]:
     return [(change["change"], change.get("name", change.get("queue", ""))) for change in room.journal]
 
 
-def test_a_message_for_the_default_exchange_finds_a_queue_as_soon_as_it_exists() -> None:
+def test_a_message_for_the_default_exchange_finds_a_queue_as_soon_as_it_exists(vhost: Vhost) -> None:
     """A cached route to nowhere ends with the declare, and a route to the queue with its deletion."""
-    vhost = Room().vhost
     default = vhost.exchanges.find("")
     routes = [default.route("q") for _ in range(3)]
     queue = vhost.queues.declare("q")
@@ -36,9 +35,8 @@ def test_a_message_for_the_default_exchange_finds_a_queue_as_soon_as_it_exists()
     assert default.route("q").destinations == ()
 
 
-def test_a_deleted_exchange_leaves_no_live_route() -> None:
+def test_a_deleted_exchange_leaves_no_live_route(vhost: Vhost) -> None:
     """A cached route through a deleted exchange ends, so the next publish is 404."""
-    vhost = Room().vhost
     exchange = vhost.exchanges.declare("x", "topic")
     routes = [exchange.route("k") for _ in range(3)]
     assert routes[-1].live
@@ -48,35 +46,8 @@ def test_a_deleted_exchange_leaves_no_live_route() -> None:
         vhost.exchanges.find("x")
 
 
-def test_binding_twice_is_once() -> None:
-    """A message is delivered once, and one unbind removes the binding."""
-    room = Room()
-    vhost = room.vhost
-    queue = vhost.queues.declare("q", durable=True)
-    for _ in range(2):
-        vhost.bindings.bind("q", "amq.topic", "a.#", {})
-    assert len(list(queue.arriving)) == 1
-    assert [kind for kind, _ in kinds(room)] == ["queue_declared", "bound"]
-    vhost.bindings.unbind("q", "amq.topic", "a.#", {})
-    assert not queue.incoming
-    assert vhost.exchanges.find("amq.topic").route("a.b").destinations == ()
-
-
-def test_bindings_of_a_deleted_queue_go_by_its_own_list() -> None:
-    """Deleting a queue removes each of its bindings from its exchange; bindings of other queues stay."""
-    vhost = Room().vhost
-    for name in ("q", "other"):
-        vhost.queues.declare(name)
-        vhost.bindings.bind(name, "amq.topic", "a.*")
-        vhost.bindings.bind(name, "amq.fanout", "")
-    vhost.queues.delete("q", None)
-    assert {binding.destination.name for binding in vhost.exchanges.find("amq.topic").bindings} == {"other"}
-    assert {binding.destination.name for binding in vhost.exchanges.find("amq.fanout").bindings} == {"other"}
-
-
-def test_deleting_a_queue_costs_its_bindings_not_those_of_others() -> None:
+def test_deleting_a_queue_costs_its_bindings_not_those_of_others(vhost: Vhost) -> None:
     """Deleting a queue removes its two bindings from an exchange with a thousand others, at the cost of two."""
-    vhost = Room().vhost
     removed: list[str] = []
     exchange = vhost.exchanges.declare("x", "topic")
     for number in range(1000):
@@ -97,40 +68,8 @@ def test_deleting_a_queue_costs_its_bindings_not_those_of_others() -> None:
     assert exchange.binding_count == 1000
 
 
-def test_a_deleted_exchange_is_forgotten_by_its_queues() -> None:
-    """Deleting the queue after the exchange finds no stale binding."""
-    vhost = Room().vhost
-    queue = vhost.queues.declare("q")
-    vhost.exchanges.declare("x", "headers")
-    vhost.bindings.bind("q", "x", "", {"x-match": "all", "a": 1})
-    vhost.exchanges.delete("x")
-    assert not list(queue.arriving)
-    assert vhost.queues.delete("q", None) == 0
-
-
-@pytest.mark.parametrize("way", ["unbind", "delete the queue"])
-def test_an_auto_delete_exchange_goes_with_its_last_binding(way: str) -> None:
-    """An auto-delete exchange is deleted with its last binding; it stays while it has one or never had any."""
-    room = Room()
-    vhost = room.vhost
-    vhost.exchanges.declare("x", "direct", durable=True, auto_delete=True)
-    vhost.queues.declare("q")
-    vhost.bindings.bind("q", "x", "one")
-    vhost.bindings.bind("q", "x", "two")
-    vhost.bindings.unbind("q", "x", "one")
-    assert "x" in vhost.exchanges
-    if way == "unbind":
-        vhost.bindings.unbind("q", "x", "two")
-    else:
-        vhost.queues.delete("q", None)
-    assert "x" not in vhost.exchanges
-    assert kinds(room) == [("exchange_declared", "x"), ("exchange_deleted", "x")]
-
-
-def test_an_auto_delete_queue_goes_with_its_last_consumer() -> None:
+def test_an_auto_delete_queue_goes_with_its_last_consumer(room: Room, vhost: Vhost) -> None:
     """An auto-delete queue is deleted when its last consumer leaves, and not before it had one."""
-    room = Room()
-    vhost = room.vhost
     queue = vhost.queues.declare("q", auto_delete=True)
     assert not vhost.queues.consumer_left(queue)
     first, second = (room.enter().consume("q") for _ in range(2))
@@ -142,21 +81,8 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer() -> None:
     assert not vhost.queues.consumer_left(queue)
 
 
-def test_a_queue_without_auto_delete_outlives_its_consumers() -> None:
-    """A queue without auto-delete stays when its last consumer leaves."""
-    room = Room()
-    vhost = room.vhost
-    queue = vhost.queues.declare("q")
-    consumer = room.enter().consume("q")
-    queue.remove_consumer(consumer)
-    assert not vhost.queues.consumer_left(queue)
-    assert "q" in vhost.queues
-
-
-def test_a_namesake_is_not_deleted_for_a_queue_that_is_gone() -> None:
+def test_a_namesake_is_not_deleted_for_a_queue_that_is_gone(room: Room, vhost: Vhost) -> None:
     """A late notice about a deleted queue does not affect a new queue of that name."""
-    room = Room()
-    vhost = room.vhost
     old = vhost.queues.declare("q", auto_delete=True)
     client = room.enter()
     client.consume("q")
@@ -167,29 +93,16 @@ def test_a_namesake_is_not_deleted_for_a_queue_that_is_gone() -> None:
     assert "q" in vhost.queues
 
 
-def test_an_unacked_message_does_not_keep_a_queue_from_being_empty() -> None:
-    """if-empty counts ready messages alone, as in RabbitMQ."""
-    vhost = Room().vhost
-    queue = vhost.queues.declare("q")
-    put(queue)
-    slot = queue.level.manager.get(queue.worker.owner)
-    assert slot is not None
-    queue.level.manager.take(slot, 1)
-    assert vhost.queues.delete("q", None, if_empty=True) == 0
-
-
-def test_an_exclusive_queue_is_never_durable() -> None:
+def test_an_exclusive_queue_is_never_durable(room: Room) -> None:
     """An exclusive queue cannot outlive its connection; declaring it again as durable is equivalent."""
-    room = Room()
     queue = room.vhost.queues.declare("q", durable=True, exclusive=True, owner=room)
     assert not queue.durable
     assert room.vhost.queues.declare("q", durable=True, exclusive=True, owner=room) is queue
     assert room.journal == []
 
 
-def test_each_queue_gets_a_number_of_its_own() -> None:
+def test_each_queue_gets_a_number_of_its_own(vhost: Vhost) -> None:
     """A queue number names messages on disk, so it is never reused."""
-    vhost = Room().vhost
     numbers = []
     for _ in range(3):
         numbers.append(vhost.queues.declare("q").number)
@@ -197,10 +110,8 @@ def test_each_queue_gets_a_number_of_its_own() -> None:
     assert numbers == [1, 2, 3]
 
 
-def test_the_journal_hears_of_what_is_durable_and_of_nothing_else() -> None:
+def test_the_journal_hears_of_what_is_durable_and_of_nothing_else(room: Room, vhost: Vhost) -> None:
     """Transient objects and bindings with a transient end are not journalled, nor are repeated declares."""
-    room = Room()
-    vhost = room.vhost
     vhost.exchanges.declare("transient", "fanout")
     vhost.queues.declare("transient")
     vhost.bindings.bind("transient", "amq.topic", "#")
@@ -229,9 +140,8 @@ def test_the_journal_hears_of_what_is_durable_and_of_nothing_else() -> None:
     ]
 
 
-def test_a_binding_key_over_the_limits_changes_nothing() -> None:
+def test_a_binding_key_over_the_limits_changes_nothing(room: Room) -> None:
     """A binding key over the limits is 406 and changes neither end."""
-    room = Room()
     queue = room.vhost.queues.declare("q", durable=True)
     with pytest.raises(ChannelError, match="PRECONDITION_FAILED - "):
         room.vhost.bindings.bind("q", "amq.topic", "#.a.#.b.#")
@@ -262,9 +172,10 @@ def test_the_limits_of_a_binding_key_are_those_of_the_settings() -> None:
         lambda vhost: vhost.exchanges.delete("amq.topic"),
     ],
 )
-def test_whoever_asks_the_default_and_system_exchanges_stay_as_they_are(act: Callable[[Vhost], object]) -> None:
+def test_whoever_asks_the_default_and_system_exchanges_stay_as_they_are(
+    act: Callable[[Vhost], object], vhost: Vhost
+) -> None:
     """The vhost itself refuses to change them, not only the sessions."""
-    vhost = Room().vhost
     vhost.queues.declare("q")
     before = list(vhost.exchanges)
     with pytest.raises(ChannelError, match="ACCESS_REFUSED"):
@@ -272,18 +183,15 @@ def test_whoever_asks_the_default_and_system_exchanges_stay_as_they_are(act: Cal
     assert list(vhost.exchanges) == before
 
 
-def test_a_user_has_one_publish_cache() -> None:
+def test_a_user_has_one_publish_cache(vhost: Vhost) -> None:
     """Each user has its own publish cache, because its entries include the rights."""
-    vhost = Room().vhost
     alice, bob = User("alice", "a"), User("bob", "b")
     assert vhost.publish_caches.of(alice.name) is vhost.publish_caches.of(alice.name)
     assert vhost.publish_caches.of(alice.name) is not vhost.publish_caches.of(bob.name)
 
 
-def test_a_change_of_rights_drops_what_that_users_publishes_came_to() -> None:
+def test_a_change_of_rights_drops_what_that_users_publishes_came_to(room: Room, vhost: Vhost) -> None:
     """A change of a user's rights drops that user's entries; a change for all users drops all entries."""
-    room = Room()
-    vhost = room.vhost
     vhost.queues.declare("q")
     client = room.enter()
     entries = vhost.publish_caches.of(GUEST.name).entries
@@ -304,10 +212,8 @@ def test_a_change_of_rights_drops_what_that_users_publishes_came_to() -> None:
     assert (len(entries), len(other.entries)) == (0, 0)
 
 
-def test_a_vhost_of_any_size_is_dismantled_step_by_step() -> None:
+def test_a_vhost_of_any_size_is_dismantled_step_by_step(room: Room, vhost: Vhost) -> None:
     """Each step ends a bounded number of bindings and queues, and the last one leaves nothing that is due."""
-    room = Room()
-    vhost = room.vhost
     queues = [
         vhost.queues.declare(f"q{number}", durable=number % 2 == 0, arguments={"x-expires": 60_000})
         for number in range(3 * QUEUES_AT_ONCE + 1)

@@ -12,7 +12,7 @@ from broker.core.publishing.publish_entry import WIDE_QUEUES
 from broker.core.publishing.wide_publishes import QUEUES_PER_TURN
 from broker.core.queue.queue import Queue
 from broker.store.store import VhostStore
-from tests.unit.core.room import FOLDER, Client, Room
+from tests.unit.core.room import FOLDER, Client, Room, messages
 from tests.unit.core.session.publishing import confirms, publish
 
 QUEUES: Final = QUEUES_PER_TURN + WIDE_QUEUES // 2
@@ -30,58 +30,46 @@ class Wide:
             queue = vhost.queues.declare(f"q{number}", durable=durable)
             vhost.bindings.bind(queue.name, "amq.fanout", "")
             self.queues.append(queue)
-        self.client = self.new_client()
-
-    def new_client(self) -> Client:
-        """Return a client with confirms."""
-        client = self.room.enter()
-        client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
-        return client
+        self.client = self.room.confirming()
 
     def publish(self, body: bytes = b"wide", *, client: Client | None = None) -> None:
         """Publish a persistent message to all queues, of which none has it yet."""
         publish(client or self.client, "", body, exchange="amq.fanout", delivery_mode=2)
         if not self.room.vhost.wide.pending:
-            self.turn()  # to look the queues up took a turn
+            self.room.turn()  # to look the queues up took a turn
 
     @property
     def entered(self) -> int:
         """The number of queues with a message."""
         return sum([1 for queue in self.queues if queue.ready])
 
-    def turn(self) -> None:
-        """Run what is due in a turn."""
-        deadlines = self.room.deadlines
-        deadlines.begin_turn()
-        deadlines.run(self.room.clock.now_ms)
-
     def finish(self) -> None:
         """Run turns until every message has entered all of its queues."""
         while self.room.vhost.wide.pending:
-            self.turn()
+            self.room.turn()
 
     def confirm(self) -> list[str]:
         """Confirm what waits, as the committer does when the log is synced, and return the confirms of the client."""
-        waiting, self.room.committer.waiting = self.room.committer.waiting, []
-        for publisher in waiting:
-            publisher.waiting = False
-            publisher.confirm(publisher.published)
+        self.room.committer.sync()
         return confirms(self.client)
 
     def bodies(self, queue: Queue) -> list[bytes]:
         """Return the messages of a queue."""
-        return [
-            message.body for slot in queue.level.manager.slots.values() for message in slot.contents or [] if message
-        ]
+        return [message.body for message in messages(queue)]
 
 
-def test_the_first_publish_of_a_key_looks_its_queues_up_in_a_turn_of_its_own() -> None:
+@pytest.fixture
+def wide() -> Wide:
+    """Return a fanout exchange with very many durable queues."""
+    return Wide()
+
+
+def test_the_first_publish_of_a_key_looks_its_queues_up_in_a_turn_of_its_own(wide: Wide) -> None:
     """The message begins to enter its queues in the next turn, before anything else that its client has sent."""
-    wide = Wide()
     publish(wide.client, "", b"wide", exchange="amq.fanout", delivery_mode=2)
     publish(wide.client, wide.queues[0].name, b"next")
     assert (wide.room.vhost.wide.begun, wide.entered, wide.client.machine.held) == (0, 0, True)
-    wide.turn()
+    wide.room.turn()
     assert (wide.room.vhost.wide.begun, wide.entered) == (1, 0)
     wide.client.machine.feed(b"")
     wide.finish()
@@ -97,15 +85,14 @@ def test_a_turn_enters_a_bounded_number_of_queues(durable: bool) -> None:
     counts = [wide.entered]
     while counts[-1] < QUEUES:
         assert wide.confirm() == []
-        wide.turn()
+        wide.room.turn()
         counts.append(wide.entered)
     assert counts == [0, QUEUES_PER_TURN, QUEUES]
     assert wide.confirm() == ["ack 1"]
 
 
-def test_after_a_crash_all_queues_have_it_or_none() -> None:
+def test_after_a_crash_all_queues_have_it_or_none(wide: Wide) -> None:
     """One record names all queues, before the message has entered any, and it names the ids that the queues give."""
-    wide = Wide()
     before = len(wide.room.records())
     wide.publish()
     assert (wide.entered, len(wide.room.records())) == (0, before + 1)
@@ -123,23 +110,22 @@ def test_nothing_overtakes_it(durable: bool, delivery_mode: int) -> None:
     wide = Wide(durable=durable)
     wide.publish()
     last = wide.queues[-1]
-    publish(wide.new_client(), last.name, b"narrow", delivery_mode=delivery_mode)
+    publish(wide.room.confirming(), last.name, b"narrow", delivery_mode=delivery_mode)
     assert (wide.bodies(last), wide.entered) == ([b"wide", b"narrow"], 1)
     wide.finish()
     assert (wide.bodies(last), wide.entered) == ([b"wide", b"narrow"], QUEUES)
 
 
-def test_one_after_the_other() -> None:
+def test_one_after_the_other(wide: Wide) -> None:
     """A publisher of a wide message waits until the one before has entered its queues; its messages stay in order."""
-    wide = Wide()
     wide.publish(b"one")
-    other = wide.new_client()
+    other = wide.room.confirming()
     wide.publish(b"two", client=other)
     publish(other, wide.queues[0].name, b"three")
     assert wide.room.vhost.wide.begun == 1
     while wide.room.vhost.wide.begun == 1:
         assert not any(b"two" in wide.bodies(queue) for queue in wide.queues)
-        wide.turn()
+        wide.room.turn()
     wide.room.vhost.ports.credit.turn(0, behind=False, crowded=False)
     other.machine.feed(b"")
     wide.finish()
@@ -147,9 +133,8 @@ def test_one_after_the_other() -> None:
     assert {tuple(wide.bodies(queue)) for queue in wide.queues[1:]} == {(b"one", b"two")}
 
 
-def test_a_queue_that_is_deleted_meanwhile_gets_nothing() -> None:
+def test_a_queue_that_is_deleted_meanwhile_gets_nothing(wide: Wide) -> None:
     """The other queues get the message."""
-    wide = Wide()
     wide.publish()
     gone = wide.queues.pop()
     wide.room.vhost.queues.delete(gone.name, None)
@@ -158,9 +143,8 @@ def test_a_queue_that_is_deleted_meanwhile_gets_nothing() -> None:
     assert wide.confirm() == ["ack 1"]
 
 
-def test_rules_hold_for_it() -> None:
+def test_rules_hold_for_it(wide: Wide) -> None:
     """A queue with a limit drops its oldest message when the wide one enters."""
-    wide = Wide()
     vhost = wide.room.vhost
     limited = vhost.queues.declare("limited", durable=True, arguments={"x-max-length": 1})
     vhost.bindings.bind("limited", "amq.fanout", "")
@@ -171,9 +155,8 @@ def test_rules_hold_for_it() -> None:
     assert limited.ready == 1
 
 
-def test_a_transaction_is_answered_when_all_queues_have_its_message() -> None:
+def test_a_transaction_is_answered_when_all_queues_have_its_message(wide: Wide) -> None:
     """Commit-ok follows the last queue."""
-    wide = Wide()
     client = wide.room.enter()
     client.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
     wide.publish(client=client)
@@ -186,9 +169,8 @@ def test_a_transaction_is_answered_when_all_queues_have_its_message() -> None:
     assert [type(method) for _, method in client.replies()] == [commands.Tx.CommitOk]
 
 
-def test_two_that_are_under_way_are_confirmed_together() -> None:
+def test_two_that_are_under_way_are_confirmed_together(wide: Wide) -> None:
     """A publish that is wide by CC does not wait for the one before, whose confirm is not earlier for that."""
-    wide = Wide()
     wide.room.vhost.bindings.bind(wide.queues[0].name, "amq.direct", "one")
     for queue in wide.queues:
         wide.room.vhost.bindings.bind(queue.name, "amq.direct", "all")
@@ -202,7 +184,7 @@ def test_two_that_are_under_way_are_confirmed_together() -> None:
     assert wide.room.vhost.wide.begun == 2
     while wide.room.vhost.wide.pending:
         assert wide.confirm() == []
-        wide.turn()
+        wide.room.turn()
     assert wide.confirm() == ["ack 4+"]
     assert {tuple(wide.bodies(queue)) for queue in wide.queues[1:]} == {(b"one", b"two")}
 
@@ -216,9 +198,8 @@ def test_two_that_are_under_way_are_confirmed_together() -> None:
         (lambda name: commands.Basic.Get(queue=name), 0),
     ],
 )
-def test_a_method_behind_it_sees_it(method: Callable[[str], Any], found: int) -> None:
+def test_a_method_behind_it_sees_it(method: Callable[[str], Any], found: int, wide: Wide) -> None:
     """A publish and a request on one channel are handled in order, even if the queue is one of the last."""
-    wide = Wide()
     wide.publish()
     ((_, answer),) = wide.client.tell(1, method(wide.queues[-1].name))
     assert getattr(answer, "message_count", None) == found

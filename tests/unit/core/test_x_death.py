@@ -24,38 +24,9 @@ def event(queue: str, reason: str = "rejected", count: int = 1) -> dict[str, Any
 
 
 @pytest.mark.parametrize("reason", ["rejected", "expired", "maxlen", "delivery_limit"])
-def test_first_death(reason: str) -> None:
-    """The first death is an array of one table, and is kept in separate first and last headers."""
-    assert record_death({"n": 1}, Death("q", reason, "x", ("key", "cc"), None, NOW_S)) == {
-        "x-death": [
-            {"count": 1, "reason": reason, "queue": "q", "time": NOW, "exchange": "x", "routing-keys": ["key", "cc"]}
-        ],
-        "x-first-death-reason": reason,
-        "x-first-death-queue": "q",
-        "x-first-death-exchange": "x",
-        "x-last-death-reason": reason,
-        "x-last-death-queue": "q",
-        "x-last-death-exchange": "x",
-    }
-
-
-@pytest.mark.parametrize("reason", ["rejected", "expired", "maxlen", "delivery_limit"])
 def test_original_expiration(reason: str) -> None:
     """The original expiration is kept as it was written, whatever the reason of the death."""
     assert record_death({}, died("q", reason, "+5"))["x-death"] == [{**event("q", reason), "original-expiration": "+5"}]
-
-
-def test_later_deaths() -> None:
-    """The latest death comes first in the array; the first and the last one have headers of their own."""
-    headers: dict[str, Any] = {}
-    orders = []
-    for queue in ("h1", "h2", "h3", "h1"):
-        headers |= record_death(headers, died(queue))
-        orders.append([event["queue"] for event in headers["x-death"]])
-        assert headers["x-last-death-queue"] == queue
-    assert orders == [["h1"], ["h2", "h1"], ["h3", "h2", "h1"], ["h1", "h3", "h2"]]
-    assert headers["x-first-death-queue"] == "h1"
-    assert [found["count"] for found in headers["x-death"]] == [2, 1, 1]
 
 
 def test_death_of_a_known_kind() -> None:

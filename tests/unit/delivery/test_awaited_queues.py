@@ -6,7 +6,7 @@ import pytest
 
 from broker.core.publish_credit import SHARE_ENTRIES
 from broker.core.queue.queue import Queue
-from broker.delivery.worker import BRISK_MESSAGES, PATIENCE_MS
+from broker.delivery.awaited_queues import BRISK_MESSAGES, PATIENCE_MS
 from tests.raw_client import publish_frames
 from tests.unit.core.room import Client
 from tests.unit.delivery.test_worker import Office

@@ -39,20 +39,20 @@ class Reader(Outlet):
             self._turn.pause(self)
 
 
-def turn_of(asked: list[Callable[[], None]]) -> Turn:
-    """Return a turn whose loop records what is scheduled."""
+def scheduled_turn() -> tuple[Turn, list[Callable[[], None]]]:
+    """Return a turn, and the list in which its loop records what is scheduled."""
+    asked: list[Callable[[], None]] = []
     loop: Any = SimpleNamespace(call_soon=asked.append)
 
     def fail(error: BaseException) -> None:
         raise error
 
-    return Turn(loop, lambda: 0.0, fail, SHARE_BYTES)
+    return Turn(loop, lambda: 0.0, fail, SHARE_BYTES), asked
 
 
 def test_a_turn_reads_one_share_whoever_waits() -> None:
     """Each waiting connection gets one piece, in order of arrival, before any gets a second."""
-    asked: list[Callable[[], None]] = []
-    turn = turn_of(asked)
+    turn, asked = scheduled_turn()
     read: list[tuple[str, int]] = []
     for name in "abcdef":
         turn.pause(Reader(turn, name, 2 * PIECE_MIN_BYTES, read))
@@ -67,8 +67,7 @@ def test_a_turn_reads_one_share_whoever_waits() -> None:
 
 def test_who_waits_alone_has_the_whole_share() -> None:
     """A connection that waits alone gets the whole share."""
-    asked: list[Callable[[], None]] = []
-    turn = turn_of(asked)
+    turn, asked = scheduled_turn()
     read: list[tuple[str, int]] = []
     turn.pause(Reader(turn, "a", 2 * SHARE_BYTES, read))
     while asked:
@@ -78,8 +77,7 @@ def test_who_waits_alone_has_the_whole_share() -> None:
 
 def test_connections_that_are_touched_are_flushed_once_a_turn_was_asked_for() -> None:
     """One turn is scheduled, however many connections have output."""
-    asked: list[Callable[[], None]] = []
-    turn = turn_of(asked)
+    turn, asked = scheduled_turn()
     flushed: list[str] = []
     for name in "ab":
         turn.touch(Writer(name, flushed))
@@ -91,8 +89,7 @@ def test_connections_that_are_touched_are_flushed_once_a_turn_was_asked_for() ->
 
 def test_who_is_touched_by_an_engine_is_flushed_by_the_same_turn_and_by_no_other() -> None:
     """A delivery is flushed in its own turn; output that appears during the flush waits for the next turn."""
-    asked: list[Callable[[], None]] = []
-    turn = turn_of(asked)
+    turn, asked = scheduled_turn()
     flushed: list[str] = []
     late = Writer("late", flushed)
 
@@ -122,8 +119,7 @@ def test_who_is_touched_by_an_engine_is_flushed_by_the_same_turn_and_by_no_other
 
 def test_a_turn_that_had_much_to_do_is_followed_by_half_a_share() -> None:
     """A busy turn is followed by one with half a share, and that by one with a whole share."""
-    asked: list[Callable[[], None]] = []
-    turn = turn_of(asked)
+    turn, asked = scheduled_turn()
     read: list[tuple[str, int]] = []
     turn.pause(Reader(turn, "a", 2 * SHARE_BYTES, read))
     turn.shorten()
@@ -174,8 +170,7 @@ class Engine(TurnEngine):
 
 def test_a_turn_writes_its_output_before_it_pages_out() -> None:
     """No delivery waits for files; an engine that asks twice pages out once, and not again in the next turn."""
-    asked: list[Callable[[], None]] = []
-    turn = turn_of(asked)
+    turn, asked = scheduled_turn()
     written: list[str] = []
     engine = Engine(turn, written)
     turn.engines.append(engine)
@@ -193,8 +188,7 @@ def test_a_turn_writes_its_output_before_it_pages_out() -> None:
 
 def test_a_turn_works_and_writes_only_while_it_may_act() -> None:
     """A node whose lease has ended delivers nothing; what was not written waits, also in the middle of a turn."""
-    asked: list[Callable[[], None]] = []
-    turn = turn_of(asked)
+    turn, asked = scheduled_turn()
     written: list[str] = []
     turn.engines.append(Engine(turn, written))
     allowed = iter([True, True, True, False, False])
@@ -214,8 +208,7 @@ def test_a_turn_works_and_writes_only_while_it_may_act() -> None:
 
 def test_a_read_that_is_alone_in_its_loop_step_runs_the_turn() -> None:
     """After a read that was alone in its loop step, the next reads run a turn each, until one is counted again."""
-    asked: list[Callable[[], None]] = []
-    turn = turn_of(asked)
+    turn, asked = scheduled_turn()
     assert not turn.begin_read()
     assert len(asked) == 1
     asked.pop()()
@@ -233,8 +226,7 @@ def test_a_read_that_is_alone_in_its_loop_step_runs_the_turn() -> None:
 
 def test_reads_of_one_loop_step_share_a_turn() -> None:
     """When several connections are read in a loop step, their messages for one consumer are written once."""
-    asked: list[Callable[[], None]] = []
-    turn = turn_of(asked)
+    turn, asked = scheduled_turn()
     for _ in range(20):
         assert [turn.begin_read() for _ in range(3)] == [False] * 3
         assert len(asked) == 1
@@ -244,8 +236,7 @@ def test_reads_of_one_loop_step_share_a_turn() -> None:
 
 def test_a_read_in_a_loop_step_with_a_turn_leaves_the_work_to_it() -> None:
     """A lone read runs no turn of its own when one is scheduled: a connection with a large read has its share first."""
-    asked: list[Callable[[], None]] = []
-    turn = turn_of(asked)
+    turn, asked = scheduled_turn()
     turn.begin_read()
     asked.pop()()
     turn.schedule()

@@ -18,8 +18,9 @@ from broker.core.queue.consumer_ring import ConsumerRing
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
 from broker.core.session.basic import BasicSession
+from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.reader import READ_COST
-from broker.delivery.worker import FAILURES_MAX, FULL_QUEUES, QUEUE_COST, TURN_MESSAGES, AwaitedQueues, Workers
+from broker.delivery.worker import FAILURES_MAX, FULL_QUEUES, QUEUE_COST, TURN_MESSAGES, Workers
 from broker.slots.slot import Slot
 from broker.store.damage import StoreFailed
 from tests.unit.core.room import FOLDER, FRAME_HEAD, NO_PROPERTIES, Room
@@ -126,6 +127,12 @@ class Office:
         return [sorted(queue.name for queue in worker.queues) for worker in ordered]
 
 
+@pytest.fixture
+def office() -> Office:
+    """Return an office with one worker."""
+    return Office(1)
+
+
 def test_queues_go_to_whoever_has_the_fewest() -> None:
     """A queue is assigned to the worker with the fewest queues, also after deletions."""
     office = Office(3)
@@ -181,9 +188,8 @@ def test_a_queue_that_ends_every_worker_is_not_served_for_ever() -> None:
     assert office.delivered[3:] == ["q-0", "q-1", "q-2"]
 
 
-def test_what_was_taken_and_not_delivered_is_put_back() -> None:
+def test_what_was_taken_and_not_delivered_is_put_back(office: Office) -> None:
     """A failure during a round requeues every message that no consumer got."""
-    office = Office(1)
     queue = office.queue("q", 20, consumers=2, prefetch=3)
     office.lose(queue, 9)
     with capture_logs():
@@ -216,9 +222,8 @@ def test_a_lone_message_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.interpreted("the calls are counted in the classes")
-def test_one_message_for_each_consumer_costs_one_call_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_message_for_each_consumer_costs_one_call_each(monkeypatch: pytest.MonkeyPatch, office: Office) -> None:
     """A queue is leased once and its round moved once; a consumer costs one delivery, which touches its connection."""
-    office = Office(1)
     queue = office.queue("q", 0, consumers=2)
     calls: list[str] = []
     count(monkeypatch, calls, ConsumerRing, "next")
@@ -235,9 +240,8 @@ def test_one_message_for_each_consumer_costs_one_call_each(monkeypatch: pytest.M
         calls.clear()
 
 
-def test_one_message_for_each_consumer_goes_past_one_without_room() -> None:
+def test_one_message_for_each_consumer_goes_past_one_without_room(office: Office) -> None:
     """Two consumers share a prefetch of 1, which the first of them uses up: the third gets the second message."""
-    office = Office(1)
     queue = office.room.vhost.queues.declare("q")
     office.client.basic(1).prefetch_channel = 1
     for place, channel in enumerate((1, 1, 2)):
@@ -247,9 +251,8 @@ def test_one_message_for_each_consumer_goes_past_one_without_room() -> None:
     assert [office.client.basic(channel).unacked.count for channel in (1, 2)] == [1, 2]
 
 
-def test_returned_messages_for_several_consumers_are_redelivered() -> None:
+def test_returned_messages_for_several_consumers_are_redelivered(office: Office) -> None:
     """One message for each of two consumers, which both came back, is marked."""
-    office = Office(1)
     office.queue("q", 2, consumers=2)
     office.workers.turn()
     for channel in (1, 2):
@@ -261,9 +264,8 @@ def test_returned_messages_for_several_consumers_are_redelivered() -> None:
 
 
 @pytest.mark.parametrize("prepare", ["none", "prefetch", "paused", "counted", "recovered", "timed"])
-def test_a_lone_message_is_delivered_as_any_other(prepare: str) -> None:
+def test_a_lone_message_is_delivered_as_any_other(prepare: str, office: Office) -> None:
     """A used-up prefetch or a pause holds it back, and a message that was delivered before is marked."""
-    office = Office(1)
     queue = office.queue("q", prefetch=1)
     manager = queue.level.manager
     office.publish(queue, 1)
@@ -290,9 +292,8 @@ def test_a_lone_message_is_delivered_as_any_other(prepare: str) -> None:
     assert office.client.basic().tally.redeliver == (prepare in ("counted", "recovered"))
 
 
-def test_a_lone_message_of_each_level_goes_by_its_priority() -> None:
+def test_a_lone_message_of_each_level_goes_by_its_priority(office: Office) -> None:
     """One message of a low and one of a high priority: the high one is first, though the low one is alone there."""
-    office = Office(1)
     queue = office.room.vhost.queues.declare("q", arguments={"x-max-priority": 1})
     office.publish(queue, 1)
     low, high = queue.levels
@@ -304,9 +305,8 @@ def test_a_lone_message_of_each_level_goes_by_its_priority() -> None:
     assert (low.manager.ready, high.manager.ready) == (0, 0)
 
 
-def test_a_lone_message_that_has_expired_is_dropped() -> None:
+def test_a_lone_message_that_has_expired_is_dropped(office: Office) -> None:
     """A consumer that had no room when its message expired does not get it."""
-    office = Office(1)
     queue = office.room.vhost.queues.declare("q", arguments={"x-message-ttl": 10})
     queue.add_consumer(office.client.consumer(queue))
     office.publish(queue, 1)
@@ -316,9 +316,8 @@ def test_a_lone_message_that_has_expired_is_dropped() -> None:
 
 
 @pytest.mark.interpreted("compiled, only a real firehose fits")
-def test_the_firehose_gets_a_lone_message() -> None:
+def test_the_firehose_gets_a_lone_message(office: Office) -> None:
     """While the vhost is traced, each delivery is reported."""
-    office = Office(1)
     told: list[Any] = []
     firehose: Any = SimpleNamespace(delivered_to=lambda _consumer, messages: told.extend(messages))
     office.workers.trace(firehose)
@@ -327,9 +326,8 @@ def test_the_firehose_gets_a_lone_message() -> None:
     assert [(message.body, again) for message, again in told] == [(b"q-0", False)]
 
 
-def test_a_lone_message_that_cannot_be_delivered_is_put_back() -> None:
+def test_a_lone_message_that_cannot_be_delivered_is_put_back(office: Office) -> None:
     """Its worker is retired, as with any other message, and the next one delivers it."""
-    office = Office(1)
     queue = office.queue("q", 1)
     office.lose(queue, 0)
     with capture_logs() as events:
@@ -365,9 +363,8 @@ def test_who_has_delivered_goes_last() -> None:
     assert office.workers.workers == (three, one, two)
 
 
-def test_a_turn_has_an_end() -> None:
+def test_a_turn_has_an_end(office: Office) -> None:
     """A turn delivers a limited number of messages; unserved queues stay awake and come first."""
-    office = Office(1)
     many = [office.queue(str(number), TURN_MESSAGES + 200) for number in range(FULL_QUEUES + 1)]
     scheduled = office.scheduled
     office.workers.turn()
@@ -381,9 +378,8 @@ def test_a_turn_has_an_end() -> None:
     assert many[-1].unacked > 0
 
 
-def test_who_had_to_wait_goes_first() -> None:
+def test_who_had_to_wait_goes_first(office: Office) -> None:
     """Queues with backlogs that exceed one turn are served in the next, and none waits longer."""
-    office = Office(1)
     queues = [office.queue(str(number), 10 * TURN_MESSAGES) for number in range(2 * FULL_QUEUES)]
     office.workers.turn()
     assert {name.partition("-")[0] for name in office.delivered} == {str(number) for number in range(FULL_QUEUES)}
@@ -391,9 +387,8 @@ def test_who_had_to_wait_goes_first() -> None:
     assert {name.partition("-")[0] for name in office.delivered} == {queue.name for queue in queues}
 
 
-def test_a_turn_has_an_end_for_queues_of_one_message_too() -> None:
+def test_a_turn_has_an_end_for_queues_of_one_message_too(office: Office) -> None:
     """A turn serves a limited number of queues with one message each, in their order."""
-    office = Office(1)
     share = TURN_MESSAGES * FULL_QUEUES // QUEUE_COST
     queues = [office.queue(str(number), 1) for number in range(2 * share + 1)]
     handed_out = []
@@ -406,9 +401,8 @@ def test_a_turn_has_an_end_for_queues_of_one_message_too() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 100])
-def test_a_turn_that_reads_slots_has_an_end(count: int) -> None:
+def test_a_turn_that_reads_slots_has_an_end(count: int, office: Office) -> None:
     """Slots that are read on the loop count as more than their messages, be they of one queue or of many."""
-    office = Office(1)
     office.room.vhost.ports.window_messages = 10
     queues = [office.queue(str(number), 2000 // count, consumers=0) for number in range(count)]
     stored: dict[Slot, list[Any]] = {}
@@ -467,9 +461,8 @@ def test_a_shared_prefetch_goes_past_an_empty_queue() -> None:
     assert not office.workers.busy
 
 
-def test_what_exceeds_a_turn_of_a_shared_prefetch_is_left_to_the_workers() -> None:
+def test_what_exceeds_a_turn_of_a_shared_prefetch_is_left_to_the_workers(office: Office) -> None:
     """A prefetch of tens of thousands that is acked at once takes no longer than two turns."""
-    office = Office(1)
     queues = [office.queue(str(number), 2 * TURN_MESSAGES, consumers=0) for number in range(4 * FULL_QUEUES)]
     session = office.share(65_535, *queues)
     session.outstanding = 0
@@ -501,9 +494,8 @@ def test_a_failure_in_a_shared_prefetch_costs_no_other_its_turn() -> None:
     assert office.delivered == ["b-0", "a-0"]
 
 
-def test_a_lost_store_in_a_shared_prefetch_goes_on() -> None:
+def test_a_lost_store_in_a_shared_prefetch_goes_on(office: Office) -> None:
     """StoreFailed propagates and ends the broker here too."""
-    office = Office(1)
     queue = office.queue("q", 3, consumers=0)
     session = office.share(1, queue)
     slot = queue.level.manager.front()
@@ -515,9 +507,8 @@ def test_a_lost_store_in_a_shared_prefetch_goes_on() -> None:
         office.workers.turn()
 
 
-def test_a_channel_that_closed_meanwhile_shares_nothing() -> None:
+def test_a_channel_that_closed_meanwhile_shares_nothing(office: Office) -> None:
     """A channel that closed has no consumers left when its turn comes."""
-    office = Office(1)
     session = office.share(1, office.queue("q", 3, consumers=0))
     session.outstanding = 0
     session.wake()
@@ -529,18 +520,16 @@ def test_a_channel_that_closed_meanwhile_shares_nothing() -> None:
 # ---- before a method -------------------------------------------------------------------------------------------------
 
 
-def test_a_queue_is_served_before_a_method_as_far_as_there_is_room() -> None:
+def test_a_queue_is_served_before_a_method_as_far_as_there_is_room(office: Office) -> None:
     """The messages that a method would see are delivered first; those that exceed the consumers' room stay."""
-    office = Office(1)
     queue = office.queue("q", 10, prefetch=4)
     assert office.workers.workers[0].serve_first(queue) == 4
     assert office.workers.workers[0].serve_first(queue) == 0
     assert (queue.ready, office.delivered) == (6, ["q-0", "q-1", "q-2", "q-3"])
 
 
-def test_what_is_served_before_a_method_has_an_end() -> None:
+def test_what_is_served_before_a_method_has_an_end(office: Office) -> None:
     """A long backlog is served for some turns of the queue, and the other queues are served as usual."""
-    office = Office(1)
     queue = office.queue("q", 20 * TURN_MESSAGES)
     handed_out = office.workers.workers[0].serve_first(queue)
     assert TURN_MESSAGES < handed_out < 10 * TURN_MESSAGES

@@ -34,14 +34,6 @@ def taken(outbox: Outbox) -> list[tuple[int, int]]:
     return [(tag, row) for tag, (row, _, _) in iter(outbox.take, None)]
 
 
-def test_delivery_is_counted_in_its_queue_and_row(ledger: Ledger) -> None:
-    """A first copy is counted in its cell only."""
-    inbox_of(ledger).take(1, 1, redelivered=False, message_id="2", key=KEY, body=BODY)
-    assert [list(ledger.copies(queue, False)) for queue in (0, 1)] == [[0, 0, 0], [0, 0, 1]]
-    assert not any(ledger.copies(1, True))
-    assert (ledger.total(Count.DELIVERED), ledger.total(Count.DISTINCT)) == (1, 1)
-
-
 def test_redelivered_copies_are_kept_apart(ledger: Ledger) -> None:
     """A second copy with the flag counts as redelivered, not as fresh, and for no other flight."""
     inbox = inbox_of(ledger)
@@ -49,16 +41,6 @@ def test_redelivered_copies_are_kept_apart(ledger: Ledger) -> None:
         inbox.take(0, 1, redelivered=redelivered, message_id="0", key=KEY, body=BODY)
     assert [list(ledger.copies(0, flag)) for flag in (False, True)] == [[1, 0, 0], [2, 0, 0]]
     assert (ledger.total(Count.DELIVERED), ledger.total(Count.DISTINCT)) == (3, 1)
-
-
-@pytest.mark.parametrize("redelivered", [False, True])
-def test_a_cell_does_not_run_over(redelivered: bool, ledger: Ledger) -> None:
-    """A count of copies stays at its largest number."""
-    inbox = inbox_of(ledger)
-    for tag in range(300):
-        inbox.take(0, tag, redelivered=redelivered, message_id="1", key=KEY, body=BODY)
-    assert list(ledger.copies(0, redelivered)) == [0, 255, 0]
-    assert not any(ledger.copies(0, not redelivered))
 
 
 @pytest.mark.parametrize(
@@ -70,16 +52,6 @@ def test_altered_delivery_marks_no_cell(ledger: Ledger, message_id: str | None, 
     inbox_of(ledger).take(0, 1, redelivered=False, message_id=message_id, key=key, body=body)
     assert ledger.total(Count.ALTERED) == 1
     assert not any([*ledger.copies(0, False), *ledger.copies(0, True)])
-
-
-def test_ack_is_due_after_every_so_many_deliveries(ledger: Ledger) -> None:
-    """The inbox requests an ack after a number of unacked deliveries, and then none is due."""
-    inbox = inbox_of(ledger, prefetch=4)
-    due = [inbox.take(0, tag, redelivered=False, message_id="0", key=KEY, body=BODY) for tag in (1, 2)]
-    assert due == [False, True]
-    assert inbox.last_tag == 2
-    inbox.unacked = 0
-    assert not inbox.take(0, 3, redelivered=False, message_id="0", key=KEY, body=BODY)
 
 
 def test_new_connection_forgets_what_was_unacked(ledger: Ledger) -> None:
@@ -117,22 +89,6 @@ def test_a_confirm_takes_its_flight_or_all_up_to_it(
     assert [row for _, row in taken(outbox)] == left
 
 
-def test_refused_flight_is_sent_again(ledger: Ledger, outbox: Outbox) -> None:
-    """A nack queues the flight again under a new tag, a confirm does not."""
-    taken(outbox)
-    outbox.refused(1)
-    outbox.confirmed(3, multiple=True)
-    assert taken(outbox) == [(4, 0)]
-    assert list(ledger.confirmed) == [0, 1, 1]
-    assert (ledger.total(Count.REFUSED), ledger.total(Count.CONFIRMED), outbox.finished) == (1, 2, False)
-
-
-@pytest.mark.parametrize(("rows", "window"), [(1, 10), (3_000, 60), (336_776, 2_000)])
-def test_small_run_has_a_small_window(rows: int, window: int, tmp_path: Path) -> None:
-    """At most a fiftieth of the flights may be unconfirmed, within limits."""
-    assert Outbox(Ledger(rows, 0, 1, []), 0, tmp_path, 0, rows).window(2_000) == window
-
-
 def test_connection_may_be_lost_only_to_a_kill(ledger: Ledger) -> None:
     """A loss is excused while the broker is down and after its restart, not while it should run."""
     ledger.broker_started()
@@ -145,10 +101,3 @@ def test_connection_may_be_lost_only_to_a_kill(ledger: Ledger) -> None:
     ledger.broker_started()
     ledger.lost(generation, OSError("gone"))
     assert ledger.await_broker() == 2
-
-
-def test_nobody_waits_for_a_broker_when_the_run_is_over(ledger: Ledger) -> None:
-    """A stopped run provides no broker and excuses every loss."""
-    ledger.stop()
-    assert ledger.await_broker() is None
-    ledger.lost(0, OSError("gone"))

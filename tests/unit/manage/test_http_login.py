@@ -86,42 +86,6 @@ async def test_where_no_password_logs_in_none_does_here() -> None:
     assert caught.value.status == 401
 
 
-async def test_a_hash_is_computed_once_for_all_requests() -> None:
-    """A proven password is cached, so that later requests of a client need no thread."""
-    jobs = []
-
-    def check(job: object, then: object, _wait_s: float, client: LoginClient) -> None:
-        jobs.append(client)
-        then(job())  # type: ignore[operator]
-
-    typed: PasswordCheck = check
-    stored, users = Users().add("alice", "s3cret"), Users()
-    users.put(stored)  # as after a restart: the hash is known, the password is not
-    login = of_users(users, check=typed)
-    for _ in range(3):
-        assert (await login.caller(header("alice", "s3cret"), HERE)).user.name == "alice"
-    assert len(jobs) == 1
-
-
-async def test_many_wrong_passwords_make_the_right_one_wait() -> None:
-    """The limits of AMQP logins apply: guesses at a name make each login of that name wait, in their network."""
-    waits = []
-
-    def check(job: object, then: object, wait_s: float, _client: LoginClient) -> None:
-        waits.append(wait_s)
-        then(job())  # type: ignore[operator]
-
-    typed: PasswordCheck = check
-    login = of_settings(check=typed)
-    for number in range(12):
-        with pytest.raises(HttpRefused):
-            await login.caller(header("alice", f"wrong{number}"), ELSEWHERE)
-    assert (await login.caller(header("alice", "s3cret"), ELSEWHERE)).user.name == "alice"
-    assert waits == [0.0] * 10 + [1.0, 2.0, 3.0]
-    assert (await login.caller(header("alice", "s3cret"), HERE)).user.name == "alice"
-    assert len(waits) == 13  # another network does not wait
-
-
 async def test_who_has_gone_is_not_answered_and_crashes_nothing() -> None:
     """A request whose connection ends is dropped while its hash is computed."""
     answers = []

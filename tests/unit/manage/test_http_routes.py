@@ -1,4 +1,4 @@
-"""The route table: 404, and 405 with the allowed methods."""
+"""A request's target, the route that it finds, and the status of a refusal."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import pytest
 from starlette.responses import Response
 
+from broker.amqp.errors import BrokerError, NodeLost
 from broker.manage.app import RouteTable
 from broker.manage.call import ApiRoute, Call, Needs
-from broker.manage.refusal import HttpRefused
-from broker.manage.request_target import path_words
+from broker.manage.refusal import HttpRefused, refusal_of
+from broker.manage.request_target import integer, only, path_words, query_of
 
 
 async def answer(_call: Call) -> Response:
@@ -68,3 +69,62 @@ def test_two_routes_of_one_path_are_a_mistake() -> None:
     """The table refuses a second route for a method of a path, which no one would ever reach."""
     with pytest.raises(ValueError, match="two routes are GET /v1/things/"):
         RouteTable([*TABLE.routes, ApiRoute("GET", "/v1/things/{name}", Needs.LOGIN, answer)])
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (b"/", ("",)),
+        (b"/v1/seals", ("v1", "seals")),
+        (b"http://broker:15672/v1/store", ("v1", "store")),
+        (b"http://broker:15672", ("",)),
+        (b"/a%2Fb/%C3%A9", ("a/b", "é")),
+        (b"//evil.example/v1", ("", "evil.example", "v1")),
+        (b"*", ()),
+    ],
+)
+def test_a_path_is_taken_apart(target: bytes, words: tuple[str, ...]) -> None:
+    """An escaped slash belongs to its segment; an absolute target gives its path."""
+    assert path_words(target) == words
+
+
+def test_a_query_is_taken_apart() -> None:
+    """A parameter may be empty; its value is decoded as UTF-8."""
+    assert query_of(b"vhost=%2F&tap=%C3%A9+x&y") == {"vhost": "/", "tap": "é x", "y": ""}
+
+
+@pytest.mark.parametrize("target", [b"/%ff", b"http://[::1/"])
+def test_a_path_that_cannot_be_read_is_refused(target: bytes) -> None:
+    """Invalid UTF-8 and a malformed address are refused."""
+    with pytest.raises(HttpRefused) as caught:
+        path_words(target)
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("query", [b"x=%ff", b"a=1&a=2", b"&".join(b"p%d=" % n for n in range(65))])
+def test_a_query_that_cannot_be_read_is_refused(query: bytes) -> None:
+    """Invalid UTF-8, a repeated parameter and too many parameters are refused."""
+    with pytest.raises(HttpRefused) as caught:
+        query_of(query)
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("value", ["", "-1", "1.0", "x", "+1", "٣", str(2**53 + 1), "9" * 5000])
+def test_a_number_of_the_query_is_checked(value: str) -> None:
+    """A number is plain digits up to the limit."""
+    with pytest.raises(HttpRefused, match="'after' should be an integer"):
+        integer("after", value)
+
+
+def test_an_unknown_parameter_is_refused() -> None:
+    """An unknown parameter is refused, because a misspelt filter must not select everything."""
+    with pytest.raises(HttpRefused, match="no parameter 'afer' here"):
+        only(query_of(b"afer=1"), ["after"])
+
+
+@pytest.mark.parametrize("rabbitmq", [True, False])
+def test_a_lost_node_is_unavailable(rabbitmq: bool) -> None:
+    """A request that may succeed when the node has joined again is no mistake of the client, as others are."""
+    lost, other = (refusal_of(kind("no"), rabbitmq=rabbitmq) for kind in (NodeLost, BrokerError))
+    assert lost is not None and other is not None
+    assert (lost.status, other.status // 100) == (503, 4)

@@ -11,6 +11,7 @@ from broker.amqp.codec import encode_method
 from broker.core.alarms import Alarms, Watermark
 from broker.net.publisher_throttle import PublisherThrottle, Stop, ThrottledConnection
 
+pytestmark = pytest.mark.interpreted("a publisher of the test takes the place of a connection")
 MOST_BYTES = 100
 
 
@@ -65,7 +66,6 @@ class Store:
         return bool(calls) and calls[-1] == "stop_reading"
 
 
-@pytest.mark.interpreted("a publisher of the test takes the place of a connection")
 @pytest.mark.parametrize("greedy", [1, 2, 4])
 def test_greedy_publishers_stop_and_polite_ones_do_not(greedy: int) -> None:
     """Each greedy one fills about as much as it leaves to all; who adds little, or nothing to write, continues."""
@@ -85,7 +85,6 @@ def test_greedy_publishers_stop_and_polite_ones_do_not(greedy: int) -> None:
     assert not any(store.is_stopped(publisher) for publisher in store.publishers)
 
 
-@pytest.mark.interpreted("a publisher of the test takes the place of a connection")
 def test_all_greedy_publishers_together_are_bounded() -> None:
     """However many they are, each adds no more than one read once the limit is reached, and little before."""
     store = Store(1000)
@@ -100,7 +99,6 @@ def test_all_greedy_publishers_together_are_bounded() -> None:
     assert not any(store.is_stopped(publisher) for publisher in store.publishers)
 
 
-@pytest.mark.interpreted("a publisher of the test takes the place of a connection")
 def test_a_publisher_of_a_store_that_was_written_goes_on_while_another_store_lags() -> None:
     """A commit resumes the publishers of its own store; those of a store that still waits stay paused."""
     slow, fast = Store(1), Store(1)
@@ -120,7 +118,6 @@ def test_a_publisher_of_a_store_that_was_written_goes_on_while_another_store_lag
     assert not slow.is_stopped(slow.publishers[0])
 
 
-@pytest.mark.interpreted("a publisher of the test takes the place of a connection")
 def test_a_paused_publisher_goes_on_when_half_of_the_backlog_is_written() -> None:
     """The throttle checks the backlog each turn until half of it is written, and then resumes the publisher."""
     store = Store(1)
@@ -136,7 +133,6 @@ def test_a_paused_publisher_goes_on_when_half_of_the_backlog_is_written() -> Non
     assert not store.throttle.watching
 
 
-@pytest.mark.interpreted("a mock takes the place of a connection")
 def test_a_connection_that_has_ended_is_not_among_the_blocked() -> None:
     """An operator sees the connections that an alarm blocks now, and the end of the alarm resumes those alone."""
     alarms: Alarms[ThrottledConnection] = Alarms([Watermark("memory", 1000, "limits.memory_bytes")])
@@ -155,7 +151,6 @@ def test_a_connection_that_has_ended_is_not_among_the_blocked() -> None:
     ended.resume_reading.assert_not_called()
 
 
-@pytest.mark.interpreted("a publisher of the test takes the place of a connection")
 def test_the_reason_of_a_block_fits_in_a_short_string() -> None:
     """PostgreSQL's report of a deadlock is longer than the 255 bytes of connection.blocked: its beginning is sent."""
     alarms: Alarms[ThrottledConnection] = Alarms(())

@@ -1,13 +1,16 @@
-"""Making room for a new client: the oldest client of the busiest origin goes."""
+"""Room for a new client: the oldest client of the busiest origin goes, and the store keeps descriptors."""
 
 from __future__ import annotations
 
+import resource
+import sys
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.strangers import Strangers
+from broker.net.strangers import Strangers, descriptors_for_clients
 
 
 def test_one_origin_cannot_push_another_one_out() -> None:
@@ -47,3 +50,20 @@ def test_it_does_as_a_plain_list_does(steps: list[tuple[str, int, str]]) -> None
                 assert taken in {oldest[name] for name, size in sizes.items() if size == max(sizes.values())}
                 del plain[taken]
         assert len(strangers) == len(plain)
+
+
+@pytest.mark.parametrize(
+    ("limit", "clients"),
+    [
+        (64, 32),
+        (150, 86),
+        (1024, 768),
+        (4096, 3072),
+        (131_072, 130_048),
+        (resource.RLIM_INFINITY, sys.maxsize),
+    ],
+)
+def test_some_are_kept_for_the_store(limit: int, clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of the descriptors is kept, within limits; with very few, some clients are served."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: (limit, limit))
+    assert descriptors_for_clients() == clients

@@ -10,17 +10,6 @@ from broker.operations.request import OperationRefused, Range, Request, paramete
 from broker.operations.table import OPERATIONS
 
 
-def test_what_was_left_out_has_its_default() -> None:
-    """Every reader except that of objects has a default for a missing argument."""
-    request = Request({})
-    assert request.text("vhost", "/") == "/"
-    assert request.optional("vhost") is None
-    assert request.integer("count", 3) == 3
-    assert request.flag("if_empty") is False
-    assert request.texts("tags") == []
-    assert not request.has("tags")
-
-
 @pytest.mark.parametrize(
     ("read", "value", "said"),
     [

@@ -27,8 +27,8 @@ class Node:
         return name == "c"
 
 
-def parts(node: Node | None) -> OperatedBroker:
-    """Return a broker that is this node, or none."""
+def parts(node: Node) -> OperatedBroker:
+    """Return a broker that is this node."""
     return cast("OperatedBroker", SimpleNamespace(cluster=node))
 
 
@@ -50,12 +50,6 @@ async def test_no_other_node_is_counted_out(name: str, reason: str) -> None:
 def test_facts_are_the_answer() -> None:
     """`cluster` answers what the node knows."""
     assert cluster(parts(Node()), Nothing(), Asker()) == Node().facts()
-
-
-def test_a_broker_by_itself_refuses() -> None:
-    """A broker that is not a node says so."""
-    with pytest.raises(OperationRefused, match="no node of a cluster"):
-        cluster(parts(None), Nothing(), Asker())
 
 
 def test_what_waits_for_the_database_is_refused_while_it_is_away() -> None:

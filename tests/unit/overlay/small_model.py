@@ -230,7 +230,7 @@ class SmallModel:
                 frozenset(replica.patterns.get(SPACE, ())),
                 tuple(sorted(replica.times.items())),
             )
-            for name, replica in sorted(publisher.replicas("middle").items())
+            for name, replica in sorted(publisher._directions["middle"].replicas.items())
         )
 
     # ---- the invariant -----------------------------------------------------------------------------------------------

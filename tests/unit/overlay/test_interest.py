@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.overlay.interest import WITHDRAW_AFTER_MS
-from broker.overlay.packets import Contradiction
+from broker.overlay.aggregation import Aggregation
+from broker.overlay.interest import WITHDRAW_AFTER_MS, Interest
+from broker.overlay.packets import Contradiction, Update
 from tests.unit.overlay.network import OTHER, SPACE, Network, wants
 
 FIGURE = {"pb": ("pb",), "middle": ("b1", "b2"), "one": ("sb1",), "two": ("sb2",)}
@@ -16,21 +17,6 @@ EDGES = [("pb", "middle"), ("middle", "one"), ("middle", "two")]
 def network() -> Network:
     """Provide the network of the figure."""
     return Network(FIGURE, EDGES)
-
-
-def test_a_binding_is_known_at_every_broker_on_the_way(network: Network) -> None:
-    """A leaf's binding reaches the brokers of the middle and the publishing leaf, with its virtual time."""
-    network.change("sb1", [("x", wants("a.*"), False)])
-    network.settle()
-    publisher = network.interests["pb"]
-    assert set(publisher.roots("middle", SPACE)) == {"a.*"}
-    assert publisher.matches("middle", SPACE, "a.b")
-    assert not publisher.matches("middle", SPACE, "b.b")
-    assert publisher.vector("middle", SPACE) == {"sb1": 1}
-    assert publisher.direction("sb1") == "middle"
-    for name in ("b1", "b2"):
-        assert network.interests[name].wanting(SPACE, "a.b") == ("one",)
-        assert network.interests[name].interested("one", "sb1", SPACE) == {"sb1"}
 
 
 def test_a_loop_of_links_is_refused_until_a_tree_is_left() -> None:
@@ -66,32 +52,6 @@ def test_a_loop_of_links_is_refused_until_a_tree_is_left() -> None:
     assert network.interests["b"].vector("nj", SPACE) == {"a": 1}
 
 
-def test_a_node_is_not_told_of_its_own_interest(network: Network) -> None:
-    """A leaf's own interest is not announced back to it."""
-    network.change("sb1", [("x", wants("a.*"), False)])
-    network.settle()
-    assert not network.interests["sb1"].roots("middle", SPACE)
-    assert network.interests["sb1"].leaves("middle") == {"pb", "sb2"}
-
-
-def test_a_withdrawn_cover_exposes_what_it_hid_in_the_same_update(network: Network) -> None:
-    """The publishing leaf never lacks a pattern that is wanted while the one that covers it goes."""
-    network.change("sb1", [("x", wants("a.b"), False)])
-    network.change("sb2", [("y", wants("a.*"), False)])
-    network.settle()
-    publisher = network.interests["pb"]
-    assert set(publisher.roots("middle", SPACE)) == {"a.*"}
-    network.change("sb2", removed=["y"])
-    while any(network.wires.values()):
-        for (sender, receiver), wire in network.wires.items():
-            if wire:
-                network.deliver(sender, receiver)
-            assert publisher.matches("middle", SPACE, "a.b")
-    assert set(publisher.roots("middle", SPACE)) == {"a.b"}
-    assert publisher.vector("middle", SPACE) == {"sb1": 1}
-    assert publisher.time("sb2") == 2
-
-
 def test_a_space_is_touched_though_its_roots_stay(network: Network) -> None:
     """A binding that a neighbour's covers changes no root, and yet the publishing leaf learns its virtual time."""
     network.change("sb2", [("y", wants("a.*"), False), ("z", wants("b", OTHER), False)])
@@ -105,23 +65,6 @@ def test_a_space_is_touched_though_its_roots_stay(network: Network) -> None:
     assert publisher.take_touched() == set()
 
 
-def test_a_broker_that_is_lost_withdraws_exactly_its_own_after_a_while(network: Network) -> None:
-    """The other leaf's interest stays, and so does what both wanted."""
-    network.change("sb1", [("x", wants("a"), False), ("y", wants("b"), False)])
-    network.change("sb2", [("x", wants("a"), False)])
-    network.settle()
-    network.crash("sb1")
-    network.pass_time(WITHDRAW_AFTER_MS - 1)
-    network.settle()
-    assert set(network.interests["pb"].roots("middle", SPACE)) == {"a", "b"}
-    network.pass_time(1)
-    network.settle()
-    publisher = network.interests["pb"]
-    assert set(publisher.roots("middle", SPACE)) == {"a"}
-    assert (publisher.vector("middle", SPACE), publisher.direction("sb1")) == ({"sb2": 1}, None)
-    assert not publisher.sufficient("middle", SPACE, {"sb1": 1})
-
-
 def test_a_durable_leaf_stays_until_it_is_forgotten(network: Network) -> None:
     """Its patterns and its time are announced on; after `forget` they go as those of any other."""
     network.change("sb1", [("x", wants("a"), True)])
@@ -133,7 +76,7 @@ def test_a_durable_leaf_stays_until_it_is_forgotten(network: Network) -> None:
     assert publisher.vector("middle", SPACE) == {"sb1": 1}
     for name in ("b1", "b2"):
         network.interests[name].forget("sb1")
-    assert not publisher.replicas("middle")["b1"].lost_ms
+    assert not publisher._directions["middle"].replicas["b1"].lost_ms
     network.pass_time(1)
     network.settle()
     assert publisher.direction("sb1") is None
@@ -160,30 +103,15 @@ def test_a_middle_broker_that_restarts_does_not_take_its_leaves_away() -> None:
     network.settle()
     assert publisher.vector("middle", SPACE) == {"sb1": 1}
     assert publisher.matches("middle", SPACE, "a")
-    assert len(publisher.replicas("middle")) == 2
+    assert len(publisher._directions["middle"].replicas) == 2
     assert not network.interests["b1"].sufficient("one", SPACE, {"sb1": 1})
     for link in links:
         network.connect(*link)
     network.settle()
     network.pass_time(1)
-    assert publisher.replicas("middle").keys() == {"b1"}
+    assert publisher._directions["middle"].replicas.keys() == {"b1"}
     assert publisher.vector("middle", SPACE) == {"sb1": 1}
     assert network.interests["b1"].sufficient("one", SPACE, {"sb1": 1})
-
-
-def test_a_leaf_that_restarts_is_never_believed_to_be_earlier(network: Network) -> None:
-    """Its time continues behind the persisted bound, and until its first batch it claims nothing."""
-    network.change("sb1", [("x", wants("a"), True)])
-    network.settle()
-    bound = network.bounds["sb1"]
-    for link in network.crash("sb1"):
-        network.connect(*link)
-    network.settle()
-    assert network.interests["pb"].vector("middle", SPACE) == {"sb1": 1}
-    network.change("sb1", [("x", wants("a"), True)])
-    network.settle()
-    assert network.interests["sb1"].subscriptions.start("x") == bound + 1
-    assert network.interests["pb"].vector("middle", SPACE) == {"sb1": bound + 1}
 
 
 def test_a_receiver_without_a_base_asks_for_everything(network: Network) -> None:
@@ -192,49 +120,22 @@ def test_a_receiver_without_a_base_asks_for_everything(network: Network) -> None
     network.interests["pb"].connected("middle", "b1", 99)
     network.change("sb1", [("x", wants("a"), False)])
     network.settle()
-    assert network.interests["pb"].replicas("middle")["b1"].patterns == {SPACE: {"a"}}
+    assert network.interests["pb"]._directions["middle"].replicas["b1"].patterns == {SPACE: {"a"}}
 
 
 def test_a_hello_that_is_repeated_begins_no_session(network: Network) -> None:
     """The session's number is the same."""
     network.settle()
     interest = network.interests["pb"]
-    interest.connected("middle", "b1", interest.replicas("middle")["b1"].session)
+    interest.connected("middle", "b1", interest._directions["middle"].replicas["b1"].session)
     assert interest.take_output(0) == []
-
-
-def test_a_lost_update_is_repeated(network: Network) -> None:
-    """The acknowledgement does not come, and later updates wait for it."""
-    network.settle()
-    network.change("sb1", [("x", wants("a"), False)])
-    network.deliver("sb1", "b1", lost=True)
-    network.change("sb1", [("y", wants("b"), False)])
-    network.settle()
-    assert not network.interests["b1"].roots("one", SPACE)
-    network.pass_time(1000)
-    network.settle()
-    assert set(network.interests["b1"].roots("one", SPACE)) == {"a", "b"}
-
-
-def test_the_full_feed_replaces_very_many_patterns() -> None:
-    """Above the limit a neighbour is told `#`, and the virtual times continue."""
-    network = Network(FIGURE, EDGES, patterns_max=3)
-    for place in range(6):
-        network.change("sb1", [(str(place), wants(f"a.{place}"), False)])
-    network.settle()
-    publisher = network.interests["pb"]
-    assert list(publisher.roots("middle", SPACE)) == ["#"]
-    assert publisher.vector("middle", SPACE) == {"sb1": 6}
-    network.change("sb1", [], ["0", "1", "2", "3", "4"])
-    network.settle()
-    assert list(publisher.roots("middle", SPACE)) == ["a.5"]
 
 
 def test_only_durability_may_change(network: Network) -> None:
     """A leaf whose last durable binding goes is not durable anywhere, at no other virtual time."""
     network.change("sb1", [("x", wants("a"), False), ("y", wants("a"), True)])
     network.settle()
-    replica = network.interests["pb"].replicas("middle")["b1"]
+    replica = network.interests["pb"]._directions["middle"].replicas["b1"]
     assert replica.durable == {"sb1"}
     network.change("sb1", [], ["y"])
     network.settle()
@@ -295,3 +196,58 @@ def test_the_freshest_replica_says_which_leaves_are_interested(network: Network)
     assert publisher.matches("middle", SPACE, "a")
     network.settle()
     assert not publisher.matches("middle", SPACE, "a")
+
+
+def told(interest: Interest, node: str) -> list[Update]:
+    """Return the updates to a node, each of which is acknowledged at once."""
+    updates = []
+    for towards, broker, packet in interest.take_output(0):
+        if towards == node and isinstance(packet, Update):
+            updates.append(packet)
+        if isinstance(packet, Update):
+            interest._links[towards][broker].acknowledge(packet.serial)
+    return updates
+
+
+def test_a_leaf_tells_that_it_wants_everything_and_then_nothing_more() -> None:
+    """All bindings of a space share the start point of the first one, so none of the others has anything to tell."""
+    for aggregation in Aggregation:
+        leaf = Interest("own", ["there"], aggregation, 100, "leaf", one_way=["there"])
+        leaf.change((), ())
+        leaf.connected("there", "b", 1)
+        told(leaf, "there")
+        leaf.change([("1", wants("a.*"), False)], ())
+        (update,) = told(leaf, "there")
+        assert (update.added, update.removed) == ((wants("#"),), ())
+        start = leaf.subscriptions.start("1")
+        assert update.slice == {"leaf": start}
+        leaf.change([("2", wants("b"), False), ("3", wants("a.*"), False)], ["1"])
+        assert told(leaf, "there") == []
+        assert leaf.subscriptions.start("2") == leaf.subscriptions.start("3") == start
+        leaf.change([("4", wants("b", OTHER), False)], ["2"])
+        (update,) = told(leaf, "there")
+        assert (update.added, update.removed) == ((wants("#", OTHER),), ())
+        leaf.change((), ["3"])
+        (update,) = told(leaf, "there")
+        assert (update.added, update.removed) == ((), (wants("#"),))
+
+
+def test_an_inner_broker_tells_each_neighbour_as_its_link_asks() -> None:
+    """Patterns go to one neighbour and everything to the other, with the same virtual times."""
+    inner = Interest("own", ["plain", "narrow", "leaf"], Aggregation.COVERING, 100, one_way=["plain"])
+    for node in ("plain", "narrow", "leaf"):
+        inner.connected(node, node, 1)
+        told(inner, node)
+    first = Update(1, full=True, last=True, added=(wants("a"),), slice={"leaf": 1}, interested=((SPACE, ("leaf",)),))
+    second = Update(2, full=False, last=True, added=(wants("b"),), slice={"leaf": 2}, touched=(SPACE,))
+    found = []
+    for update in (first, second):
+        inner.received("leaf", "leaf", update, 0)
+        output = [(node, one) for node, _, one in inner.take_output(0) if isinstance(one, Update)]
+        found.append({node: (one.added, one.slice) for node, one in output})
+        for node in ("plain", "narrow"):
+            inner._links[node][node].acknowledge(9)
+    assert found == [
+        {"plain": ((wants("#"),), {"leaf": 1}), "narrow": ((wants("a"),), {"leaf": 1})},
+        {"plain": ((), {"leaf": 2}), "narrow": ((wants("b"),), {"leaf": 2})},
+    ]

@@ -10,30 +10,10 @@ from structlog.testing import capture_logs
 from broker.overlay_node.leaf_file import LeafFile, LeafNote
 from broker.slot_files.seal_log import encode_line
 from broker.store.damage import CorruptFile, NewerFormat
-from broker.store.files import File
-from broker.store.memory_files import MemoryFile, MemoryFiles
+from broker.store.memory_files import MemoryFiles
+from tests.watched_files import WatchedFiles
 
 FOLDER = Path("/data")
-
-
-class CountingFile(MemoryFile):
-    """A file that counts the bytes written to it."""
-
-    def write_at(self, offset: int, block: bytes) -> None:
-        """Count, and write."""
-        CountingFiles.written_bytes += len(block)
-        super().write_at(offset, block)
-
-
-class CountingFiles(MemoryFiles):
-    """Files whose written bytes are counted."""
-
-    written_bytes = 0
-
-    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Open a file that counts."""
-        super().open(path, write=write, create=create)
-        return CountingFile(path, self.contents[path])
 
 
 def files_with(*lines: bytes) -> MemoryFiles:
@@ -68,17 +48,16 @@ def test_what_was_noted_is_found() -> None:
 
 def test_a_batch_costs_itself_however_many_bindings_there_are() -> None:
     """One more binding of 100,000 is one line; all of them in small batches cost a few times their bytes."""
-    files = CountingFiles()
-    files.make_folder(FOLDER)
+    files = WatchedFiles(FOLDER)
     file = LeafFile(files, FOLDER, "a")
     for first in range(0, 100_000, 2_000):
         file.write(1_024, ids(first, first + 2_000), ())
     whole = files.size(file.path)
-    assert CountingFiles.written_bytes < 4 * whole
-    CountingFiles.written_bytes = 0
+    assert files.written_bytes < 4 * whole
+    files.written_bytes = 0
     for number in range(100):
         file.write(1_024, ids(100_000 + number, 100_001 + number), ())
-    assert CountingFiles.written_bytes < 100 * 200
+    assert files.written_bytes < 100 * 200
 
 
 def test_bindings_that_come_and_go_do_not_make_the_file_grow() -> None:

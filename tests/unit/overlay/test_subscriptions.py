@@ -1,8 +1,8 @@
-"""A leaf's bindings and their virtual start times."""
+"""A leaf's bindings, their virtual start times and the limits of these."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 from hypothesis import given
@@ -37,41 +37,6 @@ class Leaf:
         return batch
 
 
-def test_a_binding_starts_when_it_is_made_covered_or_not() -> None:
-    """Each batch with a new binding ends a virtual time, also one that changes no root."""
-    leaf = Leaf()
-    leaf.change([("s1", "nyse.ibm.#")])
-    leaf.change([("s2a", "nyse.ibm.high"), ("s2b", "nyse.t.high"), ("s2c", "nasdaq.msft")])
-    batch = leaf.change([("s3", "nyse.ibm.high"), ("s4", "nyse.ibm.#")])
-    assert (batch.roots, batch.touched) == ({}, {SPACE})
-    starts = [leaf.subscriptions.start(name) for name in ("s1", "s2a", "s2b", "s2c", "s3", "s4")]
-    assert (starts, leaf.time.now) == ([1, 2, 2, 2, 3, 3], 4)
-    assert leaf.roots == {"nyse.ibm.#", "nyse.t.high", "nasdaq.msft"}
-
-
-def test_a_conjunction_is_announced_when_what_covers_it_leaves() -> None:
-    """Brokers hold the one or the other from then on."""
-    leaf = Leaf()
-    leaf.change([("wide", "a.#")])
-    leaf.change([("other", "b")])
-    leaf.change([("narrow", "a.b")], ["wide"])
-    assert leaf.roots == {"b", "a.b"}
-    leaf.change([], ["other"])
-    assert leaf.subscriptions.start("narrow") == 3
-
-
-def test_a_binding_that_is_replaced_in_one_batch_starts_anew() -> None:
-    """Unbound and bound again, it gets nothing from before; no root changes, and the time ends all the same."""
-    leaf = Leaf()
-    leaf.change([("first", "a")])
-    batch = leaf.change([("second", "a")], ["first"])
-    assert (batch.roots, batch.touched) == ({}, {SPACE})
-    assert leaf.subscriptions.start("second") == 2 < leaf.time.now
-    leaf.change([("second", "a")], ["second"])
-    assert leaf.subscriptions.start("second") == 3
-    assert leaf.roots == {"a"}
-
-
 def test_over_one_way_links_a_binding_starts_with_what_is_asked_for() -> None:
     """It has nothing to announce, and counts from the next message that arrives."""
     time = VirtualTime()
@@ -80,24 +45,6 @@ def test_over_one_way_links_a_binding_starts_with_what_is_asked_for() -> None:
     time.advance()
     assert subscriptions.change([("two", Conjunction(SPACE, "#"), False)], ["one"]) == BindingBatch()
     assert subscriptions.start("two") == 1
-
-
-def test_without_aggregation_every_change_ends_a_time() -> None:
-    """Equal bindings start at their own times then."""
-    leaf = Leaf(Aggregation.NONE)
-    leaf.change([("one", "a")])
-    leaf.change([("two", "a")])
-    leaf.change([], ["one"])
-    assert (leaf.subscriptions.start("two"), leaf.time.now, leaf.roots) == (2, 4, {"a"})
-
-
-def test_a_binding_declared_again_changes_nothing() -> None:
-    """Neither its start time nor the virtual time."""
-    for aggregation in Aggregation:
-        leaf = Leaf(aggregation)
-        leaf.change([("one", "a")])
-        assert leaf.change([("one", "a")]) == BindingBatch()
-        assert leaf.subscriptions.start("one") == 1
 
 
 def test_a_binding_that_is_not_there_can_be_removed() -> None:
@@ -130,19 +77,25 @@ CHANGES = st.tuples(st.lists(st.tuples(NAMES, PATTERNS), max_size=3), st.lists(N
 def test_start_times_and_roots_follow_the_rules(
     aggregation: Aggregation, batches: list[tuple[list[tuple[str, str]], list[str]]]
 ) -> None:
-    """A binding starts with its batch, and that time is announced; the roots are the closure."""
+    """A binding starts with its batch, and keeps that time; the roots are the closure. A time ends if a binding
+    started, a root changed, or, without aggregation, a binding is gone.
+    """
     leaf = Leaf(aggregation)
     held: dict[str, str] = {}
+    starts: dict[str, int] = {}
     for added, removed in batches:
-        now = leaf.time.now
-        leaf.change(added, removed)
+        now, roots_before = leaf.time.now, set(leaf.roots)
+        batch = leaf.change(added, removed)
         latest = dict(added)
+        gone = set(removed) & held.keys()
         for name in set(removed) - latest.keys():
             held.pop(name, None)
         fresh = {name for name, text in latest.items() if name in removed or held.get(name) != text}
         held |= latest
-        assert all(leaf.subscriptions.start(name) < leaf.time.now for name in held)
-        assert {leaf.subscriptions.start(name) for name in fresh} <= {now}
+        starts = {name: now if name in fresh else starts[name] for name in held}
+        assert starts == {name: leaf.subscriptions.start(name) for name in held}
+        ends = fresh or leaf.roots != roots_before or (gone and aggregation is Aggregation.NONE)
+        assert leaf.time.now - now == bool(batch.touched) == bool(ends)
         roots = set(held.values())
         if aggregation is Aggregation.COVERING:
             roots = {
@@ -171,3 +124,58 @@ def test_many_bindings_take_steps_in_proportion() -> None:
         visits.append(roots.visited)
         assert not leaf.roots
     assert visits[1] < 15 * visits[0]
+
+
+WANTED = Conjunction(SPACE, "#")
+
+
+class Bindings:
+    """The subscriptions of a leaf whose virtual time begins with 1, and ends with each batch."""
+
+    def __init__(self, recovered: Mapping[str, int]) -> None:
+        self.time = VirtualTime()
+        self.subscriptions = Subscriptions(Aggregation.COVERING, self.time)
+        self.subscriptions.recover(recovered)
+
+    def change(self, added: Mapping[str, bool], *removed: str) -> None:
+        """Apply a batch: bindings, each durable or not, and bindings that are gone."""
+        self.subscriptions.change([(name, WANTED, durable) for name, durable in added.items()], removed)
+        self.time.advance()
+
+
+def test_the_limits_follow_the_bindings() -> None:
+    """The lowest and the highest start point of a space."""
+    bindings = Bindings({})
+    points = bindings.subscriptions
+    assert (points.floor(SPACE), points.ceiling(SPACE)) == (None, 0)
+    bindings.change({"one": True})
+    bindings.change({"two": False})
+    assert (points.floor(SPACE), points.ceiling(SPACE), points.start_points()) == (1, 2, {"one": 1})
+    bindings.change({}, "one")
+    assert (points.floor(SPACE), points.ceiling(SPACE), points.start_points()) == (2, 2, {})
+    bindings.change({}, "two")
+    assert points.floor(SPACE) is None
+    with pytest.raises(KeyError):
+        points.start("two")
+
+
+def test_a_recovered_binding_keeps_its_start_point() -> None:
+    """What was published before the crash still comes."""
+    bindings = Bindings({"one": 0})
+    points = bindings.subscriptions
+    bindings.change({"one": True, "new": True})
+    assert (points.start("one"), points.start("new"), points.floor(SPACE)) == (0, 1, 0)
+    bindings.change({"one": True}, "one")
+    assert points.start("one") == 2
+
+
+def test_changes_of_durable_bindings_are_told_once() -> None:
+    """One that goes and comes again has come; a transient one is nobody's business."""
+    bindings = Bindings({"one": 0, "lost": 0})
+    points = bindings.subscriptions
+    bindings.change({"one": True, "two": True, "not": False})
+    assert points.take_changes() == ({"one": 0, "two": 1}, set())
+    bindings.change({"one": True, "three": True}, "one", "two", "not")
+    bindings.change({"two": False}, "three")
+    assert points.take_changes() == ({"one": 2}, {"two", "three"})
+    assert points.take_changes() == ({}, set())

@@ -1,4 +1,4 @@
-"""The packets of the overlay as bytes."""
+"""The packets of the overlay as bytes, whole and in pieces."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from broker.overlay.packets import (
     Data,
     Hello,
     Nack,
+    Packet,
     Resync,
     Space,
     StreamName,
@@ -20,7 +21,8 @@ from broker.overlay.packets import (
     UpdateAck,
     VectorChange,
 )
-from broker.overlay.wire import VERSION, DamagedPacket, decode, encode
+from broker.overlay.wire import OTHER_PACKETS_BYTES, VERSION, DamagedPacket, PacketPieces, decode, encode
+from tests.unit.overlay.test_sink import data
 
 NUMBERS = st.integers(0, 2**64 - 1)
 TEXTS = st.text(max_size=8)
@@ -159,3 +161,27 @@ def test_a_message_without_copies_pays_nothing_for_them() -> None:
     """Each copy adds its own bytes, the first one those of the list too."""
     sizes = [len(encode(StreamRun(STREAM, 8, 8, 3, (Data(8, "k", b"content", copies),)))) for copies in ((), ("to",))]
     assert sizes == [len(encode(RUN)) - len("order.1.paid") - len(b"header and body") + 8, sizes[0] + 4 + 2 + 2]
+
+
+@given(sizes=st.lists(st.integers(0, 40), max_size=6), cuts=st.lists(st.integers(1, 60), min_size=1, max_size=10))
+def test_packets_are_whole_however_they_are_cut(sizes: list[int], cuts: list[int]) -> None:
+    """Each piece gives the packets that end in it, in order."""
+    packets: list[Packet] = [
+        StreamRun(STREAM, 1, size, 0, tuple(data(number) for number in range(1, size + 1))) if size else UpdateAck(size)
+        for size in sizes
+    ]
+    body, pieces, found = b"".join(map(encode, packets)), PacketPieces(1), []
+    at = 0
+    while at < len(body):
+        cut = cuts[at % len(cuts)]
+        found += decode(pieces.whole(body[at : at + cut]))
+        at += cut
+    assert found == packets
+
+
+def test_a_packet_above_the_limit_is_refused_by_its_head() -> None:
+    """Nothing of it is kept; the limit leaves room beside the largest message."""
+    limit = 1_000 + OTHER_PACKETS_BYTES
+    assert PacketPieces(1_000).whole((limit - 4).to_bytes(4, "big") + b"\x05") == b""
+    with pytest.raises(DamagedPacket, match="a packet of"):
+        PacketPieces(1_000).whole((limit - 3).to_bytes(4, "big") + b"\x05")

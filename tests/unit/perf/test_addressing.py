@@ -9,10 +9,8 @@ import pytest
 from broker.perf.faults import BadOptions
 from broker.perf.flags import spread
 from broker.perf.parts import Load
-from broker.perf.scenarios.messages import add_throughput, addressed, binding_key, routing_keys
-from broker.perf.spool import PASS_DIGITS
+from broker.perf.scenarios.messages import add_throughput, addressed
 from broker.perf.topology import addressing_of
-from tests.property.topic_reference import matches
 
 
 def options(*words: str) -> argparse.Namespace:
@@ -96,15 +94,3 @@ def test_what_amqp_cannot_carry_or_nobody_named_is_refused(words: list[str]) -> 
     """An invalid value or a missing name is refused before anything is created."""
     with pytest.raises(BadOptions):
         addressing_of(options(*words))
-
-
-def test_each_matching_key_matches_one_binding_and_the_others_none() -> None:
-    """Each matching key matches one binding, so that the matching share equals the delivered share."""
-    bindings = [binding_key(number) for number in range(40)]
-    assert len(set(bindings)) == 40
-    keys = [key.replace(PASS_DIGITS, "000123") for key in routing_keys(40, 0.005)]
-    hits = [sum(matches(binding.split("."), key.split(".")) for binding in bindings) for key in keys[:200]]
-    assert set(hits) <= {0, 1}
-    matching = [key for key in keys if any(matches(binding.split("."), key.split(".")) for binding in bindings)]
-    assert (len(keys), len(matching)) == (10_000, 50)
-    assert len({len(key) for key in keys}) == 1

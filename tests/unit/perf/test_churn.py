@@ -1,4 +1,4 @@
-"""Churn: pairs of create and delete as often as wanted, with nothing left at the end."""
+"""Churn: pairs of create and delete as often as wanted."""
 
 from __future__ import annotations
 
@@ -16,20 +16,12 @@ from broker.perf.conductor import Stage
 from broker.perf.crew import Interruption
 from broker.perf.faults import Refusal
 from broker.perf.histogram import Histogram
-from broker.perf.peer import Address, PeerConnection, Script, opening
+from broker.perf.peer import Address, PeerConnection, Script
 from broker.perf.progress import RunProgress
-from broker.perf.scenarios.connections import KINDS, CycleWorker, ScriptedRun
+from broker.perf.scenarios.connections import CycleWorker, ScriptedRun
 from broker.perf.topology import RunTopology
 
 TUNE = pack(">HHHIH", 10, 30, 2047, 131_072, 60)
-PAIRS = {
-    "channels": ("Channel.Open", "Channel.Close"),
-    "queues": ("Queue.Declare", "Queue.Delete"),
-    "bindings": ("Queue.Bind", "Queue.Unbind"),
-    "consumers": ("Basic.Consume", "Basic.Cancel"),
-}
-OPENED = ["ProtocolHeader", "Connection.StartOk", "Connection.TuneOk", "Connection.Open"]
-ON_A_QUEUE = {"bindings", "consumers"}
 
 
 def worker(kind: str, *, durable: bool = False) -> CycleWorker:
@@ -55,41 +47,6 @@ def said(script: Script) -> list[Any]:
 def cycles(one: CycleWorker, number: int) -> list[Any]:
     """Return the methods of some of a worker's cycles."""
     return [method for _ in range(number) for method in said(one.cycle())]
-
-
-def names(methods: list[Any]) -> list[str]:
-    """Return the names of methods."""
-    return [method.name for method in methods]
-
-
-@pytest.mark.parametrize("kind", PAIRS)
-def test_a_cycle_makes_and_undoes(kind: str) -> None:
-    """Five cycles are five pairs, in turn, with both times of each."""
-    made, undone = Histogram(), Histogram()
-    one = CycleWorker(kind, Address("127.0.0.1", 1), False, made, undone)
-    assert names(cycles(one, 5)) == list(PAIRS[kind]) * 5
-    assert (made.count, undone.count) == (5, 5)
-
-
-@pytest.mark.parametrize("kind", PAIRS)
-def test_a_worker_leaves_nothing(kind: str) -> None:
-    """A worker opens its connection, creates and deletes the queue that it needs, and closes what it opened."""
-    one = worker(kind)
-    begun, ended = names(said(one.begin())), names(said(one.end()))
-    needed = kind in ON_A_QUEUE
-    assert begun == OPENED + ["Channel.Open"] + ["Queue.Declare"] * needed
-    assert ended == ["Queue.Delete"] * needed + ["Connection.Close"]
-
-
-def test_a_cycle_of_connections_is_a_connection() -> None:
-    """A cycle opens and closes a connection, without a channel."""
-    assert names(cycles(worker("connections"), 1)) == [*OPENED, "Connection.Close"]
-
-
-def test_a_connection_has_the_channels_that_are_asked_for() -> None:
-    """Each channel is opened after the connection, in order."""
-    opened = said(opening(Address("127.0.0.1", 1), channels=range(1, 4)))
-    assert names(opened) == [*OPENED, *["Channel.Open"] * 3]
 
 
 def test_the_same_binding_goes_as_came_and_the_next_is_another() -> None:
@@ -151,11 +108,6 @@ async def test_work_without_a_number_ends_at_a_fault() -> None:
 
     await run.repeat([work] * 3, None)
     assert len(done) == 20
-
-
-def test_each_kind_is_known() -> None:
-    """A worker implements every kind that the command line offers."""
-    assert set(KINDS) == {"connections", *PAIRS}
 
 
 def idle_stage(*, asked: bool = False) -> Stage:

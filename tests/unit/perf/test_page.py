@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -11,6 +10,7 @@ import pytest
 
 from broker.perf.page import page
 from broker.perf.result import BrokerFacts, Generator, Interval, Latency
+from tests.page_reader import PageReader
 from tests.perf_results import bare, histogram, result
 
 EVIL = "<script>alert(1)</script>\"'&\x1b[2J\x00"
@@ -18,44 +18,6 @@ ALLOWED = set(
     "html head meta title style body header h1 h2 p section div b span i small code footer figure figcaption ul li svg "
     "line text polyline circle table thead tbody tr th td".split()
 )
-VOID = {"meta"}
-
-
-class Reader(HTMLParser):
-    """Parses a page, and fails if an element is not closed in order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.texts: list[str] = []
-        self._open: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if data.strip():
-            self.texts.append(data.strip())
-
-
-def read(html: str) -> Reader:
-    """Return a page as a browser parses it."""
-    reader = Reader()
-    reader.feed(html)
-    reader.close()
-    assert not reader._open
-    return reader
 
 
 def figures(html: str) -> dict[str, ET.Element]:
@@ -75,7 +37,7 @@ def lines(picture: ET.Element) -> list[list[tuple[float, float]]]:
 def test_a_page_needs_nothing_else() -> None:
     """No element or attribute loads or executes anything, and a policy forbids it anyway."""
     html = page([result(), result("Other 2.0")])
-    reader = read(html)
+    reader = PageReader(html)
     assert set(reader.tags) <= ALLOWED
     assert not {name for name, _ in reader.attributes} & {"src", "href", "onload", "onclick", "srcset"}
     assert "url(" not in html
@@ -97,15 +59,15 @@ def test_nothing_that_a_broker_says_steers_the_page() -> None:
         failures=(EVIL,),
     )
     for html in (page([evil]), page([evil, evil, result()])):
-        assert set(read(html).tags) <= ALLOWED
+        assert set(PageReader(html).tags) <= ALLOWED
         assert not re.search("[\x00-\x08\x0b-\x1f]", html)
         assert "<script" not in html.lower()
-        assert any("<script>alert(1)</script>" in text for text in read(html).texts)
+        assert any("<script>alert(1)</script>" in text for text in PageReader(html).texts)
 
 
 def test_a_page_of_one_shows_its_headline_charts_and_facts() -> None:
     """The page has rates, latencies, broker, machine, options, command and the generator's figures."""
-    reader = read(page([result()]))
+    reader = PageReader(page([result()]))
     for text in (
         "throughput: SlotMQ 1.0",
         "1,000/s",
@@ -155,7 +117,7 @@ def test_the_latency_rises_with_the_percentile() -> None:
 def test_several_are_compared_with_the_first() -> None:
     """Each result has a column with its ratio to the first, coloured by whether more is better, and chart lines."""
     html = page([result("A", 1000), result("B", 2000), result("C", 250)])
-    reader = read(html)
+    reader = PageReader(html)
     assert {"2,000/s", "2x", "0.25x"} <= set(reader.texts)
     assert '<small class="good">2x</small>' in html
     assert '<small class="bad">0.25x</small>' in html
@@ -174,10 +136,10 @@ def test_less_latency_is_better() -> None:
 
 def test_runs_of_one_broker_are_told_apart_by_their_options() -> None:
     """Names are unique: they contain the differing options, else the number of the run."""
-    texts = read(page([result(options={"size": 16, "x": 1}), result(options={"size": 1024, "x": 1})])).texts
+    texts = PageReader(page([result(options={"size": 16, "x": 1}), result(options={"size": 1024, "x": 1})])).texts
     assert "SlotMQ 1.0, size 16" in texts
     assert {"SlotMQ 1.0, size 1024", "16", "1024"} <= set(texts)
-    assert "SlotMQ 1.0 (run 2)" in read(page([result(), result()])).texts
+    assert "SlotMQ 1.0 (run 2)" in PageReader(page([result(), result()])).texts
 
 
 def test_a_generator_that_held_up_the_run_is_seen() -> None:
@@ -200,7 +162,7 @@ def test_a_generator_that_held_up_the_run_is_seen() -> None:
 def test_a_page_is_made_of_whatever_there_is(changes: dict[str, Any]) -> None:
     """A page is made of runs without measurements, or with zeros only, also of two."""
     for html in (page([bare(**changes)]), page([bare(**changes), result()])):
-        read(html)
+        PageReader(html)
         assert not re.search(r"\b(nan|inf)\b", "".join(re.findall(r"<svg.*?</svg>", html, re.DOTALL)))
 
 

@@ -58,25 +58,6 @@ def test_acks_come_in_steps_and_the_rest_at_the_end() -> None:
         assert (acks(broker), one.acked) == ([(8, True)], 8)
 
 
-def test_single_acks_are_single() -> None:
-    """Each message has an ack of its own, without `multiple`."""
-    with loose_peer(2) as (peer, broker):
-        one, _ = receiver(peer, ReceiverPace(1, 4))
-        broker.send(delivery(1, b"body") + delivery(2, b"body"))
-        one.react(EVENT_READ, 1)
-        assert acks(broker) == [(1, False), (2, False)]
-
-
-def test_auto_ack_acks_nothing() -> None:
-    """With auto-ack no ack is sent, not even at the end."""
-    with loose_peer(2) as (peer, broker):
-        one, _ = receiver(peer, ReceiverPace(0, 4))
-        broker.send(delivery(1, b"body"))
-        one.react(EVENT_READ, 1)
-        one.finish(1.0)
-        assert (acks(broker), one.delivered) == ([], 1)
-
-
 def test_a_quota_is_shared_and_nothing_above_it_is_acked() -> None:
     """With two receivers that share a quota of five, the second counts the remainder of the first."""
     quota = DeliveryQuota(5)

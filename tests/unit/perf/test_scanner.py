@@ -70,21 +70,6 @@ def test_one_other_frame_costs_few_walks() -> None:
     assert scanner.walked < 20
 
 
-def test_body_over_several_frames_counts_once() -> None:
-    """A delivery counts once with its last body byte, whatever the number of frames."""
-    scanner = Scanner()
-    stream = b"".join(delivery(tag, size=1000, frame_max=308) for tag in (1, 2, 3))
-    feed(scanner, stream, cuts=[len(stream) - 1])
-    assert (scanner.deliveries, scanner.body_bytes) == (3, 3000)
-
-
-def test_delivery_without_a_body_is_complete_with_its_header() -> None:
-    """A delivery with an empty body counts with its header, because it has no body frame."""
-    scanner = Scanner()
-    feed(scanner, b"".join(delivery(tag, size=0) for tag in range(1, 6)))
-    assert (scanner.deliveries, scanner.body_bytes) == (5, 0)
-
-
 def test_incomplete_delivery_is_not_counted() -> None:
     """A delivery without its last byte does not count, and its bytes stay for the next read."""
     stream = b"".join(delivery(tag) for tag in range(1, 11))
@@ -205,11 +190,3 @@ def test_count_is_that_of_the_set_of_confirmed_numbers(confirms: list[tuple[int,
         known |= set(range(1, tag + 1)) if multiple else {tag}
         assert counted.count == len(known)
         assert all(number > counted.watermark + 1 for number in counted.above)
-
-
-def test_single_confirms_in_order_keep_nothing() -> None:
-    """Confirms in order leave nothing above the watermark, whatever their number."""
-    confirms = Confirms()
-    for tag in range(1, 1001):
-        confirms.add(tag, multiple=False)
-    assert (confirms.watermark, confirms.above) == (1000, set())

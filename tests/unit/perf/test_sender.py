@@ -8,10 +8,8 @@ from selectors import EVENT_READ, EVENT_WRITE
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pamqp import commands, frame
 
 from broker.perf import wire
-from broker.perf.faults import Refusal
 from broker.perf.histogram import Histogram
 from broker.perf.peer import PeerSocket
 from broker.perf.sender import NEVER_NS, Schedule, Sender, SenderPace
@@ -63,17 +61,6 @@ def test_a_slice_bounds_what_has_one_time_and_is_sent_at_once() -> None:
         assert arrived(broker) == 3
 
 
-def test_a_limit_is_kept_to_the_message() -> None:
-    """A sender is done when it has sent all messages of its limit and all are confirmed."""
-    with loose_peer() as (peer, broker):
-        one = sender(peer, SenderPace(window=100, messages=7))
-        one.react(EVENT_WRITE, 1)
-        assert (arrived(broker), one.done) == (7, False)
-        broker.send(wire.basic_ack(1, 7, multiple=True))
-        one.react(EVENT_READ, 2)
-        assert (arrived(broker), one.done) == (0, True)
-
-
 def test_messages_are_sent_when_they_are_due() -> None:
     """1,000 per second are one per millisecond from the start, and missed messages are sent at once."""
     with loose_peer() as (peer, broker):
@@ -110,39 +97,6 @@ def test_what_the_kernel_does_not_take_is_not_published() -> None:
             total += arrived(broker)
             one.react(EVENT_WRITE, 2)
         assert total + arrived(broker) == one.published <= held + 4
-
-
-def test_nacks_and_returns_are_counted_apart_from_confirms() -> None:
-    """A returned message also counts as confirmed, a nacked one does not."""
-    with loose_peer() as (peer, broker):
-        one = sender(peer, SenderPace(window=10, messages=5))
-        one.react(EVENT_WRITE, 1)
-        returned = frame.marshal(commands.Basic.Return(312, "NO_ROUTE", "x", "key"), 1)
-        broker.send(returned + wire.content(1, bytes(16), persistent=False) + wire.basic_ack(1, 1, multiple=False))
-        broker.send(frame.marshal(commands.Basic.Nack(4, True, False), 1) + wire.basic_ack(1, 5, multiple=False))
-        one.react(EVENT_READ, 2)
-        assert (*one.tally()[1:4], one.done) == (2, 3, 1, True)
-
-
-def test_blocked_is_what_the_broker_says_until_unblocked() -> None:
-    """A sender is blocked, with the reason, from connection.blocked to connection.unblocked."""
-    with loose_peer() as (peer, broker):
-        one = sender(peer, SenderPace(window=1))
-        broker.send(frame.marshal(commands.Connection.Blocked("low on disk"), 0))
-        one.react(EVENT_READ, 1)
-        assert one.scanner.blocked_for == "low on disk"
-        broker.send(frame.marshal(commands.Connection.Unblocked(), 0))
-        one.react(EVENT_READ, 2)
-        assert one.scanner.blocked_for == ""
-
-
-def test_a_socket_that_ends_is_a_refusal() -> None:
-    """A closed socket raises a refusal that says which side closed it."""
-    with loose_peer() as (peer, broker):
-        one = sender(peer, SenderPace(window=1))
-        broker.close()
-        with pytest.raises(Refusal, match="publisher"):
-            one.pull(1)
 
 
 @pytest.mark.parametrize("per_s", [0.001, 0.3, 1, 3, 7.7, 300, 999.999, 12_345, 1_000_000, 3_000_000_000])

@@ -84,6 +84,15 @@ class World:
         """Copy and commit a batch."""
         run.commit(self.copied(run, seals), StreamOffset.at(self.folder.view, max(seals), gaps=run.note.start.gaps))
 
+    def archived(self, *batches: Sequence[int], cursor: str = "archive", **options: Any) -> ArchiveRun:
+        """Return an archive that committed batches of these seals and died before it released them."""
+        run = self.run(cursor, **options)
+        run.begin()
+        for seals in batches:
+            self.batch(run, seals)
+        run.end()
+        return run
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
@@ -114,10 +123,7 @@ def test_a_slot_is_released_when_the_lake_has_its_batch_and_no_sooner(world: Wor
 
 def test_what_was_committed_before_a_crash_is_released_at_the_start(world: World) -> None:
     """The last committed batch of a dead run is released at the start and does not count for the new run."""
-    run = world.run()
-    run.begin()
-    world.batch(run, [1, 2, 3])
-    run.end()
+    world.archived([1, 2, 3])
     again = world.run()
     again.begin()
     assert (world.catalog.cursors(), again.totals.rows, again.totals.seal) == ({"audit": 3}, 0, 3)
@@ -184,11 +190,7 @@ def test_taps_that_are_not_chosen_keep_their_slots(world: World) -> None:
 
 def test_a_gap_behind_the_archive_is_refused_unless_it_is_allowed(world: World) -> None:
     """A gap after the archived slots is refused, with the number of slots and messages."""
-    run = world.run()
-    run.begin()
-    world.batch(run, [1])
-    run.step()
-    run.end()
+    world.archived([1])
     for seal in world.folder.view.seals[1:]:
         world.folder.add_gap(seal)
     with pytest.raises(SlotGap, match=r"^2 slots with 20 messages had gone .*: slot 2 of tap 'audit' \(10 messages\)"):
@@ -252,10 +254,7 @@ def test_a_gap_that_is_made_while_a_new_archive_starts_is_refused(world: World) 
 
 def test_gaps_may_be_allowed(world: World) -> None:
     """Allowed gaps are counted, and the archive continues; a new archive of a lake with messages counts them too."""
-    run = world.run()
-    run.begin()
-    world.batch(run, [1])
-    run.end()
+    world.archived([1])
     world.folder.add_gap(world.folder.view.seals[1])
     with pytest.raises(SlotGap):
         world.run("fresh").begin()
@@ -327,19 +326,13 @@ def test_the_progress_of_an_archive_counts_its_batches(world: World, monkeypatch
 
 def test_an_archive_goes_on_beside_taps_that_its_lake_had_from_another(world: World) -> None:
     """Seals of a tap that the lake had when an archive began, or that its own batch wrote, are not another's."""
-    run = world.run("old", taps=["audit"])
-    run.begin()
-    world.batch(run, [1, 2, 3])
-    run.end()
+    world.archived([1, 2, 3], cursor="old", taps=["audit"])
     world.folder.add_slot("other", numbered(5))
     world.catalog.known.append(("/", "other"))
     both = world.run("both")
     both.begin()
     both.end()
-    again = world.run("both")
-    again.begin()
-    world.batch(again, [4])
-    again.end()
+    world.archived([4], cursor="both")
     world.run("both").begin()
 
 
@@ -368,10 +361,7 @@ def test_an_archive_of_another_store_or_choice_is_refused(world: World, tmp_path
 )
 def test_a_note_that_cannot_be_read_is_refused(world: World, text: str, said: str) -> None:
     """The refusal names the file, and nothing is archived twice."""
-    run = world.run()
-    run.begin()
-    world.batch(run, [1])
-    run.end()
+    world.archived([1])
     (world.lake.place.root / "_archives" / "archive.json").write_text(text)
     with pytest.raises(LakeRefused, match=said):
         world.run().begin()
@@ -379,10 +369,7 @@ def test_a_note_that_cannot_be_read_is_refused(world: World, text: str, said: st
 
 def test_a_lost_note_costs_nothing(world: World) -> None:
     """The archive starts over after the last seal that the lake has of each tap."""
-    run = world.run()
-    run.begin()
-    world.batch(run, [1, 2])
-    run.end()
+    world.archived([1, 2])
     (world.lake.place.root / "_archives" / "archive.json").unlink()
     again = world.run()
     again.begin()
@@ -416,11 +403,7 @@ def test_a_batch_whose_bad_records_alone_are_in_the_lake_is_repeated(world: Worl
 
 def test_what_a_dead_run_left_is_swept_at_the_start(world: World) -> None:
     """The archive's own files without an entry are deleted; files of others and compacted ones are kept."""
-    run = world.run()
-    run.begin()
-    world.batch(run, [1])
-    world.batch(run, [2])
-    run.end()
+    run = world.archived([1], [2])
     folder = world.lake.message_table.folder / "date=2023-11-14"
     replaced = {path.name for path in folder.iterdir()}
     world.lake.compact(1 << 20)

@@ -90,30 +90,24 @@ def test_a_version_that_will_not_do_is_refused_in_each_place(tmp_path: Path, ver
     assert all(f"Java {version}" in reason for reason in reasons(result).values())
 
 
-def test_a_home_without_a_java_is_refused(tmp_path: Path) -> None:
-    """The reason says that JAVA_HOME is empty or does not exist."""
-    assert reasons(found(tmp_path, home=tmp_path / "nothing"))["$JAVA_HOME"] == "no such file"
-
-
-def test_a_java_that_does_not_run_is_refused_with_what_it_said(tmp_path: Path) -> None:
-    """A launcher that fails, as on macOS, is refused with its first line of output."""
-    home = fake_java(tmp_path / "stub", "21.0.1")
-    (home / "bin" / "java").write_text("#!/bin/sh\necho 'Unable to locate a Java Runtime.' >&2\nexit 1\n")
-    assert reasons(found(tmp_path, home=home))["$JAVA_HOME"] == "does not run: Unable to locate a Java Runtime."
-
-
-def test_a_java_for_another_processor_is_refused(tmp_path: Path) -> None:
-    """A binary that the kernel cannot execute is refused."""
-    home = fake_java(tmp_path / "other", "21.0.1")
-    (home / "bin" / "java").write_bytes(b"\x7fELF\0\0\0\0")
-    assert reasons(found(tmp_path, home=home))["$JAVA_HOME"].startswith("does not run: ")
-
-
-def test_a_java_that_says_nothing_is_refused(tmp_path: Path) -> None:
-    """A program that succeeds but is no Java is refused."""
-    home = fake_java(tmp_path / "mute", "21.0.1")
-    (home / "bin" / "java").write_text("#!/bin/sh\n")
-    assert reasons(found(tmp_path, home=home))["$JAVA_HOME"] == "does not report its version and home"
+@pytest.mark.parametrize(
+    ("binary", "reason"),
+    [
+        (None, "no such file"),
+        (b"#!/bin/sh\necho 'Unable to locate a Java Runtime.' >&2\nexit 1\n", "does not run: Unable to locate a Java"),
+        (b"\x7fELF\0\0\0\0", "does not run: "),
+        (b"#!/bin/sh\n", "does not report its version and home"),
+    ],
+    ids=["empty home", "failing launcher, as on macOS", "of another processor", "no Java"],
+)
+def test_what_is_no_java_that_runs_is_refused_with_what_it_said(
+    tmp_path: Path, binary: bytes | None, reason: str
+) -> None:
+    """The reason says what JAVA_HOME lacks, or the first line of output."""
+    home = tmp_path / "nothing"
+    if binary is not None:
+        (fake_java(home, "21.0.1") / "bin" / "java").write_bytes(binary)
+    assert reasons(found(tmp_path, home=home))["$JAVA_HOME"].startswith(reason)
 
 
 @pytest.mark.parametrize("vector", [True, False])

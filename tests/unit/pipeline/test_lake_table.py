@@ -146,24 +146,29 @@ def test_writers_of_other_taps_do_not_block_each_other(lake: Lake) -> None:
     assert lake.archived(STORE) == {("/", query): {START: 8} for query in "qrs"}
 
 
+class NotingDisk(Disk):
+    """Notes what is synced: the ends of names of files, and folders with a slash."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def sync(self, file: Any) -> None:
+        super().sync(file)
+        self.calls.append(Path(file.name).name[-13:])
+
+    def sync_file(self, path: Path) -> None:
+        super().sync_file(path)
+        self.calls.append(path.name)
+
+    def sync_folder(self, folder: Path) -> None:
+        super().sync_folder(folder)
+        self.calls.append(f"{folder.name}/")
+
+
 def test_an_entry_and_its_folder_are_on_disk_before_a_commit_returns(lake: Lake) -> None:
     """`deltalake` renames the entry without a sync; here the entry, its folder and its files are synced."""
-    calls: list[str] = []
-
-    class NotingDisk(Disk):
-        def sync(self, file: Any) -> None:
-            super().sync(file)
-            calls.append(Path(file.name).name[-13:])
-
-        def sync_file(self, path: Path) -> None:
-            super().sync_file(path)
-            calls.append(path.name)
-
-        def sync_folder(self, folder: Path) -> None:
-            super().sync_folder(folder)
-            calls.append(f"{folder.name}/")
-
-    noting = Lake(lake.place, disk=NotingDisk())
+    disk = NotingDisk()
+    calls, noting = disk.calls, Lake(lake.place, disk=disk)
     made = batch(noting, 1)
     [file] = made.copied.files
     assert calls[-2:] == [file.path[-13:], "date=2024-10-04/"]
@@ -176,17 +181,8 @@ def test_an_entry_and_its_folder_are_on_disk_before_a_commit_returns(lake: Lake)
 
 def test_every_entry_is_on_disk_before_a_vacuum(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several entries that no one synced are on disk, with their files, before a vacuum removes what they replaced."""
-    calls: list[str] = []
-
-    class NotingDisk(Disk):
-        def sync_file(self, path: Path) -> None:
-            super().sync_file(path)
-            calls.append(path.name)
-
-        def sync_folder(self, folder: Path) -> None:
-            super().sync_folder(folder)
-            calls.append(f"{folder.name}/")
-
+    disk = NotingDisk()
+    calls = disk.calls
     for number in range(4):
         lake.commit(batch(lake, number + 1, day=number % 2))
     other = DeltaTable(lake.message_table.uri)
@@ -200,7 +196,7 @@ def test_every_entry_is_on_disk_before_a_vacuum(lake: Lake, monkeypatch: pytest.
         return vacuum(*given, **more)
 
     monkeypatch.setattr(DeltaTable, "vacuum", noted)
-    lake = Lake(lake.place, disk=NotingDisk())
+    lake = Lake(lake.place, disk=disk)
     assert lake.message_table.vacuum(0) == 4
     entries = [f"{number:020}.json" for number in (4, 5, 6)]
     before = calls[: calls.index("vacuum")]

@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
 
 from broker.pipeline.routes import matcher as matcher_module
 from broker.pipeline.routes.matcher import BadTopology, Match, Matcher, compiled
-from broker.pipeline.routes.topology import RoutedBinding, RoutedExchange, Topology, read_definitions, read_text
-from broker.routing.pattern import split_words
-from tests.property.topic_reference import matches
+from broker.pipeline.routes.topology import Topology, read_definitions, read_text
 from tests.unit.pipeline.encoded import properties
-
-
-def test_topic_bindings_match_as_the_reference_says() -> None:
-    """Random keys and patterns give the same bindings, and each queue once."""
-    draw = random.Random(5)
-    words = ["a", "b", "c", ""]
-
-    def text(alphabet: list[str]) -> str:
-        return ".".join(draw.choices(alphabet, k=draw.randint(1, 5)))
-
-    patterns = sorted({text([*words, "*", "#"]) for _ in range(400)})
-    bindings = tuple(RoutedBinding("/", "ex", pattern, f"q{n % 50}") for n, pattern in enumerate(patterns))
-    tried = Matcher(Topology((RoutedExchange("/", "ex", "topic"),), (), bindings))
-    reached = 0
-    for key in {text(words) for _ in range(600)}:
-        expected = {n for n, p in enumerate(patterns) if matches(split_words(p), split_words(key))}
-        match = tried.match("/", "ex", key)
-        assert match is not None
-        assert set(match.bindings) == expected
-        assert len(match.bindings) == len(expected)
-        assert sorted(match.queues) == sorted({f"q{n % 50}" for n in expected})
-        reached += len(expected)
-    assert reached > 1000
-
 
 DOCUMENT = {
     "exchanges": [

@@ -4,47 +4,15 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from broker.pipeline.jobs.report import page
+from tests.page_reader import PageReader
 
 HOSTILE = "<script>alert(1)</script>&\x1b[2J\u202e\"'"
-VOID = {"meta", "br", "!doctype"}
-
-
-class Reader(HTMLParser):
-    """Records tags, whether they are closed in order, and the text of the page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.said: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Record the tag."""
-        self.tags.append(tag)
-        self.attributes += attrs
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Record a self-closing tag."""
-        self.tags.append(tag)
-        self.attributes += attrs
-
-    def handle_endtag(self, tag: str) -> None:
-        """Close the last tag, which must have this name."""
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        """Record text."""
-        self.said.append(data)
 
 
 def values(name: str = "a.b") -> dict[str, Any]:
@@ -99,20 +67,11 @@ EMPTY = {
 }  # fmt: skip
 
 
-def read(text: str) -> Reader:
-    """Return the parts of a page."""
-    reader = Reader()
-    reader.feed(text)
-    reader.close()
-    assert reader.open == []
-    return reader
-
-
 @pytest.mark.parametrize("parts", [{}, NOTHING, EMPTY])
 def test_the_page_is_well_formed_and_stands_alone(parts: dict[str, Any]) -> None:
     """Each tag is closed, each picture is XML with a name, and nothing is fetched or executed."""
     text = page({**values(), **parts})
-    reader = read(text)
+    reader = PageReader(text)
     assert not {"script", "link", "img", "iframe", "object"} & set(reader.tags)
     fetching = [value for name, value in reader.attributes if name in {"src", "href", "action"}]
     assert all(value is not None and value.startswith("#") for value in fetching)
@@ -126,7 +85,7 @@ def test_the_page_is_well_formed_and_stands_alone(parts: dict[str, Any]) -> None
 
 def test_each_section_can_be_reached() -> None:
     """The links at the top lead to existing sections."""
-    reader = read(page(values()))
+    reader = PageReader(page(values()))
     links = {value for name, value in reader.attributes if name == "href"}
     assert links == {f"#{value}" for name, value in reader.attributes if name == "id"}
     assert len(links) == 10
@@ -135,11 +94,11 @@ def test_each_section_can_be_reached() -> None:
 def test_names_are_shown_and_do_nothing() -> None:
     """Names from the wire neither become tags nor control characters of the page."""
     text = page(values(HOSTILE))
-    reader = read(text)
+    reader = PageReader(text)
     assert "script" not in reader.tags
     assert "\x1b" not in text
     assert "\u202e" not in text
-    assert any("<script>alert(1)</script>" in said for said in reader.said)
+    assert any("<script>alert(1)</script>" in said for said in reader.texts)
 
 
 def test_every_mark_tells_its_number() -> None:

@@ -71,15 +71,6 @@ def test_counts_are_those_of_matching_message_by_message() -> None:
     assert 3 not in found["binding"]
 
 
-def test_a_key_that_nobody_gets_any_more_is_told() -> None:
-    """A key that no queue gets any more is reported with its number of messages."""
-    tally = RouteTally((Matcher(read_text("ex,z,q\n")), Matcher(OLD)))
-    tally.add([("/", "ex", "b", None), ("/", "ex", "z", None)], np.array([5, 3]))
-    found = rows(tally)
-    assert found["total"]["lost by all"] == (5, 1)
-    assert found["moved"] == {("/", "ex", "b"): (5, 1), ("/", "ex", "z"): (3, 1)}
-
-
 def test_only_the_most_frequent_keys_are_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the most frequent keys are named, but all are counted."""
     monkeypatch.setattr(route_count, "SHOWN_MAX", 3)

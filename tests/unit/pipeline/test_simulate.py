@@ -24,7 +24,6 @@ from broker.pipeline.simulate.interest_network import (
     SPACE,
     InterestNetwork,
     Workload,
-    least_crossings,
     parents_of,
     sized_tree,
 )
@@ -229,15 +228,6 @@ def crossings(tree: SimulatedTree, wanted: dict[str, set[str]], leaf: str, key: 
         if end != leaf and any(matches(text.split("."), key.split(".")) for text in texts):
             found.update(path(leaf, end) or ())
     return len(found)
-
-
-def test_the_least_crossings_join_all_that_want_a_message() -> None:
-    """Up to the nearest common node and down, the publisher included."""
-    parents = parents_of(sized_tree(7, 2, 1))
-    assert least_crossings(parents, "leaf0", []) == 0
-    assert least_crossings(parents, "leaf0", ["leaf1"]) == 2
-    assert least_crossings(parents, "leaf0", ["leaf2"]) == 4
-    assert least_crossings(parents, "leaf0", ["leaf1", "leaf2", "leaf3"]) == 6
 
 
 @pytest.mark.parametrize("aggregation", ["none", "covering"])

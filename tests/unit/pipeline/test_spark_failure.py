@@ -90,14 +90,20 @@ def test_the_trace_stands_in_the_log_that_the_line_names(tmp_path: Path, monkeyp
     assert "test_spark_failure.py" in log.path.read_text()
 
 
-def test_old_logs_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log folder keeps a limited number of files, the newest ones."""
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Provide a folder of forty old logs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(SparkLog, "current", None)
     folder = tmp_path / "slotmq" / "logs"
     folder.mkdir(parents=True)
     for number in range(40):
         (folder / f"spark-20200101T0000{number:02}Z-1.log").write_text("")
+    return folder
+
+
+def test_old_logs_go(folder: Path) -> None:
+    """The log folder keeps a limited number of files, the newest ones."""
     log = SparkLog.begin()
     log.add("line")
     names = sorted(path.name for path in folder.iterdir())
@@ -106,15 +112,9 @@ def test_old_logs_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names[-1] == log.path.name
 
 
-def test_the_log_of_a_running_server_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_of_a_running_server_stays(folder: Path) -> None:
     """The log that the running server writes is kept, however many newer ones there are."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(SparkLog, "current", None)
-    folder = tmp_path / "slotmq" / "logs"
-    folder.mkdir(parents=True)
-    for number in range(40):
-        (folder / f"spark-20200101T0000{number:02}Z-1.log").write_text("")
-    files = ServerFiles(tmp_path / "slotmq")
+    files = ServerFiles(folder.parent)
     assert files.live()
     used = folder / "spark-20200101T000003Z-1.log"
     files.write(

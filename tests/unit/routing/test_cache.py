@@ -88,26 +88,6 @@ def test_publish_cache_is_bounded(payload_bytes: int) -> None:
     assert (len(cache.entries), cache.used_bytes, route.made) == (0, 0, {})
 
 
-def test_composites_live_as_their_parts() -> None:
-    """A new composite replaces a dead one at once; a composite with a dead part is not cached."""
-    cache = CompositeCache()
-    part = Route((), live=True)
-    assert not cache.offer(("x", "k"), ("q",), [part]).live
-    route = cache.offer(("x", "k"), ("q",), [part])
-    assert route.live
-    assert cache.entries == {("x", "k"): route}
-    part.end()
-    assert not route.live
-    assert route.destinations == ()
-    new = Route((), live=True)
-    again = cache.offer(("x", "k"), ("r",), [new])
-    assert again.live
-    assert cache.entries == {("x", "k"): again}
-    new.end()
-    assert not cache.offer(("x", "k"), ("r",), [new]).live
-    assert (len(cache.entries), cache.used_bytes) == (0, 0)
-
-
 def test_evicted_composites_are_forgotten_by_their_parts() -> None:
     """The cache is bounded, and so are the references that a long-lived part holds."""
     cache = CompositeCache(CacheLimits(entries=16))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -11,17 +10,9 @@ import pytest
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import make_exchange
 from broker.routing.headers_exchange import BindingArgumentError
-from tests.unit.routing.test_hash_exchange import Fields
+from tests.unit.routing.message_fields import Fields, Queue
 
 KEYS = [f"customer.{number}" for number in range(3_000)]
-
-
-@dataclass(eq=False)
-class Queue:
-    """A destination with a name and arguments."""
-
-    name: str
-    arguments: dict[str, Any] = field(default_factory=dict)
 
 
 def bound(kind: str, names: str) -> tuple[Exchange, list[Queue]]:

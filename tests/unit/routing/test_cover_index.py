@@ -1,13 +1,11 @@
 """The index of covering patterns: its answers, and the number of places that it visits."""
 
-import random
 from itertools import product
 
 import pytest
 
-from broker.routing.cover_index import CoverAutomaton, CoverIndex, covers
+from broker.routing.cover_index import CoverIndex, covers
 from broker.routing.pattern import parse_pattern
-from tests.property.covering_reference import short_patterns
 
 
 def fill(*keys: str) -> CoverIndex:
@@ -16,62 +14,6 @@ def fill(*keys: str) -> CoverIndex:
     for key in keys:
         index.add(parse_pattern(key))
     return index
-
-
-@pytest.mark.parametrize("size", [1, 2, 5, 12, 40, 120])
-def test_answers_are_those_of_comparing_all(size: int) -> None:
-    """Sets of every density, with half removed, are compared with each short pattern in both directions."""
-    patterns = short_patterns()
-    automata = {pattern: CoverAutomaton(pattern) for pattern in patterns}
-    source = random.Random(size)
-    for _ in range(max(5, 60 // size)):
-        index = CoverIndex()
-        held = source.sample(patterns, size)
-        removed = source.sample(patterns, size)
-        for pattern in (*held, *(pattern for pattern in removed if pattern not in held)):
-            index.add(pattern)
-        for pattern in removed:
-            if pattern not in held:
-                index.remove(pattern)
-        for asked in patterns:
-            covering = index.covering(asked)
-            if covering is None:
-                assert not any(automata[pattern].covers(asked) for pattern in held)
-            else:
-                assert covering in held
-                assert automata[covering].covers(asked)
-            covered = index.covered(asked)
-            assert len(set(covered)) == len(covered)
-            assert set(covered) == {pattern for pattern in held if automata[asked].covers(pattern)}
-
-
-@pytest.mark.parametrize(
-    ("held", "asked"),
-    [
-        (["*.#"], "#.a"),
-        (["*.*.#"], "#.a.#.b"),
-        (["*.#.b", "*.#.c"], "#.a.c"),
-        (["x", "*.*.#.b", "*.a"], "#.a.a.b"),
-        (["a.*.*.#.b.c", "a.*.*.#.b.d"], "a.#.x.y.z.b.d"),
-    ],
-)
-def test_stars_in_front_of_a_hash_are_paid_for_later(held: list[str], asked: str) -> None:
-    """A `#` of the query matches a `#` after stars, which later words of the query use up."""
-    assert fill(*held).covering(parse_pattern(asked)) is not None
-
-
-def test_removals_give_everything_back() -> None:
-    """Removals in any order leave no place and no word."""
-    patterns = short_patterns()
-    for seed in range(5):
-        index = CoverIndex()
-        for pattern in patterns:
-            index.add(pattern)
-        random.Random(seed).shuffle(patterns)
-        for left in range(len(patterns), 0, -1):
-            index.remove(patterns[left - 1])
-        assert not any(index.counts().values())
-        assert index.covering(parse_pattern("a")) is None
 
 
 def test_one_pattern_has_no_place_of_its_own() -> None:

@@ -3,12 +3,10 @@
 import random
 from itertools import product
 
-import pytest
-
 from broker.routing.cover_index import covers
-from broker.routing.cover_set import CoverSet, RootDiff
+from broker.routing.cover_set import CoverSet
 from broker.routing.index import footprint_bytes
-from broker.routing.pattern import MQTT, Pattern, parse_pattern
+from broker.routing.pattern import Pattern, parse_pattern
 
 
 def texts(patterns: tuple[Pattern, ...]) -> list[str]:
@@ -27,84 +25,6 @@ def fill(*keys: str) -> CoverSet:
 def roots(cover_set: CoverSet) -> list[str]:
     """Return the texts of the roots."""
     return texts(tuple(cover_set.roots))
-
-
-def test_a_covered_pattern_changes_nothing() -> None:
-    """Adding or removing a covered pattern changes no root."""
-    cover_set = fill("a.#")
-    assert not cover_set.add(parse_pattern("a.*.b"))
-    assert roots(cover_set) == ["a.#"]
-    assert cover_set.counts()["patterns"] == 2
-    assert not cover_set.remove(parse_pattern("a.*.b"))
-    assert cover_set.counts()["patterns"] == 1
-
-
-def test_a_wider_pattern_takes_the_place_of_those_it_covers() -> None:
-    """One diff adds the wider pattern and removes those that it covers; the others stay."""
-    cover_set = fill("a.b", "a.*.c", "b", "a.*")
-    diff = cover_set.add(parse_pattern("a.#"))
-    assert (texts(diff.added), texts(diff.removed)) == (["a.#"], ["a.*", "a.*.c"])
-    assert roots(cover_set) == ["a.#", "b"]
-
-
-def test_a_root_that_goes_exposes_the_maximal_ones_below() -> None:
-    """One diff exposes all maximal patterns, the wider first, but none that another root covers."""
-    cover_set = fill("#", "a.*", "a.b", "a.#", "*.b", "*.*.c", "a.b.c")
-    assert roots(cover_set) == ["#"]
-    diff = cover_set.remove(parse_pattern("#"))
-    assert (texts(diff.added), texts(diff.removed)) == (["*.*.c", "*.b", "a.#"], ["#"])
-    diff = cover_set.remove(parse_pattern("a.#"))
-    assert (texts(diff.added), texts(diff.removed)) == (["a.*"], ["a.#"])
-    assert roots(cover_set) == ["*.*.c", "*.b", "a.*"]
-
-
-def test_what_an_inner_pattern_covered_stays_covered() -> None:
-    """The children of a removed inner pattern move to the pattern that covered it."""
-    cover_set = fill("a.b", "a.*", "a.#", "#")
-    assert not cover_set.remove(parse_pattern("a.#"))
-    assert not cover_set.remove(parse_pattern("a.*"))
-    assert texts(cover_set.remove(parse_pattern("#")).added) == ["a.b"]
-
-
-def test_patterns_are_counted() -> None:
-    """A root stays until it is removed as often as it was added, in any spelling."""
-    cover_set = CoverSet()
-    assert cover_set.add(parse_pattern("#.*.#"))
-    assert not cover_set.add(parse_pattern("*.#"))
-    assert cover_set.counts()["patterns"] == 1
-    assert not cover_set.remove(parse_pattern("#.*"))
-    assert roots(cover_set) == ["*.#"]
-    assert cover_set.remove(parse_pattern("*.#")) == RootDiff((), (parse_pattern("*.#"),))
-    assert not any(cover_set.counts().values())
-
-
-def test_removing_a_stranger_changes_nothing() -> None:
-    """A covered or covering pattern is not the pattern to remove."""
-    cover_set = fill("a.*")
-    for key in ("a.b", "a.#", "#", "b"):
-        with pytest.raises(KeyError):
-            cover_set.remove(parse_pattern(key))
-    assert roots(cover_set) == ["a.*"]
-    assert cover_set.counts()["patterns"] == 1
-
-
-def test_covering_names_a_root() -> None:
-    """The covering root is found for patterns that were never added too; a root covers itself."""
-    cover_set = fill("a.#", "a.*", "b.*")
-    found = {key: cover_set.covering(parse_pattern(key)) for key in ("a.*.b", "a.*", "b.*", "b.x", "b.#", "")}
-    assert {key: root and root.text for key, root in found.items()} == {
-        "a.*.b": "a.#", "a.*": "a.#", "b.*": "b.*", "b.x": "b.*", "b.#": None, "": None,
-    }  # fmt: skip
-
-
-def test_mqtt_filters() -> None:
-    """`#` does not cover filters that start with `$`."""
-    cover_set = CoverSet()
-    for topic_filter in ("$SYS/#", "$SYS/a", "home/+", "home", "/x"):
-        cover_set.add(MQTT.parse(topic_filter))
-    assert roots(cover_set) == ["$SYS/#", "/x", "home", "home/+"]
-    assert texts(cover_set.add(MQTT.parse("#")).removed) == ["/x", "home", "home/+"]
-    assert texts(cover_set.remove(MQTT.parse("$SYS/#")).added) == ["$SYS/a"]
 
 
 SIZES = (20, 50, 2000, 30, 5)

@@ -1,99 +1,14 @@
-"""Covering: tables, every pair of short patterns, and the work per comparison."""
+"""Covering: every pair of short patterns, and the work per comparison."""
 
 from itertools import product
 
-import pytest
-
-from broker.routing.cover_index import CoverAutomaton, covers, narrowness
+from broker.routing.cover_index import CoverAutomaton, narrowness
 from broker.routing.pattern import MQTT, parse_pattern
 from tests.property.covering_reference import samples, short_patterns
 from tests.property.mqtt_reference import mqtt_matches
 from tests.property.topic_reference import matches
 
-
-@pytest.mark.parametrize(
-    ("wider", "narrower"),
-    [
-        ("#", "#"),
-        ("#", ""),
-        ("#", "a.*.#.b"),
-        ("*", "a"),
-        ("*.#", "#.a"),
-        ("*.#", "#.a.#"),
-        ("*.*.#", "#.a.#.b"),
-        ("#.a.*.#", "a.#.b"),
-        ("#.a.#", "a.#.b"),
-        ("#.b", "a.#.b"),
-        ("a.#.b", "a.b"),
-        ("a.#.b", "a.*.*.b"),
-        ("a.#", "a"),
-        ("a.*", "a."),
-        ("#.a.#.b.#", "b.a.x.b"),
-        ("a.#.a", "a.#.a.#.a"),
-        (".#", "."),
-    ],
-)
-def test_covered_pairs(wider: str, narrower: str) -> None:
-    """Wildcards cover what they stand for, also nothing, and stars elsewhere; never the reverse."""
-    assert covers(parse_pattern(wider), parse_pattern(narrower))
-    if wider != narrower:
-        assert not covers(parse_pattern(narrower), parse_pattern(wider))
-
-
-@pytest.mark.parametrize(
-    ("wider", "narrower"),
-    [
-        ("*", "#"),
-        ("*.#", "#"),
-        ("*.*.#", "#.a"),
-        ("a.*", "a"),
-        ("a.*", "a.#"),
-        ("a.*.b", "a.#.b"),
-        ("a.#.a", "a"),
-        ("#.a.b", "a.*"),
-        ("#.a.#", "*.*"),
-        ("#.a.b.#", "#.a.#.b.#"),
-        ("*.a", "#.a"),
-        ("a.#.b.#.c", "a.#.c"),
-        ("", "#"),
-        ("", "*"),
-        ("*", ""),
-        ("a#b", "a.b"),
-    ],
-)
-def test_pairs_that_are_not_covered(wider: str, narrower: str) -> None:
-    """One key disproves covering, be it the shortest key or one with an additional word."""
-    assert not covers(parse_pattern(wider), parse_pattern(narrower))
-
-
 # mosquitto's tests of a subscription against an access rule; the rule comes first and must cover
-ACCESS_RULES = [
-    ("foo/bar", "foo/bar", True),
-    ("foo/#", "foo/+/bar", True),
-    ("foo/+/bar", "foo/#", False),
-    ("#", "+", True),
-    ("/#", "+", False),
-    ("/#", "/+", True),
-    ("+", "#", False),
-    ("+/+", "topic/topic/topic", False),
-    ("#", "$SYS/uptime", False),
-    ("#", "$SYS/#", False),
-    ("+/uptime", "$SYS/uptime", False),
-    ("$SYS/#", "$SYS/uptime", True),
-    ("$SYS/#", "$SYS/+/load", True),
-    ("$SYS/#", "#", False),
-    ("foo/#", "foo", True),
-    ("foo/+", "foo", False),
-    ("foo/+", "foo/", True),
-    ("foo/+", "foo/$SYS", True),
-    ("*/+", "a/b", False),
-]
-
-
-@pytest.mark.parametrize(("rule", "subscription", "covered"), ACCESS_RULES)
-def test_access_rules_of_mqtt(rule: str, subscription: str, covered: bool) -> None:
-    """A filter that starts with a wildcard does not cover `$` topics; `#` covers its parent level."""
-    assert covers(MQTT.parse(rule), MQTT.parse(subscription)) == covered
 
 
 def test_every_pair_of_short_patterns() -> None:

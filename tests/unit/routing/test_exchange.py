@@ -18,12 +18,6 @@ def warm_route(exchange: Exchange, key: str) -> None:
         exchange.route(key)
 
 
-def test_unknown_type_is_refused() -> None:
-    """An unknown type is a ValueError that names it."""
-    with pytest.raises(ValueError, match="'x-consistent'"):
-        make_exchange("x", "x-consistent")
-
-
 def test_settings_are_kept() -> None:
     """The exchange keeps the properties of its declare, which a later declare is compared with."""
     arguments = {"alternate-exchange": "ae"}
@@ -60,19 +54,6 @@ def test_bind_and_unbind_are_idempotent(exchange_type: str) -> None:
     assert exchange.unbind("q", "k", {}) is None
     assert exchange.binding_count == 0
     assert not exchange.bundles
-
-
-@pytest.mark.parametrize("exchange_type", ROUTED)
-def test_two_bindings_bring_one_copy(exchange_type: str) -> None:
-    """A destination that is bound twice gets one copy until both bindings are removed."""
-    exchange = make_exchange("x", exchange_type)
-    exchange.bind("q", "k", {})
-    exchange.bind("q", "k", {"v": 1})
-    assert exchange.route("k").destinations == ("q",)
-    exchange.unbind("q", "k", {})
-    assert exchange.route("k").destinations == ("q",)
-    exchange.unbind("q", "k", {"v": 1})
-    assert exchange.route("k").destinations == ()
 
 
 @pytest.mark.parametrize("exchange_type", ROUTED)
@@ -140,14 +121,6 @@ def test_limits_are_settings() -> None:
     for exchange_type in [*ROUTED, "headers"]:
         exchange = make_exchange("x", exchange_type, pattern_limits=wide)
         assert exchange.bind("q", "#.a.#.b.#", {})
-
-
-def test_limits_bind_topic_exchanges_only() -> None:
-    """On a direct exchange the same key is a plain string."""
-    exchange = make_exchange("x", "direct")
-    assert exchange.bind("q", "#.a.#.b.#", {})
-    assert exchange.route("#.a.#.b.#").destinations == ("q",)
-    assert exchange.route("a.b").destinations == ()
 
 
 def test_only_a_headers_exchange_routes_by_headers() -> None:

@@ -54,21 +54,6 @@ def test_an_unknown_type_is_told_apart(type: str, arguments: dict[str, Any]) -> 
         make_exchange("x", type, arguments=arguments)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"hash-header": "h", "hash-property": "message_id"}, "hash-header and hash-property are mutually exclusive"),
-        ({"hash-property": "app_id"}, "Unsupported property: app_id"),
-        ({"hash-header": 5}, "'hash-header' must be a string"),
-        ({"hash-property": True}, "'hash-property' must be a string"),
-    ],
-)
-def test_hash_arguments_are_checked(arguments: dict[str, Any], text: str) -> None:
-    """Wrong arguments are refused with the plugin's texts, where it has one."""
-    with pytest.raises(ExchangeArgumentError, match=text):
-        make_exchange("x", "x-consistent-hash", arguments=arguments)
-
-
 def test_the_alternate_comes_from_the_arguments() -> None:
     """The alternate exchange comes from the arguments and may change later; a value that is not a string is ignored."""
     exchange = make_exchange("x", "topic", arguments={"alternate-exchange": "ae"})

@@ -3,9 +3,6 @@
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
@@ -13,27 +10,9 @@ from broker.routing.choosing_exchanges import BUCKETS, digest
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import make_exchange
 from broker.routing.headers_exchange import BindingArgumentError
+from tests.unit.routing.message_fields import Fields, Queue
 
 KEYS = [f"customer.{number}" for number in range(5_000)]
-
-
-@dataclass(eq=False)
-class Queue:
-    """A destination with a name."""
-
-    name: str
-
-
-@dataclass
-class Fields:
-    """The fields of one message."""
-
-    headers: Mapping[str, Any] = field(default_factory=dict)
-    properties: Mapping[str, str] = field(default_factory=dict)
-
-    def property(self, name: str) -> str | None:
-        """Return a property."""
-        return self.properties.get(name)
 
 
 def make(weights: dict[str, str], **arguments: str) -> Exchange:

@@ -1,4 +1,4 @@
-"""The headers exchange."""
+"""The headers exchange: what the conversations recorded from RabbitMQ (tests/differential) do not ask."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -10,40 +10,17 @@ from broker.routing.exchange_types import make_exchange
 from broker.routing.headers_exchange import BindingArgumentError
 
 MATCHES: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
-    ("all is the default", {"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 3}, True),
-    ("all wants every field", {"a": 1, "b": 2}, {"a": 1}, False),
-    ("all wants equal values", {"x-match": "all", "a": 1, "b": 2}, {"a": 1, "b": 3}, False),
-    ("any wants one", {"x-match": "any", "a": 1, "b": 2}, {"b": 2}, True),
     ("any is not met by another value", {"x-match": "any", "a": 1, "b": 2}, {"a": 2, "b": 1}, False),
-    ("all without fields matches everything", {}, {"a": 1}, True),
-    ("all without fields matches no headers", {"x-match": "all"}, {}, True),
-    ("any without fields matches nothing", {"x-match": "any"}, {"a": 1}, False),
-    ("fields against no headers", {"a": 1}, {}, False),
-    ("void asks for presence", {"a": None}, {"a": "whatever"}, True),
-    ("void is met by void", {"a": None}, {"a": None}, True),
-    ("void is not met by absence", {"a": None}, {"b": 1}, False),
     ("void under any", {"x-match": "any", "a": None, "b": 1}, {"a": False}, True),
-    ("a value is not met by void", {"a": 1}, {"a": None}, False),
-    ("x- fields are ignored by all", {"x-a": 1, "b": 2}, {"b": 2}, True),
-    ("x- fields are ignored by any", {"x-match": "any", "x-a": 1}, {"x-a": 1}, False),
     ("only x- fields is not a field", {"x-a": 1}, {}, True),
-    ("all-with-x counts them", {"x-match": "all-with-x", "x-a": 1, "b": 2}, {"b": 2}, False),
-    ("all-with-x is met", {"x-match": "all-with-x", "x-a": 1, "b": 2}, {"b": 2, "x-a": 1}, True),
-    ("any-with-x counts them", {"x-match": "any-with-x", "x-a": 1, "b": 2}, {"x-a": 1}, True),
     ("x-match is never a field", {"x-match": "any-with-x"}, {"x-match": "any-with-x"}, False),
     ("a name may begin with x", {"xa": 1}, {}, False),
-    ("true is not 1", {"a": True}, {"a": 1}, False),
-    ("true is true", {"a": True}, {"a": True}, True),
-    ("1 is not 1.0", {"a": 1}, {"a": 1.0}, False),
-    ("1.0 is not 1", {"a": 1.0}, {"a": 1}, False),
-    ("1.0 is 1.0", {"a": 1.0}, {"a": 1.0}, True),
     ("a timestamp is its seconds", {"a": 1577836800}, {"a": datetime(2020, 1, 1, tzinfo=UTC)}, True),
     ("within an array types count", {"a": [1]}, {"a": [1.0]}, False),
     ("within a table types count", {"a": {"b": 1}}, {"a": {"b": 1.0}}, False),
     ("nothing in an array is nothing in a table", {"a": []}, {"a": {}}, True),
     ("an empty array is not empty text", {"a": []}, {"a": ""}, False),
     ("1 is not a decimal", {"a": 1}, {"a": Decimal(1)}, False),
-    ("text is not a number", {"a": "1"}, {"a": 1}, False),
     ("text is the binary of its octets", {"a": "é"}, {"a": bytearray("é".encode())}, True),
     ("octets that are not text", {"a": b"\xff"}, {"a": bytearray(b"\xff")}, True),
     ("other octets", {"a": b"\xff"}, {"a": b"\xfe"}, False),
@@ -57,7 +34,7 @@ MATCHES: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
 
 @pytest.mark.parametrize(("arguments", "headers", "matched"), [row[1:] for row in MATCHES], ids=[r[0] for r in MATCHES])
 def test_matching(arguments: dict[str, Any], headers: dict[str, Any], matched: bool) -> None:
-    """Each rule of RabbitMQ's headers matching holds."""
+    """Each rule holds; the recorded conversations have those of presence, equality and `x-` fields."""
     exchange = make_exchange("h", "headers")
     exchange.bind("q", "any key", arguments)
     assert exchange.match_headers(headers) == (("q",) if matched else ())

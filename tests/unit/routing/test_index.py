@@ -1,4 +1,4 @@
-"""The topic index: its counts, its costs and its memory after removals."""
+"""The topic index: its counts, its costs and its memory."""
 
 from sys import getsizeof
 from typing import Any
@@ -7,7 +7,6 @@ import pytest
 
 from broker.routing.engines.trie import Trie
 from broker.routing.index import TopicIndex
-from broker.routing.pattern import PatternLimits
 from tests.unit.routing.topic_tables import SUITE_BINDINGS
 
 
@@ -16,39 +15,6 @@ def fill(index: TopicIndex, bindings: dict[int, str]) -> TopicIndex:
     for destination, key in bindings.items():
         index.add(index.parse(key), destination)
     return index
-
-
-def test_fifteen_hashes_against_thirty_one_words() -> None:
-    """Without the limit on `#`, RabbitMQ's hostile pattern is matched with bounded work."""
-    trie: Trie[Any] = Trie()
-    index = TopicIndex(trie, PatternLimits(hashes=15))
-    index.add(index.parse(".".join(["#", "a"] * 15)), "q")
-    trie.visited = 0
-    assert index.match(".".join(["a"] * 31)) == ("q",)
-    assert index.match(".".join(["a"] * 30 + ["b"])) == ()
-    assert trie.visited <= 2 * 31 * 32
-
-
-def test_equal_canonical_patterns_are_counted() -> None:
-    """A destination bound by `#.#` and `#` stays until both bindings are removed."""
-    index = TopicIndex()
-    assert index.add(index.parse("#.#"), "q")
-    assert not index.add(index.parse("#"), "q")
-    assert not index.remove(index.parse("#.#"), "q")
-    assert index.match("x") == ("q",)
-    assert index.remove(index.parse("#"), "q")
-    assert index.match("x") == ()
-
-
-@pytest.mark.parametrize("key", ["a.b", "a.*", "#.a.#"])
-def test_removing_what_is_not_bound_raises(key: str) -> None:
-    """Removing an unknown key, or an unknown destination of a known key, raises."""
-    index = TopicIndex()
-    with pytest.raises(KeyError):
-        index.remove(index.parse(key), "q")
-    index.add(index.parse(key), "q")
-    with pytest.raises(KeyError):
-        index.remove(index.parse(key), "other")
 
 
 @pytest.mark.parametrize("key", ["news.*.today", "news.#", "news.today"])
@@ -97,28 +63,6 @@ def test_footprint_is_that_of_the_patterns() -> None:
     assert index.footprint_bytes(str) <= empty_bytes + getsizeof(
         1
     )  # `visited` is no longer 0, which is a shared object
-
-
-def test_a_failed_removal_leaves_the_pattern() -> None:
-    """Removing a wrong destination raises, and the right one stays, in a tuple and in a dict."""
-    index = TopicIndex()
-    for count in (1, 20):
-        for destination in range(count):
-            index.add(index.parse("a.*"), destination)
-        with pytest.raises(KeyError):
-            index.remove(index.parse("a.*"), "other")
-        assert index.match("a.b") == tuple(range(count))
-
-
-def test_lifecycle_leaves_nothing() -> None:
-    """Every structure is empty after all removals, in an order unlike that of the adds."""
-    trie: Trie[Any] = Trie()
-    index = fill(TopicIndex(trie), SUITE_BINDINGS)
-    for destination in sorted(SUITE_BINDINGS, key=lambda number: number * 17 % 27):
-        index.remove(index.parse(SUITE_BINDINGS[destination]), destination)
-    assert not any(trie.counts().values())
-    assert trie.size == 0
-    assert index.size == 0
 
 
 def test_removal_is_not_a_scan() -> None:

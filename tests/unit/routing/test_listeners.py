@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from random import Random
 from typing import Any
 
@@ -12,48 +11,19 @@ from broker.routing.cache import CacheLimits
 from broker.routing.direct_exchange import DefaultExchange
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import DELAYED_TYPE, EXCHANGE_TYPES, make_exchange
-from broker.routing.pattern import BindingKeyError, PatternLimits, parse_pattern
+from broker.routing.pattern import BindingKeyError, PatternLimits
 from broker.routing.router import Router
+from tests.unit.routing.message_fields import Fields, Queue, pattern_matches
 
 KINDS = tuple(kind for kind in EXCHANGE_TYPES if kind != DELAYED_TYPE)
 KEYS = ("", "a", "a.b", "a.b.c", "b", "b.c")
 PATTERNS = ("#", "a.#", "a.*", "*", "b", "#.c", "")
 
 
-class Fields:
-    """The headers of a message without any."""
-
-    headers: Mapping[str, Any] = {}
-
-    def property(self, name: str) -> str | None:
-        """Return nothing."""
-        return None
-
-
-class Target:
-    """A queue, reduced to what exchanges use."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
-def matches(pattern: str, key: str) -> bool:
-    """Return whether a pattern matches, by comparing word by word."""
-
-    def tried(words: tuple[str, ...], rest: tuple[str, ...]) -> bool:
-        if not words:
-            return not rest
-        if words[0] == "#":
-            return tried(words[1:], rest) or (bool(rest) and tried(words, rest[1:]))
-        return bool(rest) and words[0] in ("*", rest[0]) and tried(words[1:], rest[1:])
-
-    return tried(parse_pattern(pattern).words, tuple(key.split(".")) if key else ())
-
-
 def exchange_of(kind: str) -> Exchange:
     """Return an exchange with a small route cache and one destination for some keys."""
     exchange = make_exchange("x", kind, arguments={"x-cache-size": 1}, cache_limits=CacheLimits(entries=4))
-    exchange.bind(Target("bound"), {"x-consistent-hash": "1", "x-local-random": ""}.get(kind, "a.b"), {})
+    exchange.bind(Queue("bound"), {"x-consistent-hash": "1", "x-local-random": ""}.get(kind, "a.b"), {})
     return exchange
 
 
@@ -83,7 +53,7 @@ def test_listeners_hear_what_their_patterns_match(kind: str) -> None:
             listening[f"l{step}"] = pattern = random.choice(PATTERNS)
             exchange.listen(f"l{step}", pattern)
         for key in random.sample(KEYS, 3):
-            hears = {name for name, pattern in listening.items() if matches(pattern, key)}
+            hears = {name for name, pattern in listening.items() if pattern_matches(pattern, key)}
             assert heard(exchange, key) == before[key] | hears
             assert exchange.leads(exchange.match([key], Fields())) == bool(before[key])
     assert exchange.binding_count == 1

@@ -2,54 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from random import Random
-from typing import Any
 
 import pytest
 
 from broker.routing.cache import CacheLimits
 from broker.routing.exchange import PATTERNS_AT_ONCE, Exchange
 from broker.routing.exchange_types import DELAYED_TYPE, EXCHANGE_TYPES, make_exchange
-from broker.routing.pattern import parse_pattern
 from broker.routing.router import Router
+from tests.unit.routing.message_fields import Fields, Queue, pattern_matches
 
 KINDS = tuple(kind for kind in EXCHANGE_TYPES if kind != DELAYED_TYPE)
 KEYS = ("", "a", "a.b", "a.b.c", "b", "b.c", "$a.b")
 PATTERNS = ("#", "a.#", "a.*", "*", "b", "#.c", "")
-
-
-class Fields:
-    """The headers of a message without any."""
-
-    headers: Mapping[str, Any] = {}
-
-    def property(self, name: str) -> str | None:
-        """Return nothing."""
-        return None
-
-
-class Target:
-    """A queue, reduced to what exchanges use."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-def matches(pattern: str, key: str) -> bool:
-    """Return whether a pattern matches, by comparing word by word."""
-
-    def tried(words: tuple[str, ...], rest: tuple[str, ...]) -> bool:
-        if not words:
-            return not rest
-        if words[0] == "#":
-            return tried(words[1:], rest) or (bool(rest) and tried(words, rest[1:]))
-        return bool(rest) and words[0] in ("*", rest[0]) and tried(words[1:], rest[1:])
-
-    return tried(parse_pattern(pattern).words, tuple(key.split(".")) if key else ())
 
 
 def reached(router: Router, exchange: Exchange, key: str) -> set[str]:
@@ -68,10 +33,10 @@ def test_outlet_takes_what_its_patterns_match_on_every_type(kind: str, dialect: 
     random = Random(5)
     arguments = {"x-topic-dialect": dialect} if kind == "topic" else {"x-cache-size": 1}
     exchange = make_exchange("x", kind, arguments=arguments, cache_limits=CacheLimits(entries=4))
-    exchange.bind(Target("bound"), {"x-consistent-hash": "1", "x-local-random": ""}.get(kind, "a"), {})
+    exchange.bind(Queue("bound"), {"x-consistent-hash": "1", "x-local-random": ""}.get(kind, "a"), {})
     router = Router({"x": exchange}.get)
     before = {key: reached(router, exchange, key) for key in KEYS}
-    exchange.open_outlet(Target("outlet"))
+    exchange.open_outlet(Queue("outlet"))
     assert {key: reached(router, exchange, key) for key in KEYS} == before
     wanted: set[str] = set()
     for _ in range(200):
@@ -79,7 +44,7 @@ def test_outlet_takes_what_its_patterns_match_on_every_type(kind: str, dialect: 
         exchange.forward(changed - wanted, changed & wanted)
         wanted ^= changed
         for key in random.sample(KEYS, 3):
-            takes = any(matches(pattern, key) for pattern in wanted)
+            takes = any(pattern_matches(pattern, key) for pattern in wanted)
             assert reached(router, exchange, key) == before[key] | ({"outlet"} if takes else set())
 
 
@@ -87,9 +52,9 @@ def test_outlet_is_no_binding_and_yet_a_destination() -> None:
     """It is not counted; the alternate exchange gets only what it does not take."""
     exchange = make_exchange("x", "topic", arguments={"alternate-exchange": "y"})
     alternate = make_exchange("y", "fanout")
-    alternate.bind(Target("rest"), "", {})
+    alternate.bind(Queue("rest"), "", {})
     router = Router({"x": exchange, "y": alternate}.get)
-    exchange.open_outlet(Target("outlet"))
+    exchange.open_outlet(Queue("outlet"))
     exchange.forward(["a.#"])
     assert exchange.binding_count == 0
     assert not list(exchange.bindings)
@@ -103,12 +68,12 @@ def test_message_enters_the_outlet_of_the_first_exchange_that_has_one() -> None:
     exchanges = {name: make_exchange(name, "topic") for name in names}
     router = Router(exchanges.get)
     for name in ("x", "z"):
-        exchanges[name].open_outlet(Target(f"outlet of {name}"))
+        exchanges[name].open_outlet(Queue(f"outlet of {name}"))
         exchanges[name].forward(["#"])
     exchanges["plain"].bind(exchanges["x"], "#", {})
     exchanges["x"].bind(exchanges["y"], "#", {})
     exchanges["y"].bind(exchanges["z"], "#", {})
-    exchanges["z"].bind(Target("queue"), "#", {})
+    exchanges["z"].bind(Queue("queue"), "#", {})
     for name in ("plain", "x"):
         assert reached(router, exchanges[name], "a") == {"outlet of x", "queue"}
     for name in ("y", "z"):
@@ -123,7 +88,7 @@ def test_alternate_exchange_forwards_what_its_exchange_did_not() -> None:
     alternate = make_exchange("y", "topic")
     router = Router({"x": exchange, "y": alternate}.get)
     for one in (exchange, alternate):
-        one.open_outlet(Target(f"outlet of {one.name}"))
+        one.open_outlet(Queue(f"outlet of {one.name}"))
     alternate.forward(["#"])
     assert reached(router, exchange, "a") == {"outlet of y"}
     exchange.forward(["a"])
@@ -133,8 +98,8 @@ def test_alternate_exchange_forwards_what_its_exchange_did_not() -> None:
 def test_few_changed_patterns_end_only_the_routes_that_they_match() -> None:
     """A change costs the routes of its keys; very many changes end all."""
     exchange = make_exchange("x", "topic")
-    exchange.bind(Target("bound"), "#", {})
-    exchange.open_outlet(Target("outlet"))
+    exchange.bind(Queue("bound"), "#", {})
+    exchange.open_outlet(Queue("outlet"))
     routes = {}
     for key in ("a.b", "b"):
         for _ in range(2):

@@ -61,19 +61,6 @@ def test_drop_clears_live_and_space() -> None:
     assert (len(cache.entries), cache.used_bytes) == (0, 0)
 
 
-def test_entries_are_bounded_and_the_evicted_are_dead() -> None:
-    """A full cache drops its oldest routes and ends them, because a publish cache may hold them."""
-    cache = RouteCache(CacheLimits(entries=16))
-    routes = []
-    for number in range(100):
-        cache.offer(str(number), ())
-        routes.append(cache.offer(str(number), ()))
-        assert len(cache.entries) <= 16
-    assert [route for route in routes if route.live] == list(cache.entries.values())
-    assert routes[-1].live
-    assert len(cache.entries) > 8
-
-
 def test_bytes_are_bounded() -> None:
     """Long keys and large fan-outs are charged; a route beyond the limit is not cached and evicts nothing."""
     limits = CacheLimits(cache_bytes=20 * ENTRY_BYTES)
@@ -208,16 +195,6 @@ def test_a_touched_key_that_outgrows_the_bound_goes() -> None:
     assert list(cache.entries) == ["a.1"]
 
 
-def test_a_literal_key_goes() -> None:
-    """A literal key that is bound is dropped with its route, also from the trie."""
-    cache = RouteCache()
-    warm(cache, ["a.b", "a.c"])
-    change(cache, "x.*")
-    cache.drop("a.b")
-    assert list(cache.entries) == ["a.c"]
-    assert cache.used_bytes == ENTRY_BYTES + 3 + 8 + KEY_BYTES
-
-
 def test_changes_without_routes_leave_nothing() -> None:
     """Binds before the first publish cost the cache nothing, and neither does the first publish."""
     cache = RouteCache()
@@ -309,18 +286,6 @@ def test_changes_that_touch_a_part_now_and_then_do_not_end_in_the_bypass() -> No
     assert not cache.bypassed
 
 
-def test_what_leads_to_a_destination_ends() -> None:
-    """All routes to the destination end and no others; with very many routes the cache is dropped instead."""
-    cache = RouteCache()
-    routes = warm(cache, ["a", "b"], ("q", "r")) | warm(cache, ["c"], ("r",))
-    cache.drop_those_to("q")
-    assert {key: route.live for key, route in routes.items()} == {"a": False, "b": False, "c": True}
-    assert cache.offer("a", ("r",)).live
-    wide = warm(cache, map(str, range(20)), ("r",) * 50_000)
-    cache.drop_those_to("q")
-    assert not any(route.live for route in wide.values())
-
-
 def test_of_very_many_that_lead_to_a_destination_all_go() -> None:
     """Dropping the cache is cheaper than ending very many routes one by one."""
     cache = RouteCache()
@@ -366,11 +331,3 @@ def test_routes_to_very_many_are_not_looked_through() -> None:
     cache.drop_those_to("nobody")
     assert not few.live
     assert not cache.entries
-
-
-def test_only_routes_to_the_destination_end() -> None:
-    """Routes to other destinations stay live."""
-    cache = RouteCache()
-    routes = {**warm(cache, "a", ("q",)), **warm(cache, "b", ("r",)), **warm(cache, "c", ("q", "r"))}
-    cache.drop_those_to("q")
-    assert [key for key, route in routes.items() if route.live] == ["b"]

@@ -120,15 +120,3 @@ def test_a_key_is_compared_with_patterns_that_have_two_of_its_words() -> None:
         before = engine.visited
         assert sorted(engine.match(key)) == expected
         assert engine.visited - before == compared, key
-
-
-def test_a_pattern_whose_two_words_are_one_is_found_once() -> None:
-    """A word that a pattern or a key has twice, and a `#` or an empty word in a key, find no pattern twice."""
-    engine: Tiered[str] = Tiered()
-    fill(engine, ["#.a.#.a", "#.a.#", "#..#", "#..#."])
-    assert sorted(engine.match("a.a")) == ["#.a.#", "#.a.#.a"]
-    assert engine.match("a.#.#") == ["#.a.#"]
-    assert sorted(engine.match("x..")) == ["#..#", "#..#."]
-    for pattern in ("#.a.#.a", "#.a.#", "#..#", "#..#."):
-        assert engine.remove(parse_pattern(pattern)) == pattern
-    assert not any(engine.counts().values())

@@ -1,23 +1,10 @@
 """The effect of a changed pattern on the cached routes of a topic exchange."""
 
-from collections.abc import Mapping
-
 import pytest
 
 from broker.routing.exchange_types import make_exchange
 from broker.routing.topic_exchange import TopicExchange
-
-
-class NoFields:
-    """A message without headers and properties."""
-
-    headers: Mapping[str, object] = {}
-
-    def property(self, _name: str) -> None:
-        """Return None: there is no property."""
-
-
-NO_FIELDS = NoFields()
+from tests.unit.routing.message_fields import Fields
 
 
 def warm(exchange: TopicExchange, keys: list[str]) -> None:
@@ -55,7 +42,7 @@ def test_only_matching_routes_end(dialect: str, pattern: str, ended: list[str], 
     exchange.bind("q", pattern, {})
     assert [key for key, route in routes.items() if not route.live] == ended
     assert all(exchange.route(key).destinations == ("q",) for key in ended)
-    assert [key for key in ended + kept if exchange.matches(pattern, {}, [key], NO_FIELDS)] == ended
+    assert [key for key in ended + kept if exchange.matches(pattern, {}, [key], Fields())] == ended
     warm(exchange, ended + kept)
     routes = {key: exchange.route(key) for key in ended + kept}
     exchange.unbind("q", pattern, {})

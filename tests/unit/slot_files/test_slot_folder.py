@@ -47,10 +47,20 @@ def slot_names(files: MemoryFiles) -> list[str]:
     return [name for name in files.list(FOLDER) if name.endswith(".slot")]
 
 
-def test_a_start_finds_what_was_sealed() -> None:
+@pytest.fixture
+def files() -> MemoryFiles:
+    """Provide files in memory."""
+    return MemoryFiles()
+
+
+@pytest.fixture
+def folder(files: MemoryFiles) -> SlotFolder:
+    """Provide an empty folder."""
+    return opened(files)
+
+
+def test_a_start_finds_what_was_sealed(files: MemoryFiles, folder: SlotFolder) -> None:
     """The store's id, the slot files, the next seal and the cursors are found again."""
-    files = MemoryFiles()
-    folder = opened(files)
     one, two = sealed(folder, b"one", b"two"), sealed(folder, b"three", queue=2)
     folder.log.append(Cursor("lake", "/", "tap1", 1, 99))
     folder.close()
@@ -64,10 +74,8 @@ def test_a_start_finds_what_was_sealed() -> None:
     assert again.view.cursors == [Cursor("lake", "/", "tap1", 1, 99)]
 
 
-def test_removed_files_leave_what_readers_need_to_know() -> None:
+def test_removed_files_leave_what_readers_need_to_know(files: MemoryFiles, folder: SlotFolder) -> None:
     """Files that all cursors passed are removed without a gap, forced ones with a gap; a start knows both."""
-    files = MemoryFiles()
-    folder = opened(files)
     seals = [sealed(folder, b"x", first=number) for number in range(1, 5)]
     folder.remove([seals[0]], [(seals[1], "bytes")])
     other = sealed(folder, b"y", queue=2)
@@ -81,10 +89,8 @@ def test_removed_files_leave_what_readers_need_to_know() -> None:
     assert opened(files).log.next_seal == 6
 
 
-def test_an_abandoned_draft_leaves_nothing() -> None:
+def test_an_abandoned_draft_leaves_nothing(files: MemoryFiles, folder: SlotFolder) -> None:
     """The seal of an abandoned draft goes to the next slot file, which contains only its own bytes."""
-    files = MemoryFiles()
-    folder = opened(files)
     file = folder.begin("/", "tap1", 1, 1)
     file.add(1, 0, 0, ROUTE, b"", b"long" * 1_000_000)
     file.abandon()
@@ -93,19 +99,15 @@ def test_an_abandoned_draft_leaves_nothing() -> None:
     assert bodies(files, folder) == {1: [b"short"]}
 
 
-def test_a_draft_that_was_left_lying() -> None:
+def test_a_draft_that_was_left_lying(files: MemoryFiles, folder: SlotFolder) -> None:
     """Bytes of an abandoned draft that could not be removed do not appear in the next file."""
-    files = MemoryFiles()
-    folder = opened(files)
     put(files, folder.path(1), b"left over" * 100)
     sealed(folder, b"short")
     assert bodies(files, folder) == {1: [b"short"]}
 
 
-def test_files_that_no_line_names() -> None:
+def test_files_that_no_line_names(files: MemoryFiles, folder: SlotFolder) -> None:
     """A start removes unfinished and old slot files, adopts a whole one with the next seal, and keeps the rest."""
-    files = MemoryFiles()
-    folder = opened(files)
     sealed(folder, b"one")
     sealed(folder, b"two")
     log = files.read(folder.log.path)
@@ -137,10 +139,8 @@ def test_a_strangers_slot_file_is_not_taken_in() -> None:
     assert slot_names(files) == []
 
 
-def test_a_file_with_a_damaged_row_is_not_taken_in() -> None:
+def test_a_file_with_a_damaged_row_is_not_taken_in(files: MemoryFiles, folder: SlotFolder) -> None:
     """Every row of an unlisted file must be whole, because its rows may have been lost with the power."""
-    files = MemoryFiles()
-    folder = opened(files)
     file = folder.begin("/", "tap1", 1, 1)
     file.add(1, 0, 0, ROUTE, b"header", b"row")
     file.complete(2)
@@ -149,10 +149,8 @@ def test_a_file_with_a_damaged_row_is_not_taken_in() -> None:
     assert (again.view.seals, slot_names(files)) == ([], [])
 
 
-def test_listed_files_that_are_lost() -> None:
+def test_listed_files_that_are_lost(files: MemoryFiles, folder: SlotFolder) -> None:
     """A listed file that is missing or shorter becomes a gap, and the shorter one is kept aside."""
-    files = MemoryFiles()
-    folder = opened(files)
     for body in (b"one", b"two", b"three"):
         sealed(folder, body)
     files.remove(folder.path(1))
@@ -165,13 +163,11 @@ def test_listed_files_that_are_lost() -> None:
     assert files.size(FOLDER / f"{2:020}.slot.damaged") == 50
 
 
-def test_a_damaged_log_stops_the_start() -> None:
+def test_a_damaged_log_stops_the_start(files: MemoryFiles, folder: SlotFolder) -> None:
     """A damaged log stops the start without a change.
 
     Damaged are: a bad line before a good one, a missing first line, a later format, and no log beside slot files.
     """
-    files = MemoryFiles()
-    folder = opened(files)
     sealed(folder, b"one")
     sealed(folder, b"two")
     block = files.read(folder.log.path)
@@ -187,10 +183,8 @@ def test_a_damaged_log_stops_the_start() -> None:
     assert bodies(files, opened(files)) == {1: [b"one"], 2: [b"two"]}
 
 
-def test_dead_lines_go() -> None:
+def test_dead_lines_go(files: MemoryFiles, folder: SlotFolder) -> None:
     """The log is rewritten when dead lines far outnumber live ones, and continues."""
-    files = MemoryFiles()
-    folder = opened(files)
     sealed(folder, b"one")
     sizes = []
     for number in range(2500):
@@ -204,10 +198,8 @@ def test_dead_lines_go() -> None:
     assert again.view.cursors == [Cursor("lake", "/", "tap1", 0, 2499)]
 
 
-def test_snapshots_live_until_the_next_start() -> None:
+def test_snapshots_live_until_the_next_start(files: MemoryFiles, folder: SlotFolder) -> None:
     """A snapshot's slot files are readable until it is dropped; the next start removes leftovers."""
-    files = MemoryFiles()
-    folder = opened(files)
     snapshots = [folder.snapshots.new() for _ in range(3)]
     for snapshot in snapshots:
         for n in range(2):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.store.checkpoint import Checkpoint
+from broker.store.compaction import Relocation, SlotReference
 from broker.store.memory_files import MemoryFiles
 from broker.store.record import PERSISTENT, TARGET, encode_message, encode_route
 from broker.store.recovery import Recovered
@@ -66,6 +67,20 @@ class Room:
         number = self.recovered.next_queue_number
         position = self.store.log.position
         self.store.write_checkpoint(Checkpoint(position, clean, self.recovered.topology, states, number))
+
+    def reference(self, queue: int, *ids: int) -> SlotReference:
+        """Return these messages of the first recovered slot of a queue, or all of them."""
+        slot = self.recovered.queues[queue].slots[0]
+        indexes = [one - slot.first for one in ids] or range(slot.end - slot.first)
+        return SlotReference(queue, slot.first, slot.end, indexes, frozenset(slot.segments))
+
+    def relocate(self, segment: int, *references: SlotReference, share: float = 1.0) -> Relocation:
+        """Append copies of the messages of a segment, and sync them."""
+        relocation = self.store.plan_relocation(segment, references, share)
+        assert relocation is not None
+        self.store.append_relocation(relocation)
+        self.commit()
+        return relocation
 
     def lose_queue_logs(self) -> None:
         """Remove all queue logs, as a damaged disk does."""

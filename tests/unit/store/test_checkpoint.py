@@ -41,6 +41,12 @@ def new_folder(files: MemoryFiles) -> CheckpointFolder:
     return CheckpointFolder(files, FOLDER)
 
 
+@pytest.fixture
+def folder(files: MemoryFiles) -> CheckpointFolder:
+    """Provide an empty folder."""
+    return new_folder(files)
+
+
 def test_a_checkpoint_comes_back() -> None:
     """Every part of a checkpoint is read as written, including whether it was synced."""
     assert decode_checkpoint(encode_checkpoint(FULL, synced=True), FOLDER / "checkpoint-1") == (FULL, True)
@@ -66,10 +72,8 @@ def test_a_cut_checkpoint_is_none() -> None:
             decode_checkpoint(block[:cut], FOLDER / "checkpoint-1")
 
 
-def test_the_newest_whole_one_counts() -> None:
+def test_the_newest_whole_one_counts(files: MemoryFiles, folder: CheckpointFolder) -> None:
     """The newest is read; if it is damaged, that is reported and the one before is read; older ones are removed."""
-    files = MemoryFiles()
-    folder = new_folder(files)
     for position in (1, 2, 3):
         folder.write(Checkpoint(position, False, [], [], 1), sync=True)
     assert files.list(FOLDER) == ["checkpoint-0000000002", "checkpoint-0000000003"]
@@ -83,15 +87,3 @@ def test_the_newest_whole_one_counts() -> None:
     assert found[0].position == 2
     assert [finding.event for finding in findings] == ["store.checkpoint_skipped"]
     assert new_folder(MemoryFiles()).read([]) is None
-
-
-def test_an_unfinished_one_is_passed_over() -> None:
-    """An unfinished file of a crash is ignored, and the next checkpoint replaces it."""
-    files = MemoryFiles()
-    folder = new_folder(files)
-    files.open(FOLDER / "checkpoint-0000000001.unfinished", create=True).write_at(0, b"x" * 5000)
-    assert folder.read([]) is None
-    folder.write(Checkpoint(1, False, [], [], 1), sync=True)
-    found = new_folder(files).read([])
-    assert found is not None
-    assert found[0].position == 1

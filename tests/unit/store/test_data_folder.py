@@ -26,10 +26,14 @@ from broker.store.store import VhostStore
 PATH = Path("/srv/data")
 
 
-def test_one_broker_at_a_time() -> None:
+@pytest.fixture
+def folder(files: MemoryFiles) -> DataFolder:
+    """Provide the data folder of a broker that runs."""
+    return DataFolder.open(files, PATH)
+
+
+def test_one_broker_at_a_time(files: MemoryFiles, folder: DataFolder) -> None:
     """A second broker is told that the folder is busy until the first one closes it."""
-    files = MemoryFiles()
-    folder = DataFolder.open(files, PATH)
     with pytest.raises(FolderBusy, match="/srv/data"):
         DataFolder.open(files, PATH)
     folder.close()
@@ -41,10 +45,8 @@ LONG = ["ü" * 127 + "x", "ü" * 127 + "y", "/" * 255, "." * 67]
 
 
 @pytest.mark.parametrize("name", [*NAMES, *LONG])
-def test_every_vhost_has_a_folder_of_its_own(name: str) -> None:
+def test_every_vhost_has_a_folder_of_its_own(files: MemoryFiles, folder: DataFolder, name: str) -> None:
     """A vhost of any name is one folder below vhosts, with a valid file name, and is listed by its name."""
-    files = MemoryFiles()
-    folder = DataFolder.open(files, PATH)
     path = folder.vhost_folder(name)
     assert path.parent == PATH / "vhosts"
     assert path.name not in ("", ".", "..")
@@ -54,10 +56,8 @@ def test_every_vhost_has_a_folder_of_its_own(name: str) -> None:
     assert DataFolder.open(files, PATH).list_vhosts() == [name]
 
 
-def test_no_two_vhosts_share_a_folder() -> None:
+def test_no_two_vhosts_share_a_folder(files: MemoryFiles, folder: DataFolder) -> None:
     """Similar names have different folders, and a folder of no vhost is skipped."""
-    files = MemoryFiles()
-    folder = DataFolder.open(files, PATH)
     assert len({folder.vhost_folder(name) for name in [*NAMES, *LONG]}) == len(NAMES) + len(LONG)
     for name in ("lost+found", "%2f", ".hidden", "%%"):
         files.make_folder(PATH / "vhosts" / name)
@@ -70,10 +70,8 @@ def test_the_folder_of_the_default_vhost_stays() -> None:
 
 
 @pytest.mark.parametrize("found", [b"", b"another", b"\xff"])
-def test_a_long_name_that_was_lost_is_written_again(found: bytes) -> None:
+def test_a_long_name_that_was_lost_is_written_again(files: MemoryFiles, folder: DataFolder, found: bytes) -> None:
     """A lost name file is rewritten when the vhost is opened; until then a store without it is reported."""
-    files = MemoryFiles()
-    folder = DataFolder.open(files, PATH)
     path = folder.vhost_folder(LONG[0])
     files.contents[path / "name"].block[:] = found
     assert folder.list_vhosts() == []  # a crash left a folder without a store
@@ -84,10 +82,8 @@ def test_a_long_name_that_was_lost_is_written_again(found: bytes) -> None:
     assert folder.list_vhosts() == LONG[:1]
 
 
-def test_a_removed_vhost_is_gone() -> None:
+def test_a_removed_vhost_is_gone(files: MemoryFiles, folder: DataFolder) -> None:
     """Removing a vhost removes its folder and no other; a second removal changes nothing."""
-    files = MemoryFiles()
-    folder = DataFolder.open(files, PATH)
     for name in ("a", "b"):
         VhostStore.open(files, folder.vhost_folder(name), segment_bytes=1000, sync=True)[0].close()
     there = files.list(PATH / "vhosts" / "b")
@@ -97,23 +93,6 @@ def test_a_removed_vhost_is_gone() -> None:
         assert files.list(PATH / "vhosts") == ["b"]
         assert files.list(PATH / "vhosts" / "b") == there
     assert not [path for path in (*files.contents, *files.folders) if path.is_relative_to(PATH / "vhosts" / "a")]
-
-
-def test_what_a_removal_left_goes_at_the_next_start() -> None:
-    """A removal that was cut short is not a vhost, does not prevent a new one, and is finished by the next start."""
-    files = MemoryFiles()
-    folder = DataFolder.open(files, PATH)
-    left = PATH / "vhosts" / "%removed-1"
-    files.make_folder(left / "log")
-    files.open(left / "log" / "0000000001.log", create=True)
-    files.make_folder(folder.vhost_folder("a"))
-    assert folder.list_vhosts() == ["a"]
-    folder.remove_vhost("a")
-    assert files.list(PATH / "vhosts") == ["%removed-1"]
-    folder.close()
-    DataFolder.open(files, PATH)
-    assert files.list(PATH / "vhosts") == []
-    assert files.exists(PATH / "vhosts")
 
 
 def test_on_real_files(tmp_path: Path) -> None:
@@ -153,15 +132,6 @@ def test_another_format_is_refused(stamp: bytes, refused: type[Exception], says:
     with pytest.raises(refused, match=f"^/srv/data: {says}"):
         DataFolder.open(files, PATH)
     assert {path: bytes(content.block) for path, content in files.contents.items()} == there
-
-
-def test_a_first_start_that_died_is_begun_again() -> None:
-    """A folder without a stamp, in which nothing was written yet, is a new one."""
-    files = MemoryFiles()
-    files.make_folder(PATH)
-    files.open(PATH / "lock", create=True).close()
-    DataFolder.open(files, PATH).close()
-    assert bytes(files.contents[PATH / "format"].block) == b"slotmq data folder, format 3\n"
 
 
 def test_each_start_has_an_incarnation_of_its_own(tmp_path: Path) -> None:

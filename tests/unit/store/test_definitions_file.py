@@ -23,9 +23,8 @@ def new_file(files: MemoryFiles) -> DefinitionsFile:
     return DefinitionsFile(files, FOLDER)
 
 
-def test_definitions_come_back() -> None:
+def test_definitions_come_back(files: MemoryFiles) -> None:
     """A new file is empty; later the last written definitions are read."""
-    files = MemoryFiles()
     assert new_file(files).read() is None
     versions: list[dict[str, Any]] = [DEFINITIONS, {"users": []}, {}]
     for definitions in versions:
@@ -34,19 +33,8 @@ def test_definitions_come_back() -> None:
     assert files.list(FOLDER) == ["definitions"]
 
 
-def test_an_unfinished_file_is_passed_over() -> None:
-    """An unfinished file of a crash is neither read nor an obstacle."""
-    files = MemoryFiles()
-    new_file(files).write(DEFINITIONS)
-    files.open(FOLDER / "definitions.unfinished", create=True).write_at(0, b"x" * 5000)
-    assert new_file(files).read() == DEFINITIONS
-    new_file(files).write({"n": 2})
-    assert new_file(files).read() == {"n": 2}
-
-
-def test_every_flip_and_every_cut_is_told() -> None:
+def test_every_flip_and_every_cut_is_told(files: MemoryFiles) -> None:
     """Damage is never read as definitions or as their absence, and the error names the file."""
-    files = MemoryFiles()
     new_file(files).write(DEFINITIONS)
     block = files.contents[FOLDER / "definitions"].block
     whole = bytes(block)
@@ -60,9 +48,8 @@ def test_every_flip_and_every_cut_is_told() -> None:
         assert bytes(block) == damaged
 
 
-def test_a_later_format_is_named() -> None:
+def test_a_later_format_is_named(files: MemoryFiles) -> None:
     """A file of a later version is refused with both format numbers."""
-    files = MemoryFiles()
     new_file(files).write(DEFINITIONS)
     block = files.contents[FOLDER / "definitions"].block
     block[:] = block.replace(b"format 1,", b"format 12,")
@@ -71,9 +58,8 @@ def test_a_later_format_is_named() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), float("nan"), "\ud800"])
-def test_what_is_no_json_touches_nothing(value: object) -> None:
+def test_what_is_no_json_touches_nothing(files: MemoryFiles, value: object) -> None:
     """Definitions that cannot be encoded leave the file as it is."""
-    files = MemoryFiles()
     new_file(files).write(DEFINITIONS)
     with pytest.raises((TypeError, ValueError)):
         new_file(files).write({"bad": value})

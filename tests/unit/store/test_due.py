@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from broker.delivery.message_loader import MessageLoader
-from broker.store.compaction import SlotReference
 from broker.store.record import (
     PERSISTENT,
     PRODUCER,
@@ -52,18 +51,16 @@ def test_moments_are_recovered() -> None:
     assert room.waiting(7)[3] == b"body"
 
 
-def test_a_moment_of_a_deleted_queue_is_nobody_elses() -> None:
+def test_a_moment_of_a_deleted_queue_is_nobody_elses(room: Room) -> None:
     """The due time of a deleted queue's message, or of a known message, is ignored."""
-    room = Room()
     room.append(held(1, 5), encode_queue_deleted(0, 1, 7), held(2, 5), room.message(8), held(1, 5, queue=9))
     room.append(held(1, 6, queue=9), held(2, 7, queue=9))
     room.reopen()
     assert (moments(room, 8), moments(room, 9)) == ([0], [5, 7])
 
 
-def test_a_copy_keeps_the_moment() -> None:
+def test_a_copy_keeps_the_moment(room: Room) -> None:
     """After a crash during compaction, the copy has the due time."""
-    room = Room()
     positions = room.append(held(1, 5), held(2, 6))
     record = room.store.log.read_span(positions[0], len(held(1, 5)))
     room.append(encode_moved(0, record, due_target(5) + TARGET.pack(7, 1)))
@@ -77,14 +74,9 @@ def test_compaction_keeps_the_moments() -> None:
     room.append(*[held(number, 100 + number, body=bytes(300)) for number in range(1, 9)])
     room.reopen()
     room.checkpoint()
-    (slot,) = room.recovered.queues[7].slots
     before = read_slot(room.store, 7, 1, 9)[0]
     assert before is not None
-    reference = SlotReference(7, slot.first, slot.end, range(8), frozenset(slot.segments))
-    relocation = room.store.plan_relocation(before.position >> 32, [reference], 1.0)
-    assert relocation is not None
-    room.store.append_relocation(relocation)
-    room.commit()
+    relocation = room.relocate(before.position >> 32, room.reference(7))
     assert room.store.finish_relocation(relocation)
     after = read_slot(room.store, 7, 1, 9)[0]
     assert after is not None
@@ -94,21 +86,8 @@ def test_compaction_keeps_the_moments() -> None:
     assert moments(room) == list(range(101, 109))
 
 
-def test_rebuilt_queue_logs_have_the_moments() -> None:
-    """A rebuild reads the due times from the records again."""
-    room = Room()
-    room.append(*[held(number, 100 + number) for number in range(1, 9)])
-    room.reopen()
-    room.checkpoint()
-    room.lose_queue_logs()
-    recovered = room.reopen()
-    assert [finding.event for finding in recovered.findings] == ["store.queue_logs_rebuilt"]
-    assert moments(room) == list(range(101, 109))
-
-
-def test_the_size_of_a_scattered_message_is_its_own() -> None:
+def test_the_size_of_a_scattered_message_is_its_own(room: Room) -> None:
     """Messages between the requested ones are not counted, though their entries are read along."""
-    room = Room()
     room.append(*[held(number, 5, body=bytes(5000 if number % 4 else 10)) for number in range(1, 41)])
     room.reopen()
     ids = [8, 4, 20, 16, 7, 12]
@@ -116,15 +95,14 @@ def test_the_size_of_a_scattered_message_is_its_own() -> None:
     assert list(found) == [4, 8, 16, 20], "the fifth one is large"
 
 
-def test_a_rebuild_finds_messages_with_gaps_between_them() -> None:
+def test_a_rebuild_finds_messages_with_gaps_between_them(room: Room) -> None:
     """Entries of ids that are not neighbours are written apart, each with its own moment."""
-    room = Room()
     ids = [1, 2, 5, 6, 9, 300, 700]
     room.append(*[held(one, 100 + one if one % 2 else 0) for one in ids])
     room.reopen()
     room.checkpoint()
     room.lose_queue_logs()
-    room.reopen()
+    assert [finding.event for finding in room.reopen().findings] == ["store.queue_logs_rebuilt"]
     found = room.waiting(7)
     assert sorted(found) == ids
     due_ms = room.store.queues.read_due(7, 1, 701)
@@ -132,9 +110,8 @@ def test_a_rebuild_finds_messages_with_gaps_between_them() -> None:
 
 
 @pytest.mark.parametrize(("limit_bytes", "count"), [(0, 1), (2200, 2), (1 << 20, 5)])
-def test_scattered_messages_are_read_up_to_a_limit(limit_bytes: int, count: int) -> None:
+def test_scattered_messages_are_read_up_to_a_limit(room: Room, limit_bytes: int, count: int) -> None:
     """The first of the requested messages are read up to the limit, at least one."""
-    room = Room()
     room.append(*[held(number, 5, body=b"%d" % number * 300) for number in range(1, 400)])
     room.reopen()
     ids = [300, 2, 399, 1, 150]

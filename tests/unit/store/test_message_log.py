@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.damage import StoreFailed
-from broker.store.files import File
 from broker.store.memory_files import MemoryFiles
 from broker.store.message_log import SMALL_BYTES, MessageLog
 from broker.store.record import MARK_BYTES, encode_settled, is_whole
@@ -35,9 +33,14 @@ def commit(log: MessageLog) -> None:
     log.complete(batch)
 
 
-def test_a_record_is_read_where_it_was_appended() -> None:
+@pytest.fixture
+def log() -> MessageLog:
+    """Provide a started log."""
+    return new_log()
+
+
+def test_a_record_is_read_where_it_was_appended(log: MessageLog) -> None:
     """The record is at the position that append returned, also after a roll."""
-    log = new_log()
     positions = [log.append(RECORD) for _ in range(40)]
     commit(log)
     assert len({position >> 32 for position in positions}) > 1
@@ -57,9 +60,8 @@ def test_position_names_the_segment_of_the_next_record() -> None:
             commit(log)
 
 
-def test_a_batch_begins_with_a_mark() -> None:
+def test_a_batch_begins_with_a_mark(log: MessageLog) -> None:
     """A batch starts with the bytes of one mark, after the header of a new segment too."""
-    log = new_log()
     assert log.position == 1 << 32 | HEADER_BYTES
     assert log.append(RECORD) == 1 << 32 | HEADER_BYTES + MARK_BYTES
     assert log.append(RECORD) == 1 << 32 | HEADER_BYTES + MARK_BYTES + len(RECORD)
@@ -68,9 +70,8 @@ def test_a_batch_begins_with_a_mark() -> None:
     assert log.append(RECORD) == end + MARK_BYTES
 
 
-def test_only_what_was_taken_is_confirmable() -> None:
+def test_only_what_was_taken_is_confirmable(log: MessageLog) -> None:
     """A sync confirms the records that were appended before its batch was taken, and no later ones."""
-    log = new_log()
     log.append(RECORD)
     batch = log.take()
     assert batch is not None
@@ -86,9 +87,8 @@ def test_only_what_was_taken_is_confirmable() -> None:
     assert not log.needs_sync
 
 
-def test_one_batch_at_a_time() -> None:
+def test_one_batch_at_a_time(log: MessageLog) -> None:
     """A second batch is refused while the first is written."""
-    log = new_log()
     log.append(RECORD)
     log.take()
     log.append(RECORD)
@@ -178,42 +178,6 @@ def test_a_record_longer_than_a_segment_fits() -> None:
     assert log.read_span(position, len(long)) == long
 
 
-class BrokenFiles(MemoryFiles):
-    """Files whose next sync fails."""
-
-    broken = False
-
-    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        file = super().open(path, write=write, create=create)
-        synced = file.sync
-
-        def sync() -> None:
-            if self.broken:
-                self.broken = False
-                raise StoreFailed(path, "Input/output error")
-            synced()
-
-        file.sync = sync  # type: ignore[method-assign]
-        return file
-
-
-def test_a_failed_sync_is_final() -> None:
-    """After a failed sync nothing is confirmed or written, even if a second sync would succeed."""
-    files = BrokenFiles()
-    log = new_log(files)
-    log.append(RECORD)
-    batch = log.take()
-    assert batch is not None
-    confirmable = log.confirmable
-    files.broken = True
-    with pytest.raises(StoreFailed, match="Input/output error"):
-        log.write(batch)
-    assert log.confirmable == confirmable
-    log.append(RECORD)
-    with pytest.raises(StoreFailed, match="Input/output error"):
-        log.take()
-
-
 def test_without_sync_nothing_claims_to_be_synced() -> None:
     """With sync off a confirm follows the write, and no record claims that earlier ones are synced."""
     log = new_log(sync=False)
@@ -223,9 +187,8 @@ def test_without_sync_nothing_claims_to_be_synced() -> None:
     assert log.synced == 0
 
 
-def test_references_are_counted() -> None:
+def test_references_are_counted(log: MessageLog) -> None:
     """A segment is live while references exist; dropping more than were added is an error."""
-    log = new_log()
     log.add_live(3, 2)
     log.drop_live(3, 1)
     assert log.live == {3: 1}

@@ -9,39 +9,28 @@ from typing import Any
 
 import pytest
 
-from broker.store.files import File
-from broker.store.memory_files import MemoryFile, MemoryFiles
 from broker.store.open_files import OpenFiles
 from tests.deadline import DEADLINE_S
+from tests.watched_files import WatchedFiles
 
 
-class CountedFiles(MemoryFiles):
-    """Files that record which of them are open."""
+class CountedFiles(WatchedFiles):
+    """Files of these names; `opened` has those that are open."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *names: str) -> None:
+        super().__init__(Path("/"))
+        for name in names:
+            self.open(Path("/") / name, create=True)
         self.opened: list[str] = []
+        self.look = self._count
 
-    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        file = super().open(path, write=write, create=create)
-        assert isinstance(file, MemoryFile)
-        self.opened.append(path.name)
-        file.close = lambda: self.opened.remove(path.name)  # type: ignore[method-assign]
-        return file
-
-
-def new_files(*names: str) -> CountedFiles:
-    """Return files of these names, none of them open."""
-    files = CountedFiles()
-    files.make_folder(Path("/"))
-    for name in names:
-        files.open(Path("/") / name, create=True).close()
-    return files
+    def _count(self, call: str, path: Path) -> None:
+        (self.opened.remove if call == "close" else self.opened.append)(path.name)
 
 
 def test_the_least_used_is_closed_first() -> None:
     """The files that were used last stay open, up to the limit."""
-    files = new_files("a", "b", "c")
+    files = CountedFiles("a", "b", "c")
     lender = OpenFiles(files, limit=2)
     for name in ("a", "b", "a", "c"):
         with lender.borrow(Path("/") / name):
@@ -53,7 +42,7 @@ def test_the_least_used_is_closed_first() -> None:
 
 def test_a_reader_keeps_its_file() -> None:
     """A file that is evicted during a read is closed after the last reader."""
-    files = new_files("a")
+    files = CountedFiles("a")
     lender = OpenFiles(files)
     with lender.borrow(Path("/a")), lender.borrow(Path("/a")):
         lender.forget(Path("/a"))
@@ -86,7 +75,7 @@ class Eager:
 @pytest.mark.parametrize("limit", [1, 64])
 def test_a_file_that_another_thread_drops_at_once_is_open_for_its_reader(limit: int) -> None:
     """Between the call that borrows a file and its first read, another thread removes it, or reads a file too many."""
-    files = new_files("a", "b")
+    files = CountedFiles("a", "b")
     lender = OpenFiles(files, limit=limit)
 
     def drop() -> None:

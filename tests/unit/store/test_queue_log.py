@@ -7,26 +7,13 @@ from pathlib import Path
 import pytest
 
 from broker.store.entry_buffer import CHUNK_MAX_BYTES
-from broker.store.files import File
 from broker.store.memory_files import MemoryFiles
 from broker.store.queue_entry import CELL_IDS, ENTRY_BYTES, Entries
 from broker.store.queue_log import CHUNK_IDS, QueueLogs
+from tests.watched_files import WatchedFiles
 
 FOLDER = Path("/queues")
 FEW = CHUNK_MAX_BYTES // ENTRY_BYTES  # entries that need no file
-
-
-class Counting(MemoryFiles):
-    """Files that count how often their folder was synced."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.syncs = 0
-
-    def sync_folder(self, folder: Path) -> None:
-        """Sync a folder."""
-        self.syncs += 1
-        super().sync_folder(folder)
 
 
 def new_logs(files: MemoryFiles | None = None) -> QueueLogs:
@@ -36,13 +23,10 @@ def new_logs(files: MemoryFiles | None = None) -> QueueLogs:
     return QueueLogs(files, FOLDER, sync=True)
 
 
-def test_entries_come_back_across_chunks() -> None:
-    """Entries across a chunk boundary are read back; a missing entry is None."""
-    logs = new_logs()
-    first = CHUNK_IDS - 2
-    logs.write(3, first, ([5, 0, 9, 11], [6, 0, 10, 12]))
-    assert logs.read(3, first - 1, first + 5) == ([0, 5, 0, 9, 11, 0], [0, 6, 0, 10, 12, 0])
-    assert logs.read(4, 1, 3) == ([0, 0], [0, 0])
+@pytest.fixture
+def logs(files: MemoryFiles) -> QueueLogs:
+    """Provide the queue logs of the files."""
+    return new_logs(files)
 
 
 def entries(count: int, begin: int = 1) -> Entries:
@@ -50,10 +34,8 @@ def entries(count: int, begin: int = 1) -> Entries:
     return list(range(begin, begin + count)), [10] * count
 
 
-def test_a_chunk_has_a_file_when_it_has_many_entries() -> None:
+def test_a_chunk_has_a_file_when_it_has_many_entries(files: MemoryFiles, logs: QueueLogs) -> None:
     """A chunk file is created with the first entry that is one too many, and then has all of them."""
-    files = MemoryFiles()
-    logs = new_logs(files)
     first = CHUNK_IDS * 5 + 1
     logs.write(3, first + 2, entries(FEW - 2, 3))
     logs.write(3, first, entries(2))
@@ -68,7 +50,8 @@ def test_a_chunk_has_a_file_when_it_has_many_entries() -> None:
 
 def test_a_sync_makes_the_files_of_lasting_queues() -> None:
     """After a sync the few entries of a lasting queue are in a file, and those of another queue are not."""
-    files = Counting()
+    calls: list[str] = []
+    files = WatchedFiles(FOLDER, lambda call, _path: calls.append(call))
     logs = new_logs(files)
     logs.write(3, 1, entries(2))
     logs.write(4, 1, entries(2), lasting=False)
@@ -77,15 +60,14 @@ def test_a_sync_makes_the_files_of_lasting_queues() -> None:
     assert files.list(FOLDER) == ["0000000003-00000000.queue", "0000000005-00000000.queue"]
     assert new_logs(files).read(3, 1, 3) == ([1, 2], [10, 10])
     assert logs.read(3, 1, 3) == logs.read(4, 1, 3) == ([1, 2], [10, 10])
-    syncs = files.syncs
+    calls.clear()
     logs.sync()
-    assert files.syncs == syncs  # nothing was written since
+    assert "sync folder" not in calls  # nothing was written since
 
 
 @pytest.mark.parametrize("count", [10, FEW + 1])
-def test_a_later_entry_replaces_an_earlier_one(count: int) -> None:
+def test_a_later_entry_replaces_an_earlier_one(logs: QueueLogs, count: int) -> None:
     """An entry that is written again is read as it was written last, also across several pieces."""
-    logs = new_logs()
     logs.write(3, 1, entries(count))
     logs.write(3, 4, ([70, 0, 90], [7, 0, 9]))
     assert logs.read(3, 3, 8) == ([3, 70, 0, 90, 7], [10, 7, 0, 9, 10])
@@ -93,10 +75,8 @@ def test_a_later_entry_replaces_an_earlier_one(count: int) -> None:
     assert logs.read(3, count, count + 2) == ([count, 0], [10, 0])
 
 
-def test_what_no_checkpoint_needs_is_forgotten_at_once() -> None:
+def test_what_no_checkpoint_needs_is_forgotten_at_once(files: MemoryFiles, logs: QueueLogs) -> None:
     """Dropped entries of a queue that does not last leave room for others: no file is made."""
-    files = MemoryFiles()
-    logs = new_logs(files)
     for number in range(5):
         begin = 1 + number * FEW
         logs.write(3, begin, entries(FEW), lasting=False)
@@ -116,10 +96,8 @@ def test_what_no_checkpoint_needs_is_forgotten_at_once() -> None:
     assert files.list(FOLDER) == []
 
 
-def test_what_a_checkpoint_may_need_stays_until_the_next() -> None:
+def test_what_a_checkpoint_may_need_stays_until_the_next(files: MemoryFiles, logs: QueueLogs) -> None:
     """Entries that were dropped after a checkpoint had captured them are in a file until another one is taken."""
-    files = MemoryFiles()
-    logs = new_logs(files)
     for queue in (3, 4, 5):
         logs.write(queue, 1, entries(2))
     logs.write(5, 3, entries(2, 3))
@@ -135,10 +113,8 @@ def test_what_a_checkpoint_may_need_stays_until_the_next() -> None:
 
 
 @pytest.mark.parametrize("forget", [False, True])
-def test_a_chunk_that_is_begun_again_has_its_header(forget: bool) -> None:
+def test_a_chunk_that_is_begun_again_has_its_header(files: MemoryFiles, logs: QueueLogs, forget: bool) -> None:
     """A chunk whose file was removed gets a whole file again, which the next start accepts."""
-    files = MemoryFiles()
-    logs = new_logs(files)
     for first in (1, 1001, 2001):
         logs.write(3, first, entries(FEW + 1, first))
         assert logs.read(3, first, first + FEW + 1) == entries(FEW + 1, first)
@@ -153,10 +129,8 @@ def test_a_chunk_that_is_begun_again_has_its_header(forget: bool) -> None:
         assert files.list(FOLDER) == []
 
 
-def test_entries_of_a_foreign_file_are_none() -> None:
+def test_entries_of_a_foreign_file_are_none(files: MemoryFiles, logs: QueueLogs) -> None:
     """Entries of a file that was renamed from another queue are invalid."""
-    files = MemoryFiles()
-    logs = new_logs(files)
     logs.write(3, 1, ([1], [2]))
     logs.sync()
     (path,) = files.contents
@@ -164,10 +138,8 @@ def test_entries_of_a_foreign_file_are_none() -> None:
     assert new_logs(files).read(4, 1, 2) == ([0], [0])
 
 
-def test_a_chunk_that_vanishes_has_no_entries() -> None:
+def test_a_chunk_that_vanishes_has_no_entries(files: MemoryFiles, logs: QueueLogs) -> None:
     """A chunk file that is removed while the broker runs has no entries, and is started anew."""
-    files = MemoryFiles()
-    logs = new_logs(files)
     logs.write(3, 1, ([1, 3], [2, 4]))
     logs.sync()
     files.contents.clear()
@@ -181,13 +153,11 @@ def test_the_file_of_a_chunk_stays_open_for_the_next_slots() -> None:
     """It is opened once for many slots, and closed by a sync, or when another chunk is written or it is removed."""
     opened: list[str] = []
 
-    class Counting(MemoryFiles):
-        def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-            if create:
-                opened.append(path.name[:10])
-            return super().open(path, write=write, create=create)
+    def look(call: str, path: Path) -> None:
+        if call == "create":
+            opened.append(path.name[:10])
 
-    logs = new_logs(Counting())
+    logs = new_logs(WatchedFiles(FOLDER, look))
     slot: Entries = ([5] * FEW, [6] * FEW)
     for number, first in ((3, 1), (3, FEW + 1), (3, 2 * FEW + 1), (4, 1), (4, FEW + 1), (3, 3 * FEW + 1)):
         logs.write(number, first, slot)
@@ -204,18 +174,15 @@ def test_the_file_of_a_chunk_stays_open_for_the_next_slots() -> None:
     assert logs.read(3, 2 * FEW + 1, 2 * FEW + 2) == ([0], [0])
 
 
-def test_an_entry_that_was_written_meanwhile_is_not_mended() -> None:
+def test_an_entry_that_was_written_meanwhile_is_not_mended(logs: QueueLogs) -> None:
     """A repair does not overwrite an entry that compaction wrote after the search."""
-    logs = new_logs()
     logs.write(3, 1, ([5], [6]))
     logs.repair(3, 1, (0, 0), (1, 2))
     assert logs.read(3, 1, 2) == ([5], [6])
 
 
-def test_the_entry_of_a_gone_message_is_not_written() -> None:
+def test_the_entry_of_a_gone_message_is_not_written(files: MemoryFiles, logs: QueueLogs) -> None:
     """Moving an entry that was dropped, or whose queue is deleted, writes nothing."""
-    files = MemoryFiles()
-    logs = new_logs(files)
     logs.write(3, 1, ([1, 3], [2, 4]))
     logs.drop(3, 1, 2, 100)
     logs.move(3, 1, ([7, 9], [8, 10]))
@@ -228,9 +195,10 @@ def test_the_entry_of_a_gone_message_is_not_written() -> None:
 
 @pytest.mark.parametrize("count", [20, 3 * CELL_IDS])
 @pytest.mark.parametrize(("gone", "end"), [(0, 10), (10, 20), (5, 15), (0, 20)], ids=["begin", "end", "middle", "all"])
-def test_a_part_of_a_range_is_moved_with_all_that_belongs_to_it(count: int, gone: int, end: int) -> None:
+def test_a_part_of_a_range_is_moved_with_all_that_belongs_to_it(
+    logs: QueueLogs, count: int, gone: int, end: int
+) -> None:
     """Moving a range writes position, size and moment of each message whose entry is needed, and no other's."""
-    logs = new_logs()
     first = CHUNK_IDS - count // 2  # the range crosses a chunk, too
     step = count // 20
     dropped = range(gone * step, end * step)
@@ -245,9 +213,8 @@ def test_a_part_of_a_range_is_moved_with_all_that_belongs_to_it(count: int, gone
     assert set(positions).isdisjoint(moved[n] for n in dropped)
 
 
-def test_entries_of_delayed_messages_tell_when_they_are_due() -> None:
+def test_entries_of_delayed_messages_tell_when_they_are_due(logs: QueueLogs) -> None:
     """Due times are read across chunks; 0 means unknown or never written."""
-    logs = new_logs()
     first = CHUNK_IDS - 2
     logs.write(3, first, ([5, 0, 9], [6, 0, 10]), [1 << 42, 0, 7])
     logs.write(3, first + 3, ([11], [12]))
@@ -259,12 +226,10 @@ def test_entries_of_delayed_messages_tell_when_they_are_due() -> None:
 
 
 @pytest.mark.parametrize("count", [FEW, 3 * CELL_IDS])
-def test_an_entry_among_others_is_written_alone(count: int) -> None:
+def test_an_entry_among_others_is_written_alone(files: MemoryFiles, logs: QueueLogs, count: int) -> None:
     """Entries that are written again leave their neighbours as they were, in the buffer and in a file, whatever borders
     they cross; the second time only they are written.
     """
-    files = MemoryFiles()
-    logs = new_logs(files)
     positions, sizes = entries(count)
     due_ms = [1 << 40 | number for number in range(count)]
     logs.write(3, 10, (positions, sizes), due_ms)

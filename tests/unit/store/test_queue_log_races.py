@@ -3,76 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
-from broker.store.files import File
-from broker.store.memory_files import FileContent, MemoryFile, MemoryFiles
+from broker.store.memory_files import MemoryFiles
 from broker.store.queue_entry import Entries
 from broker.store.queue_log import QueueLogs
 from tests.deadline import DEADLINE_S
+from tests.watched_files import WatchedFiles, ignore
 
 FOLDER = Path("/queues")
 ENTRIES = ([1 << 63 | 64] * 1000, [10] * 1000)  # enough for a file
 
 
-def ignore(_call: str) -> None:
-    """Do nothing."""
-
-
-class Watched(MemoryFiles):
-    """Files that call ``look`` with the name of a call before it; ``durable`` has what was synced."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.make_folder(FOLDER)
-        self.look: Callable[[str], object] = ignore
-        self.durable: dict[Path, bytes] = {}
-
-    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        self.look("create" if create else "open" if write else "read")
-        file = super().open(path, write=write, create=create)
-        return WatchedFile(path, self.contents[path], self) if write or create else file
-
-    def remove(self, path: Path) -> None:
-        self.look("remove")
-        super().remove(path)
-
-
-class WatchedFile(MemoryFile):
-    """A file that is written or synced."""
-
-    def __init__(self, path: Path, content: FileContent, files: Watched) -> None:
-        super().__init__(path, content)
-        self._files = files
-
-    def write_at(self, offset: int, block: bytes) -> None:
-        self._files.look("write")
-        super().write_at(offset, block)
-
-    def sync(self) -> None:
-        """Make durable what the file has at the beginning of the sync: a later write may miss it."""
-        block = bytes(self._content.block)
-        self._files.look("sync")
-        self._files.durable[self.path] = block
-
-    def close(self) -> None:
-        self._files.look("close")
-        super().close()
-
-
 def test_a_chunk_that_goes_while_the_checkpoint_syncs_is_no_failure() -> None:
     """The loop may remove a chunk of a transient queue at any time during a sync."""
-    files = Watched()
+    files = WatchedFiles(FOLDER)
     logs = QueueLogs(files, FOLDER, sync=True)
     logs.write(1, 1, ENTRIES)
     logs.forget(1, 0)
     loop = Thread(target=logs.reclaim, args=(1,))
 
-    def remove(call: str) -> None:
+    def remove(call: str, _path: Path) -> None:
         if call == "open":
             loop.start()
             loop.join(0.2)  # the removal may have to wait for this sync
@@ -88,13 +42,13 @@ def test_what_is_written_during_a_sync_is_on_disk_after_the_next(first: int) -> 
     """The loop writes entries while the thread of the checkpoint syncs their file, or another one: the next checkpoint
     relies on them, so the next sync brings them to the disk.
     """
-    disk = Watched()
+    disk = WatchedFiles(FOLDER)
     logs = QueueLogs(disk, FOLDER, sync=True)
     for queue in (1, 2):
         logs.write(queue, 1, ENTRIES)
     late = ([1 << 63 | 99] * 10, [7] * 10)
 
-    def write(call: str) -> None:
+    def write(call: str, _path: Path) -> None:
         if call != "sync":
             return
         disk.look = ignore
@@ -117,11 +71,11 @@ def test_what_is_written_during_a_sync_is_on_disk_after_the_next(first: int) -> 
 
 def test_a_removed_chunk_is_not_read_from_any_more() -> None:
     """A reader that opens a chunk while it is removed does not hide the chunk that replaces it."""
-    files = Watched()
+    files = WatchedFiles(FOLDER)
     logs = QueueLogs(files, FOLDER, sync=True)
     logs.write(1, 1, ENTRIES)
     logs.drop(1, 1, 1001, 0)
-    files.look = lambda call: call == "remove" and logs.read(1, 1, 1001)
+    files.look = lambda call, _path: call == "remove" and logs.read(1, 1, 1001)
     logs.reclaim(1)
     files.look = ignore
     logs.write(1, 1001, ENTRIES)
@@ -130,13 +84,13 @@ def test_a_removed_chunk_is_not_read_from_any_more() -> None:
 
 def test_a_chunk_that_goes_before_the_sync_reaches_it_keeps_its_entries() -> None:
     """A queue that is deleted during the sync of a checkpoint has its entries on disk: the checkpoint refers to it."""
-    files = Watched()
+    files = WatchedFiles(FOLDER)
     logs = QueueLogs(files, FOLDER, sync=True)
     logs.write(1, 1, ([64], [10]))
     logs.write(2, 1, ([64], [10]))
     loop = Thread(target=logs.forget, args=(2, 100))
 
-    def forget(call: str) -> None:
+    def forget(call: str, _path: Path) -> None:
         if call == "open":
             files.look = ignore
             loop.start()
@@ -153,14 +107,14 @@ def test_a_chunk_that_goes_before_the_sync_reaches_it_keeps_its_entries() -> Non
 @pytest.mark.parametrize("by_sync", [False, True])
 def test_entries_can_be_read_while_they_move_to_a_file(by_sync: bool) -> None:
     """A thread that reads a chunk while it gets its file finds each entry, at every moment, in the buffer or there."""
-    files = Watched()
+    files = WatchedFiles(FOLDER)
     logs = QueueLogs(files, FOLDER, sync=True)
     few = ([64 + number for number in range(100)], [10] * 100)
     for first in (1, 101):
         logs.write(1, first, (few[0][first // 2 : first // 2 + 50], [10] * 50))
     found: list[Entries | None] = []
 
-    def look(call: str) -> None:
+    def look(call: str, _path: Path) -> None:
         if call not in ("create", "write", "close"):
             return
 
@@ -177,7 +131,7 @@ def test_entries_can_be_read_while_they_move_to_a_file(by_sync: bool) -> None:
         logs.sync()
     else:
         logs.write(1, 201, ENTRIES)
-    look("close")
+    look("close", FOLDER)
     assert len(found) >= 2 * 5
     assert found[::2] == [(few[0][:50], few[1][:50])] * (len(found) // 2)
     assert found[1::2] == [(few[0][50:], few[1][50:])] * (len(found) // 2)

@@ -48,9 +48,8 @@ def test_a_window_ends_at_its_bytes_too() -> None:
     assert [(slot.first, slot.end) for slot in room.reopen().queues[1].slots] == [(1, 3), (3, 5), (5, 7)]
 
 
-def test_a_fan_out_is_one_record() -> None:
+def test_a_fan_out_is_one_record(room: Room) -> None:
     """Each queue recovers its message from the single record."""
-    room = Room()
     room.publish(3, 1, 2, 3)
     assert room.reopen().messages == 9
     assert [room.waiting(queue) for queue in (1, 2, 3)] == [{1: b"1", 2: b"2", 3: b"3"}] * 3
@@ -114,9 +113,8 @@ def test_ids_without_a_record_are_settled_holes() -> None:
     assert recovered.messages == 3
 
 
-def test_a_deleted_queue_does_not_reappear() -> None:
+def test_a_deleted_queue_does_not_reappear(room: Room) -> None:
     """Records of a deleted queue are ignored after its deletion, and its number is not reused."""
-    room = Room()
     room.publish(3, 4)
     room.append(encode_queue_deleted(0, 1, 4), encode_settled(0, 1, 4, [1]), room.message(4))
     recovered = room.reopen()
@@ -126,9 +124,8 @@ def test_a_deleted_queue_does_not_reappear() -> None:
     assert room.reopen().next_queue_number == 5
 
 
-def test_the_number_of_a_level_reserves_that_of_its_queue() -> None:
+def test_the_number_of_a_level_reserves_that_of_its_queue(room: Room) -> None:
     """A level that was made at its first use has a number far above those of queues."""
-    room = Room()
     room.publish(3, 5)
     room.publish(3, 32 << LEVEL_SHIFT | 4)
     room.append(encode_queue_deleted(0, 1, 32 << LEVEL_SHIFT | 7))
@@ -137,9 +134,8 @@ def test_the_number_of_a_level_reserves_that_of_its_queue() -> None:
     assert recovered.next_queue_number == 8
 
 
-def test_topology_changes_come_in_order() -> None:
+def test_topology_changes_come_in_order(room: Room) -> None:
     """Changes of the checkpoint come before those of the log; their queue numbers are not reused."""
-    room = Room()
     room.append(encode_topology(0, 1, {"change": "queue_declared", "number": 8}))
     room.reopen()
     room.checkpoint()
@@ -167,9 +163,8 @@ def test_recovery_starts_at_the_checkpoint() -> None:
     assert recovered.queues[1].slots[1].returns == [ReturnRun(4, 5, 3, 3)]
 
 
-def test_reading_a_record_twice_changes_nothing() -> None:
+def test_reading_a_record_twice_changes_nothing(room: Room) -> None:
     """Records that a checkpoint covers are idempotent: a known id does not add a message."""
-    room = Room()
     room.publish(3, 1)
     room.append(encode_settled(0, 1, 1, [1]))
     room.reopen()
@@ -214,9 +209,8 @@ def test_a_copy_counts_for_a_message_of_the_slot_that_is_being_built(moved_id: i
     ]
 
 
-def test_clean_is_a_clean_stop_only() -> None:
+def test_clean_is_a_clean_stop_only(room: Room) -> None:
     """A stop is clean after a clean checkpoint and an orderly close, with nothing after either."""
-    room = Room()
     room.publish(1, 1)
     assert not room.reopen().clean
     room.checkpoint(clean=True)
@@ -237,9 +231,8 @@ def test_progress_ends_at_the_total() -> None:
     assert told[-1].records == recovered.records
 
 
-def test_positions_are_never_used_twice() -> None:
+def test_positions_are_never_used_twice(room: Room) -> None:
     """Each start begins one segment after all earlier ones."""
-    room = Room()
     seen = set()
     for _ in range(3):
         seen.update(room.publish(2, 1))
@@ -248,9 +241,8 @@ def test_positions_are_never_used_twice() -> None:
     assert len({position >> 32 for position in seen}) == 3
 
 
-def test_a_refused_start_tells_which_checkpoint_it_skipped() -> None:
+def test_a_refused_start_tells_which_checkpoint_it_skipped(room: Room) -> None:
     """The event has the path of the damaged checkpoint and where recovery starts, also if that fails."""
-    room = Room()
     room.publish(3, 1)
     for _ in range(2):
         room.checkpoint()

@@ -13,6 +13,7 @@ from broker.store.compaction import RECORD_MIN_BYTES, SlotReference, plan_reloca
 from broker.store.damage import CorruptRecord
 from broker.store.files import File
 from broker.store.memory_files import MemoryFile, MemoryFiles
+from broker.store.message_log import MessageLog
 from broker.store.queue_entry import Entries
 from broker.store.queue_log import CHUNK_IDS
 from broker.store.reading import COPY_MAX_BYTES
@@ -34,19 +35,8 @@ def checkpoint(room: Room, *queues: QueueState) -> None:
     room.store.write_checkpoint(Checkpoint(room.store.log.position, False, [], list(queues), 10))
 
 
-def test_a_slot_paged_out_is_read_back() -> None:
-    """The requested messages of a paged-out slot are read in place, whatever their order in the log."""
-    room = Room()
-    positions = room.publish(6, 1, 2)
-    size = len(room.message(1, 2, body=b"1"))
-    room.store.queues.write(1, 1, (positions, [size] * 6))
-    messages = read_slot(room.store, 1, 1, 7, [5, 0, 3])
-    assert [None if one is None else one.body for one in messages] == [b"1", None, None, b"4", None, b"6"]
-
-
-def test_files_stay_open_for_reading_until_the_broker_is_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_stay_open_for_reading_until_the_broker_is_at_rest(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads share open files of the log and of the queue logs; once these are closed, a read opens them again."""
-    room = Room()
     positions = room.publish(6, 1, 2)
     room.store.queues.write(1, 1, (positions, [len(room.message(1, 2, body=b"1"))] * 6))
     room.store.queues.sync()
@@ -96,21 +86,8 @@ def test_a_large_body_is_recorded_as_it_is(segment_bytes: int, monkeypatch: pyte
         assert room.store.log.read_span(message.position, message.record_bytes) == record
 
 
-@pytest.mark.interpreted("a method of the log is replaced")
-def test_neighbours_are_read_together() -> None:
-    """A thousand adjacent messages cost a handful of file calls."""
-    room = Room()
-    positions = room.publish(1000, 1)
-    sizes = [len(room.message(9, body=b"%d" % number)) for number in range(1, 1001)]
-    room.store.queues.write(1, 1, (positions, sizes))
-    calls = count_reads(room)
-    assert all(read_slot(room.store, 1, 1, 1001))
-    assert len(calls) == 1
-
-
-def test_spilled_and_logged_messages_share_a_slot() -> None:
+def test_spilled_and_logged_messages_share_a_slot(room: Room) -> None:
     """Transient messages of a durable queue are in the spill; a slot is read from both places."""
-    room = Room()
     (logged,) = room.publish(1, 1)
     record = encode_message(0, 1, 0, ROUTE, b"header", b"transient", TARGET.pack(1, 2))
     spilled = room.store.spill.extend([record])[0]
@@ -150,9 +127,8 @@ def test_a_slot_in_the_page_cache_is_read_at_once() -> None:
     assert all(read_slot(store, 1, 1, 9))
 
 
-def test_an_entry_of_another_message_is_found_out() -> None:
+def test_an_entry_of_another_message_is_found_out(room: Room) -> None:
     """A record with another id of the queue, or of another queue in the spill, is not the message."""
-    room = Room()
     positions = room.publish(2, 1)
     size = len(room.message(9, body=b"1"))
     room.store.queues.write(1, 1, (positions[1:], [size]))
@@ -214,10 +190,8 @@ def count_reads(room: Room) -> list[int]:
     return calls
 
 
-def test_body_sizes_are_those_of_the_bodies() -> None:
+def test_body_sizes_are_those_of_the_bodies(room: Room, log: MessageLog) -> None:
     """Sizes are right for single records, transactions, moved records and the spill."""
-    room = Room()
-    log = room.store.log
     records = [room.message(1, body=bytes(size)) for size in (0, 1, 300, 70_000)]
     positions = [log.append(records[0])]
     with log.group():
@@ -235,9 +209,8 @@ def test_body_sizes_are_those_of_the_bodies() -> None:
 
 
 @pytest.mark.interpreted("a method of the log is replaced")
-def test_body_sizes_read_heads_only() -> None:
+def test_body_sizes_read_heads_only(room: Room) -> None:
     """Large bodies are not read; small ones are, where that takes fewer calls."""
-    room = Room()
     for queue, size in ((1, 10), (2, 100_000)):
         records = [room.message(queue, body=bytes(size)) for _ in range(10)]
         room.store.queues.write(queue, 1, (room.append(*records), [len(record) for record in records]))
@@ -320,9 +293,8 @@ def test_what_only_the_older_checkpoint_needs_is_told() -> None:
     assert room.files.list(FOLDER / "queues") == []
 
 
-def test_the_file_of_a_deleted_queue_goes_although_the_log_grows_no_more() -> None:
+def test_the_file_of_a_deleted_queue_goes_although_the_log_grows_no_more(room: Room) -> None:
     """A checkpoint right after the record of a deletion knows of it: the file goes when the one before is given up."""
-    room = Room()
     room.publish(2, 1)
     room.store.queues.write(1, 1, ([1 << 32 | 64], [10]))
     checkpoint(room)
@@ -375,9 +347,8 @@ def test_what_the_last_checkpoint_names_stays() -> None:
     assert first in room.store.log.segments
 
 
-def test_a_queue_log_goes_behind_two_checkpoints() -> None:
+def test_a_queue_log_goes_behind_two_checkpoints(room: Room) -> None:
     """The file of a deleted slot or queue is kept until every kept checkpoint was taken after the deletion."""
-    room = Room()
     room.publish(2, 1)
     room.store.queues.write(1, 1, ([1 << 32 | 64, 1 << 32 | 74], [10, 10]))
     room.store.queues.write(2, 1, ([1 << 32 | 64], [10]))
@@ -397,9 +368,8 @@ def test_a_queue_log_goes_behind_two_checkpoints() -> None:
     assert room.files.list(FOLDER / "queues") == []
 
 
-def test_a_queue_log_that_recovery_gave_up_waits_as_well() -> None:
+def test_a_queue_log_that_recovery_gave_up_waits_as_well(room: Room) -> None:
     """Entries that a start does not need are kept as long as its checkpoint, which refers to them."""
-    room = Room()
     room.publish(2, 1)
     recovered = room.reopen()
     checkpoint(room, *recovered.queues.values())
@@ -413,9 +383,8 @@ def test_a_queue_log_that_recovery_gave_up_waits_as_well() -> None:
     assert room.files.list(FOLDER / "queues") == []
 
 
-def test_a_chunk_written_again_stays() -> None:
+def test_a_chunk_written_again_stays(room: Room) -> None:
     """A file whose entries were all dropped is kept if new ids are written before the checkpoint."""
-    room = Room()
     room.store.queues.write(1, 1, ([1 << 32 | 64], [10]))
     room.store.drop_entries(1, 1, 2, at_once=False)
     room.publish(1, 9)
@@ -424,9 +393,8 @@ def test_a_chunk_written_again_stays() -> None:
     assert room.files.list(FOLDER / "queues") == ["0000000001-00000000.queue"]
 
 
-def test_a_checkpoint_may_not_run_ahead() -> None:
+def test_a_checkpoint_may_not_run_ahead(room: Room) -> None:
     """A checkpoint at a position that is not on disk is refused."""
-    room = Room()
     room.store.log.append(room.message(1))
     with pytest.raises(RuntimeError, match="ahead"):
         checkpoint(room)
@@ -463,8 +431,7 @@ def test_relocation_frees_a_pinned_segment(grouped: bool) -> None:
     slot = recovered.queues[1].slots[0]
     checkpoint(room, *recovered.queues.values())
     (pinned,) = room.store.compactable()[:1]
-    reference = SlotReference(1, slot.first, slot.end, [2, 4], frozenset(slot.segments))
-    relocation = room.store.plan_relocation(pinned, [reference], 0.5)
+    relocation = room.store.plan_relocation(pinned, [room.reference(1, 3, 5)], 0.5)
     assert relocation is not None
     room.store.append_relocation(relocation)
     with pytest.raises(RuntimeError, match="not on disk"):
@@ -499,15 +466,7 @@ def test_neighbours_move_with_one_write() -> None:
     checkpoint(room, *recovered.queues.values())
     (pinned,) = room.store.compactable()[:1]
     kept = [number for number in range(11, 51) if number != 20]
-    references = [
-        SlotReference(queue, slot.first, slot.end, [one - slot.first for one in kept], frozenset(slot.segments))
-        for queue in (1, 2)
-        for slot in recovered.queues[queue].slots[:1]
-    ]
-    relocation = room.store.plan_relocation(pinned, references, 0.9)
-    assert relocation is not None
-    room.store.append_relocation(relocation)
-    room.commit()
+    relocation = room.relocate(pinned, *(room.reference(queue, *kept) for queue in (1, 2)), share=0.9)
     before = room.store.queues.written
     moves = room.store.finish_relocation(relocation)
     assert len(moves) == 2 * len(kept)
@@ -529,16 +488,8 @@ def test_a_copy_serves_each_queue_that_shares_its_record(crash: bool) -> None:
     recovered = room.reopen()
     checkpoint(room, *recovered.queues.values())
     pinned = min(room.store.compactable())
-    references = []
-    for queue, ids in needed.items():
-        (slot,) = recovered.queues[queue].slots
-        unsettled = [one - slot.first for one in ids]
-        references.append(SlotReference(queue, slot.first, slot.end, unsettled, frozenset(slot.segments)))
-    relocation = room.store.plan_relocation(pinned, references, 0.9)
-    assert relocation is not None
     before = room.store.log.position
-    room.store.append_relocation(relocation)
-    room.commit()
+    relocation = room.relocate(pinned, *(room.reference(queue, *ids) for queue, ids in needed.items()), share=0.9)
     if not crash:
         assert len(room.store.finish_relocation(relocation)) == sum(map(len, needed.values()))
     for _ in range(2):
@@ -599,11 +550,8 @@ def test_a_message_acked_during_its_relocation_stays_away() -> None:
     room.publish(20, 1)
     recovered = room.reopen()
     checkpoint(room, *recovered.queues.values())
-    slot = recovered.queues[1].slots[0]
-    segment = min(slot.segments)
-    relocation = room.store.plan_relocation(
-        segment, [SlotReference(1, 1, 21, range(20), frozenset(slot.segments))], 1.0
-    )
+    segment = min(recovered.queues[1].slots[0].segments)
+    relocation = room.store.plan_relocation(segment, [room.reference(1)], 1.0)
     assert relocation is not None
     room.append(encode_settled(0, 1, 1, [1]))
     room.store.append_relocation(relocation)

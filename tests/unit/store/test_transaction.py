@@ -6,7 +6,7 @@ import pytest
 
 from broker.slots.redeliveries import ReturnRun
 from broker.store.damage import NewerFormat
-from broker.store.message_log import encode_mark
+from broker.store.message_log import MessageLog, encode_mark
 from broker.store.record import (
     HEAD_BYTES,
     INNER,
@@ -90,10 +90,8 @@ def test_marks_and_transactions_do_not_nest(record: bytes) -> None:
 # -- in the log --------------------------------------------------------------------------------------------------------
 
 
-def test_positions_inside_are_final() -> None:
+def test_positions_inside_are_final(room: Room, log: MessageLog) -> None:
     """Each record of a group is where append said, after the mark of its batch and the transaction's head."""
-    room = Room()
-    log = room.store.log
     records = [message(1, number) for number in range(1, 4)]
     synced = log.synced
     with log.group():
@@ -129,10 +127,8 @@ def test_a_group_stays_in_one_segment() -> None:
     assert len(room.waiting(1)) == sum(range(1, 12))
 
 
-def test_an_empty_group_leaves_nothing() -> None:
+def test_an_empty_group_leaves_nothing(room: Room, log: MessageLog) -> None:
     """A group without records leaves nothing in the log, at the start of a batch and within one."""
-    room = Room()
-    log = room.store.log
     before = log.position
     with log.group():
         pass
@@ -143,10 +139,8 @@ def test_an_empty_group_leaves_nothing() -> None:
     assert log.append(SETTLED) == first + len(SETTLED)
 
 
-def test_a_group_inside_a_group_is_part_of_it() -> None:
+def test_a_group_inside_a_group_is_part_of_it(room: Room, log: MessageLog) -> None:
     """Nested groups make one transaction."""
-    room = Room()
-    log = room.store.log
     with log.group():
         log.append(message(1, 1))
         with log.group():
@@ -157,10 +151,8 @@ def test_a_group_inside_a_group_is_part_of_it() -> None:
     assert (recovered.messages, recovered.records) == (3, 5)  # with the mark and the transaction around them
 
 
-def test_an_exception_leaves_what_was_appended() -> None:
+def test_an_exception_leaves_what_was_appended(room: Room, log: MessageLog) -> None:
     """Records that were appended before an exception are in the log, whole, and the exception propagates."""
-    room = Room()
-    log = room.store.log
 
     def fail() -> None:
         with log.group():
@@ -176,9 +168,8 @@ def test_an_exception_leaves_what_was_appended() -> None:
     assert sorted(room.waiting(1)) == [1, 2]
 
 
-def test_no_batch_is_taken_inside() -> None:
+def test_no_batch_is_taken_inside(log: MessageLog) -> None:
     """A batch is never taken within a group, so no half transaction is written."""
-    log = Room().store.log
     with log.group():
         log.append(SETTLED)
         with pytest.raises(AssertionError, match="half a transaction"):
@@ -186,10 +177,9 @@ def test_no_batch_is_taken_inside() -> None:
 
 
 @pytest.mark.interpreted("a constant of the log is replaced")
-def test_a_transaction_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transaction_has_a_limit(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     """A record that would exceed the maximal length is refused before it is added; the others stay."""
     monkeypatch.setattr("broker.store.message_log.RECORD_MAX_BYTES", HEAD_BYTES + 2 * len(message(1, 1)))
-    room = Room()
     log = room.store.log
     with log.group():
         log.append(message(1, 1))
@@ -229,9 +219,8 @@ def test_every_kind_is_replayed() -> None:
         assert recovered.next_queue_number == 4
 
 
-def test_a_transaction_of_a_checkpoint_is_not_applied_again() -> None:
+def test_a_transaction_of_a_checkpoint_is_not_applied_again(room: Room) -> None:
     """Messages with known ids, read again after a checkpoint that covers them, are not added."""
-    room = Room()
     room.publish(2, 1)
     room.reopen()
     room.checkpoint()
@@ -244,9 +233,8 @@ def test_a_transaction_of_a_checkpoint_is_not_applied_again() -> None:
     assert room.waiting(1) == {1: b"1", 2: b"2", 3: b"3"}
 
 
-def test_an_inner_record_that_stands_alone_is_damage() -> None:
+def test_an_inner_record_that_stands_alone_is_damage(room: Room) -> None:
     """An inner record outside a transaction is damage: the log ends there."""
-    room = Room()
     room.publish(1, 1)
     room.append(encode_inner(message(1, 2)))
     recovered = room.reopen()
@@ -254,9 +242,8 @@ def test_an_inner_record_that_stands_alone_is_damage() -> None:
     assert "belongs to a transaction" in recovered.findings[0].reason
 
 
-def test_a_transaction_of_other_things_is_applied_as_a_whole_or_not() -> None:
+def test_a_transaction_of_other_things_is_applied_as_a_whole_or_not(room: Room) -> None:
     """If a checksum is right but one record is invalid inside, none of the transaction is applied."""
-    room = Room()
     room.publish(1, 1)
     inner = [encode_inner(message(1, 2)), message(1, 3)]
     room.append(encode_transaction_head(0, inner) + b"".join(inner))
@@ -264,9 +251,8 @@ def test_a_transaction_of_other_things_is_applied_as_a_whole_or_not() -> None:
     assert room.waiting(1) == {1: b"1"}
 
 
-def test_a_later_kind_inside_is_named() -> None:
+def test_a_later_kind_inside_is_named(room: Room) -> None:
     """An unknown kind stops the start, also within a transaction."""
-    room = Room()
     later = bytearray(encode_mark(0, b"t" * 16, 0))
     later[KIND_AT] = 77
     inner = encode_inner(bytes(later))
@@ -275,10 +261,8 @@ def test_a_later_kind_inside_is_named() -> None:
         room.reopen()
 
 
-def test_lost_entries_are_written_again() -> None:
+def test_lost_entries_are_written_again(room: Room, log: MessageLog) -> None:
     """Rebuilt queue logs contain the messages of transactions and point into them."""
-    room = Room()
-    log = room.store.log
     with log.group():
         positions = [log.append(message(1, number, b"%d" % number)) for number in (1, 2)]
     room.commit()

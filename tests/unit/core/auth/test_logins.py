@@ -10,7 +10,15 @@ from argon2 import low_level
 
 from broker.amqp.errors import Refused
 from broker.core.auth import password as passwords
-from broker.core.auth.login_counts import AT_ONCE, COUNTED_MAX, WAIT_MAX_S, Attempts
+from broker.core.auth.login_counts import (
+    AT_ONCE,
+    COUNTED_MAX,
+    SOURCES_MAX,
+    WAIT_MAX_S,
+    Attempts,
+    LoginCount,
+    LoginCounts,
+)
 from broker.core.auth.logins import Answer, LoginClient, Logins, Verdict
 from broker.core.auth.peer import NameSource, Peer, TlsFacts
 from broker.core.auth.users import User, Users, user_of
@@ -361,3 +369,18 @@ def test_what_is_counted_is_bounded_and_who_guesses_a_lot_is_not_forgotten() -> 
         attempts.begin("192.0.2.1", f"nobody{number}")
     assert attempts.begin("192.0.2.1", "alice") is None
     assert len(attempts._until) <= COUNTED_MAX
+
+
+def test_the_network_that_logged_in_longest_ago_is_forgotten() -> None:
+    """A network that logs in again counts on and stays; the oldest other one makes room."""
+    counts = LoginCounts()
+    counts.note("amqp091", "first", refused=False)
+    for number in range(SOURCES_MAX - 1):
+        counts.note("amqp091", f"network {number}", refused=True)
+    counts.note("amqp091", "first", refused=True)
+    counts.note("amqp091", "last", refused=False)
+    assert counts.by_source["first", "amqp091"] == LoginCount(succeeded=1, failed=1)
+    assert counts.by_source["last", "amqp091"] == LoginCount(succeeded=1)
+    assert ("network 0", "amqp091") not in counts.by_source
+    assert len(counts.by_source) == SOURCES_MAX
+    assert counts.by_protocol == {"amqp091": LoginCount(succeeded=2, failed=SOURCES_MAX)}

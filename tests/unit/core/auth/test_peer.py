@@ -1,10 +1,10 @@
-"""The peer of a connection: its address, its name and its network."""
+"""The peer of a connection: its address, its name, its network, and the names in its certificate."""
 
 from __future__ import annotations
 
 import pytest
 
-from broker.core.auth.peer import Peer, is_loopback
+from broker.core.auth.peer import Peer, distinguished_name, is_loopback, login_name
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,27 @@ def test_a_connection_is_named_after_both_ends(peer: Peer, name: str) -> None:
 def test_addresses_that_one_host_may_choose_from_are_one_network(one: str, other: str, same: bool) -> None:
     """An IPv6 /64 counts as one network."""
     assert (Peer(one).network == Peer(other).network) is same
+
+
+@pytest.mark.parametrize(
+    ("subject", "text"),
+    [
+        (((("countryName", "DE"),), (("commonName", "a"),)), "CN=a,C=DE"),
+        (((("commonName", "a"), ("userId", "7")),), "CN=a+UID=7"),
+        (((("commonName", ' a,b+"c"\\<d>; '),),), 'CN=\\ a\\,b\\+\\"c\\"\\\\\\<d\\>\\;\\ '),
+        (((("commonName", "#a"),),), "CN=\\#a"),
+        (((("1.2.3.4", "a"),),), "1.2.3.4=a"),
+        ((), ""),
+    ],
+)
+def test_a_distinguished_name_is_written_as_rabbitmq_writes_it(subject: tuple, text: str) -> None:
+    """A distinguished name follows RFC 4514: most specific part first, with a backslash before special characters."""
+    assert distinguished_name(subject) == text
+
+
+def test_a_certificate_without_the_name_that_is_asked_for_has_none() -> None:
+    """A certificate that lacks the configured name yields no name; no other name replaces it."""
+    assert login_name({"subject": ((("organizationName", "a"),),)}, "common_name") is None
+    assert login_name({"subject": ((("commonName", ""),),)}, "common_name") is None
+    assert login_name({"subject": ((("commonName", "a"),),)}, "subject_alternative_name") is None
+    assert login_name({}, "distinguished_name") is None

@@ -13,7 +13,7 @@ from broker.core.auth.permissions import KINDS, Kind, Permissions
 from broker.core.auth.users import User, Users
 from broker.core.bounded_pattern import BoundedPattern
 from broker.core.names import Resource
-from tests.unit.core.room import Room
+from tests.unit.core.room import Client
 
 CONFIGURED, ALICE, MALLORY = User("configured", "c"), User("alice"), User("mallory")
 QUEUE = Resource("queue", "/", "q")
@@ -22,7 +22,8 @@ TOPIC = Resource("exchange", "/", "amq.topic")
 Rows = list[dict[str, str]]
 
 
-def rights() -> Permissions:
+@pytest.fixture
+def permissions() -> Permissions:
     """Return the permissions of a user of the settings, of alice, who has some rights, and of mallory, who has none."""
     users = Users([CONFIGURED])
     users.put(ALICE)
@@ -32,9 +33,8 @@ def rights() -> Permissions:
     return permissions
 
 
-def test_a_user_of_the_settings_may_do_everything_in_every_vhost() -> None:
+def test_a_user_of_the_settings_may_do_everything_in_every_vhost(permissions: Permissions) -> None:
     """A user of the settings has every right in every vhost, and no one can revoke it."""
-    permissions = rights()
     permissions.check_vhost(CONFIGURED, "any")
     permissions.check_topic(CONFIGURED, TOPIC, "a.b", "read")
     for kind in KINDS:
@@ -48,9 +48,8 @@ def test_a_user_of_the_settings_may_do_everything_in_every_vhost() -> None:
             change()
 
 
-def test_answers_are_kept_for_stored_users_until_they_are_forgotten() -> None:
+def test_answers_are_kept_for_stored_users_until_they_are_forgotten(permissions: Permissions) -> None:
     """A user of the settings, who may do everything, leaves nothing behind for each of a million queues."""
-    permissions = rights()
     for number in range(10):
         permissions.check(CONFIGURED, Resource("queue", "/", f"q{number}"), "configure")
     assert permissions._answers == {}
@@ -75,23 +74,25 @@ def test_answers_are_kept_for_stored_users_until_they_are_forgotten() -> None:
         ("read", Resource("queue", "/", ""), True),
     ],
 )
-def test_a_right_is_an_expression_over_names(kind: Kind, resource: Resource, allowed: bool) -> None:
+def test_a_right_is_an_expression_over_names(
+    kind: Kind, resource: Resource, allowed: bool, permissions: Permissions
+) -> None:
     """A right is an unanchored expression in one vhost.
 
     The empty one matches nothing; amq.default is the default exchange.
     """
-    permissions = rights()
     assert permissions.allows(ALICE, resource, kind) is allowed
     assert permissions.allows(ALICE, resource, kind) is allowed  # the cached answer
     assert not permissions.allows(MALLORY, resource, kind)
 
 
 @pytest.mark.interpreted("a ledger takes the place of the permissions")
-def test_a_right_that_could_not_be_told_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_right_that_could_not_be_told_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, permissions: Permissions
+) -> None:
     """An expression that runs out of time refuses this request only; the cache keeps known answers only."""
     told = iter([None, True])
-    monkeypatch.setattr(BoundedPattern, "try_search", lambda _pattern, _name: next(told))
-    permissions = rights()
+    monkeypatch.setattr(BoundedPattern, "told", lambda _pattern, _name: next(told))
     assert [permissions.allows(ALICE, QUEUE, "write") for _ in range(3)] == [False, True, True]
 
 
@@ -105,9 +106,8 @@ def test_a_right_that_could_not_be_told_is_asked_for_again(monkeypatch: pytest.M
          "ACCESS_REFUSED - access to exchange 'amq.default' in vhost 'v' refused for user 'mallory'"),
     ],
 )  # fmt: skip
-def test_a_refusal_is_told_in_rabbitmqs_words(resource: Resource, text: str) -> None:
+def test_a_refusal_is_told_in_rabbitmqs_words(resource: Resource, text: str, permissions: Permissions) -> None:
     """A refusal is 403 with RabbitMQ's text, also where no right would be enough."""
-    permissions = rights()
     for refusal in (lambda: permissions.check(MALLORY, resource, "write"),
                     lambda: permissions.check_any(MALLORY, resource)):  # fmt: skip
         with pytest.raises(ChannelError) as refused:
@@ -115,16 +115,15 @@ def test_a_refusal_is_told_in_rabbitmqs_words(resource: Resource, text: str) -> 
         assert refused.value.reply_text == text
 
 
-def test_any_right_is_enough_to_see_that_a_queue_is_there() -> None:
+def test_any_right_is_enough_to_see_that_a_queue_is_there(permissions: Permissions) -> None:
     """A user with any right to a queue may see that the queue exists."""
-    rights().check_any(ALICE, Resource("queue", "/", "not.own"))
+    permissions.check_any(ALICE, Resource("queue", "/", "not.own"))
     with pytest.raises(ChannelError):
-        rights().check_any(ALICE, Resource("queue", "/", "secret"))
+        permissions.check_any(ALICE, Resource("queue", "/", "secret"))
 
 
-def test_a_user_without_rights_may_open_no_vhost_and_use_no_topic_once_deleted() -> None:
+def test_a_user_without_rights_may_open_no_vhost_and_use_no_topic_once_deleted(permissions: Permissions) -> None:
     """A user whose rights were deleted gets 530 for a vhost and 403 for a topic."""
-    permissions = rights()
     permissions.check_vhost(ALICE, "/")
     for user, vhost in ((ALICE, "other"), (MALLORY, "/")):
         with pytest.raises(ConnectionFault) as refused:
@@ -138,9 +137,9 @@ def test_a_user_without_rights_may_open_no_vhost_and_use_no_topic_once_deleted()
     )
 
 
-def test_a_change_is_seen_at_once_and_told() -> None:
+def test_a_change_is_seen_at_once_and_told(permissions: Permissions) -> None:
     """A change drops the cached answers of its user at once and is announced."""
-    permissions, told = rights(), []
+    told: list[tuple[str, str]] = []
     permissions.listeners.append(lambda user, vhost: told.append((user, vhost)))
     assert not permissions.allows(ALICE, QUEUE, "read")
     permissions.set("alice", "/", "", "", "q")
@@ -181,18 +180,18 @@ def test_the_rights_of_a_user_or_a_vhost_that_is_gone_go_too() -> None:
         (lambda rights: rights.topics.set("alice", "/", "x", "[", ""), r"regular expression '\[' is invalid"),
     ],
 )
-def test_a_change_that_cannot_be_changes_nothing(change: Callable[[Permissions], None], reason: str) -> None:
+def test_a_change_that_cannot_be_changes_nothing(
+    change: Callable[[Permissions], None], reason: str, permissions: Permissions
+) -> None:
     """A refused change changes nothing and gives its reason."""
-    permissions = rights()
     before = permissions.listing()
     with pytest.raises(ValueError, match=reason):
         change(permissions)
     assert (permissions.listing(), permissions.topics.listing()) == (before, [])
 
 
-def test_rights_are_listed_as_they_were_set() -> None:
+def test_rights_are_listed_as_they_were_set(permissions: Permissions) -> None:
     """The texts that are listed are the texts that were set, not their compiled form."""
-    permissions = rights()
     permissions.set("alice", "v", "", "a", "b")
     permissions.topics.set("alice", "v", "amq.topic", "^{username}", "")
     assert permissions.listing(vhost="v") == [
@@ -243,16 +242,14 @@ def test_a_topic_right_is_an_expression_over_routing_keys(write: str, key: str, 
         (commands.Queue.Declare(queue="amq.q"), "queue name 'amq.q' contains reserved prefix 'amq.*'"),
     ],
 )  # fmt: skip
-def test_what_nobody_may_do_is_told_before_what_this_user_may_not(method: Method, text: str) -> None:
+def test_what_nobody_may_do_is_told_before_what_this_user_may_not(method: Method, text: str, client: Client) -> None:
     """A refusal that holds for everybody comes before the missing right of this user, as in RabbitMQ."""
-    client = Room().enter()
     client.session.permissions = Permissions(Users())
     assert client.refused(method) == f"channel 403 ACCESS_REFUSED - {text}"
 
 
-def test_a_bind_without_the_right_to_the_queue_is_refused_before_its_exchange_is_looked_at() -> None:
+def test_a_bind_without_the_right_to_the_queue_is_refused_before_its_exchange_is_looked_at(client: Client) -> None:
     """A bind checks the right to write to the queue before it checks the exchange, as in RabbitMQ."""
-    client = Room().enter()
     client.session.permissions = Permissions(Users())
     close = client.refused(commands.Queue.Bind(queue="q", exchange=""))
     assert close == "channel 403 ACCESS_REFUSED - access to queue 'q' in vhost '/' refused for user 'guest'"
@@ -267,14 +264,12 @@ class QueuesOnly(Permissions):
 
 
 @pytest.mark.interpreted("a ledger takes the place of the permissions")
-def test_a_bind_to_the_default_exchange_is_refused_before_the_right_to_it_is_asked() -> None:
+def test_a_bind_to_the_default_exchange_is_refused_before_the_right_to_it_is_asked(client: Client) -> None:
     """A bind to the default exchange is refused before its right is checked, because no one may bind to it."""
-    client = Room().enter()
     client.session.permissions = QueuesOnly(Users())
     for method in (commands.Queue.Bind(queue="q", exchange="x"), commands.Queue.Bind(queue="q", exchange="")):
         close = client.refused(method)
-        client.tell(1, commands.Channel.CloseOk())
-        client.open_channel(1)
+        client.reopen_channel()
     assert close == "channel 403 ACCESS_REFUSED - operation not permitted on the default exchange"
 
 
@@ -283,9 +278,8 @@ def into(found: list[Rows], writing: Generator[None, None, Rows]) -> Iterator[No
     found.append((yield from writing))
 
 
-def test_rights_are_written_one_by_one() -> None:
+def test_rights_are_written_one_by_one(permissions: Permissions) -> None:
     """A change writes the rights of 50,000 users, and other clients are served between them."""
-    permissions = rights()
     for number in range(9):
         permissions.set("alice", f"v{number}", "", "", ".*")
         permissions.topics.set("alice", f"v{number}", "x", "a", "b")

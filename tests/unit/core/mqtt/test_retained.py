@@ -14,9 +14,8 @@ LASTING = encode_header({"delivery_mode": 2}, 1)
 
 
 @pytest.mark.parametrize("again", [b"", EXPIRING, LASTING])
-def test_a_message_leaves_when_its_time_is_up(again: bytes) -> None:
+def test_a_message_leaves_when_its_time_is_up(again: bytes, room: Room) -> None:
     """An expired message frees its room; the one that has replaced it stays for its own time."""
-    room = Room()
     retained = RetainedMessages(room.vhost, MessageMapping(64), 10, 1000)
     retained.retain("a", EXPIRING, b"x")
     retained.retain("b", LASTING, b"x")

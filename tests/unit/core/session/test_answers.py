@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import pytest
@@ -13,19 +13,19 @@ from broker.core.topology.deferred_unbinding import CHUNK_BINDINGS
 from tests.raw_client import frame
 from tests.unit.core.room import Client, Room, describe, put
 
-Exchange, Queue, Basic, Channel, Confirm = (
-    commands.Exchange,
-    commands.Queue,
-    commands.Basic,
-    commands.Channel,
-    commands.Confirm,
-)
+Exchange, Queue, Basic = commands.Exchange, commands.Queue, commands.Basic
+Channel, Confirm = commands.Channel, commands.Confirm
 CLOSE: Final = Channel.Close(200, "", 0, 0)
 
 
 def names(client: Client) -> list[str]:
     """Return what a client has got, each with its channel."""
-    return [f"{channel} {describe(method)}" for channel, method in client.replies()]
+    return names_of(client.replies())
+
+
+def names_of(replies: Iterable[tuple[int, Any]]) -> list[str]:
+    """Return some answers, each with its channel."""
+    return [f"{channel} {describe(method)}" for channel, method in replies]
 
 
 def settled() -> Room:
@@ -60,14 +60,18 @@ DURABLE: Final[list[tuple[Any, Any]]] = [
 def work(room: Room) -> None:
     """Run the turns that the slices of deletions take."""
     for _ in range(20):
-        room.deadlines.begin_turn()
-        room.deadlines.run(room.clock.now_ms)
+        room.turn()
+
+
+@pytest.fixture
+def room() -> Room:
+    """Return a vhost with a topology that is on disk; what follows waits for a slow disk."""
+    return settled()
 
 
 @pytest.mark.parametrize(("method", "answer"), DURABLE, ids=lambda given: getattr(given, "name", None))
-def test_a_durable_change_is_answered_after_its_sync(method: Any, answer: Any) -> None:
+def test_a_durable_change_is_answered_after_its_sync(method: Any, answer: Any, room: Room) -> None:
     """Before the sync nothing is sent, after it the answer; the same method once more waits for the same sync."""
-    room = settled()
     one, two = room.enter(), room.enter()
     assert one.tell(1, method) == []
     assert two.tell(1, method) == [], "another client may not hear of it either"
@@ -99,18 +103,15 @@ def test_a_durable_change_is_answered_after_its_sync(method: Any, answer: Any) -
     ],
     ids=lambda method: method.name,
 )
-def test_what_changes_nothing_durable_does_not_wait(method: Any) -> None:
+def test_what_changes_nothing_durable_does_not_wait(method: Any, room: Room) -> None:
     """It is answered at once, although another change of the vhost is not on disk."""
-    room = settled()
     busy, client = room.enter(), room.enter()
     assert busy.tell(1, Queue.Declare(queue="other", durable=True)) == []
     assert len(client.tell(1, method)) == 1
 
 
-def test_an_empty_queue_is_purged_at_once() -> None:
+def test_an_empty_queue_is_purged_at_once(room: Room, client: Client) -> None:
     """A purge that drops nothing, or drops from a transient queue, writes no record."""
-    room = settled()
-    client = room.enter()
     client.call(1, Queue.Declare(queue="t", exclusive=True), Queue.DeclareOk)
     put(room.vhost.queues["t"])
     assert client.call(1, Queue.Purge(queue="t"), Queue.PurgeOk).message_count == 1
@@ -122,9 +123,8 @@ def test_an_empty_queue_is_purged_at_once() -> None:
     [Queue.Declare(queue="new", passive=True), Queue.Declare(queue="new", durable=True)],
     ids=["passive", "equal"],
 )
-def test_a_second_client_does_not_hear_of_what_a_crash_may_undo(question: Any) -> None:
+def test_a_second_client_does_not_hear_of_what_a_crash_may_undo(question: Any, room: Room) -> None:
     """A passive or equal declare waits with the first one, and each is answered once, for its own number of syncs."""
-    room = settled()
     first, second, third = room.enter(), room.enter(), room.enter()
     first.tell(1, Queue.Declare(queue="new", durable=True, nowait=True))
     assert second.tell(1, question) == []
@@ -134,9 +134,8 @@ def test_a_second_client_does_not_hear_of_what_a_crash_may_undo(question: Any) -
     assert len(third.tell(1, question)) == 1
 
 
-def test_a_change_waits_for_no_later_one() -> None:
+def test_a_change_waits_for_no_later_one(room: Room) -> None:
     """One that follows an older change of a subject which has changed again is not kept back by that."""
-    room = settled()
     first, second = room.enter(), room.enter()
     answers = room.vhost.answers
     before = answers.published
@@ -152,9 +151,8 @@ def test_a_change_waits_for_no_later_one() -> None:
     assert second.tell(1, Queue.Declare(queue="one", passive=True)) == []
 
 
-def test_a_deletion_is_not_told_before_its_sync() -> None:
+def test_a_deletion_is_not_told_before_its_sync(room: Room) -> None:
     """Nor is a name that was deleted and declared again known before the last of these is on disk."""
-    room = settled()
     first, second = room.enter(), room.enter()
     first.tell(1, Queue.Delete(queue="q", nowait=True))
     assert second.tell(1, Queue.Delete(queue="q")) == []
@@ -187,10 +185,8 @@ def test_an_auto_delete_exchange_that_goes_with_a_transient_queue_is_waited_for(
         assert len(names(client)) == 1
 
 
-def test_answers_of_a_channel_keep_their_order_and_other_channels_do_not_wait() -> None:
+def test_answers_of_a_channel_keep_their_order_and_other_channels_do_not_wait(room: Room, client: Client) -> None:
     """The methods run at once; whatever is answered after a waiting answer follows it."""
-    room = settled()
-    client = room.enter()
     client.open_channel(2)
     client.tell(1, Queue.Declare(queue="new", durable=True))
     for method in (
@@ -222,16 +218,9 @@ def test_answers_of_a_channel_keep_their_order_and_other_channels_do_not_wait() 
     assert len(client.tell(1, Basic.Qos(prefetch_count=2))) == 1
 
 
-def names_of(replies: list[tuple[int, Any]]) -> list[str]:
-    """Return some answers, each with its channel."""
-    return [f"{channel} {describe(method)}" for channel, method in replies]
-
-
-def test_confirms_pass_but_for_one_whose_channel_has_not_heard_that_it_confirms() -> None:
+def test_confirms_pass_but_for_one_whose_channel_has_not_heard_that_it_confirms(room: Room) -> None:
     """The ack of a transient message passes a declare, but not the answer to confirm.select; it comes after that."""
-    room = settled()
-    client = room.enter()
-    client.call(1, Confirm.Select(), Confirm.SelectOk)
+    client = room.confirming()
     client.open_channel(2)
     for channel in (1, 2):
         client.tell(channel, Queue.Declare(queue=f"new{channel}", durable=True))
@@ -250,11 +239,9 @@ def test_confirms_pass_but_for_one_whose_channel_has_not_heard_that_it_confirms(
     assert names(client) == ["2 Basic.Ack"]
 
 
-def test_a_return_precedes_its_confirm() -> None:
+def test_a_return_precedes_its_confirm(room: Room) -> None:
     """A message that is returned passes a waiting answer, as its confirm does."""
-    room = settled()
-    client = room.enter()
-    client.call(1, Confirm.Select(), Confirm.SelectOk)
+    client = room.confirming()
     client.tell(1, Queue.Declare(queue="new", durable=True))
     client.machine.feed(b"".join(frame(1, 1, b"\0\x3c\0\x28\0\0\0\4none\1") for _ in range(1)))
     client.machine.feed(frame(2, 1, b"\0\x3c" + bytes(12)))
@@ -265,10 +252,8 @@ def test_a_return_precedes_its_confirm() -> None:
     assert names(client) == ["1 Basic.Ack"]
 
 
-def test_no_message_precedes_the_answer_that_starts_its_consumer() -> None:
+def test_no_message_precedes_the_answer_that_starts_its_consumer(room: Room, client: Client) -> None:
     """A consumer whose consume-ok waits takes no message; it takes them from then on, and is woken for them."""
-    room = settled()
-    client = room.enter()
     woken: list[str] = []
     room.vhost.queues["q"].worker.wake = lambda queue: woken.append(queue.name)  # type: ignore[method-assign]
     client.tell(1, Queue.Declare(queue="new", durable=True))
@@ -282,10 +267,8 @@ def test_no_message_precedes_the_answer_that_starts_its_consumer() -> None:
     assert (ring.able(), ring.next(3), woken) == (True, [consumer], ["q"])
 
 
-def test_a_consumer_that_was_cancelled_before_it_began_gets_nothing() -> None:
+def test_a_consumer_that_was_cancelled_before_it_began_gets_nothing(room: Room, client: Client) -> None:
     """Its cancel-ok follows its consume-ok, and no one wakes the queue for it."""
-    room = settled()
-    client = room.enter()
     client.tell(1, Queue.Declare(queue="new", durable=True))
     for method in (Basic.Consume(queue="q", consumer_tag="c"), Basic.Cancel("c"), CLOSE):
         assert client.tell(1, method) == []
@@ -297,20 +280,16 @@ def test_a_consumer_that_was_cancelled_before_it_began_gets_nothing() -> None:
 # -- the end of a channel or a connection ------------------------------------------------------------------------------
 
 
-def test_a_channel_closes_behind_its_answers() -> None:
+def test_a_channel_closes_behind_its_answers(room: Room, client: Client) -> None:
     """Close-ok follows them, and so does the open-ok of the next channel with that number."""
-    room = settled()
-    client = room.enter()
     for method in (Queue.Declare(queue="new", durable=True), CLOSE, Channel.Open(), Basic.Qos()):
         assert client.tell(1, method) == []
     room.committer.sync()
     assert names(client) == ["1 Queue.DeclareOk", "1 Channel.CloseOk", "1 Channel.OpenOk", "1 Basic.QosOk"]
 
 
-def test_an_error_follows_the_answers_to_the_methods_before_it() -> None:
+def test_an_error_follows_the_answers_to_the_methods_before_it(room: Room, client: Client) -> None:
     """Channel.close is sent after them; what the client sends until it hears of that is discarded as ever."""
-    room = settled()
-    client = room.enter()
     methods = (Queue.Declare(queue="new", durable=True), Queue.Declare(queue="none", passive=True), Basic.Qos(), CLOSE)
     for method in methods:
         assert client.tell(1, method) == []
@@ -321,10 +300,8 @@ def test_an_error_follows_the_answers_to_the_methods_before_it() -> None:
     assert found[2:] == ["1 Channel.CloseOk"]
 
 
-def test_a_connection_closes_behind_the_answers_of_all_channels() -> None:
+def test_a_connection_closes_behind_the_answers_of_all_channels(room: Room, client: Client) -> None:
     """Its exclusive queues are gone at once; close-ok is the last that is sent, and what follows close is discarded."""
-    room = settled()
-    client = room.enter()
     client.open_channel(2)
     for channel in (1, 2):
         client.tell(channel, Queue.Declare(queue=f"new{channel}", durable=True))
@@ -349,10 +326,8 @@ ENDINGS: Final[dict[str, Callable[[Client], object]]] = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_connection_close_follows_the_answers(ending: str) -> None:
+def test_connection_close_follows_the_answers(ending: str, room: Room, client: Client) -> None:
     """Whatever closes the connection; a client that closes at that moment is answered after that."""
-    room = settled()
-    client = room.enter()
     client.tell(1, Queue.Declare(queue="new", durable=True))
     ENDINGS[ending](client)
     assert names(client) == []
@@ -365,9 +340,8 @@ def test_connection_close_follows_the_answers(ending: str) -> None:
     assert client.machine.finished == (ending == "broken frame")
 
 
-def test_answers_that_are_abandoned_are_never_sent_and_the_connection_closes_at_once() -> None:
+def test_answers_that_are_abandoned_are_never_sent_and_the_connection_closes_at_once(room: Room) -> None:
     """So it is when the vhost goes offline: a later sync sends nothing."""
-    room = settled()
     one, two = room.enter(), room.enter()
     for client in (one, two):
         client.tell(1, Queue.Declare(queue="new", durable=True))
@@ -382,9 +356,8 @@ def test_answers_that_are_abandoned_are_never_sent_and_the_connection_closes_at_
     assert names(one) == names(two) == []
 
 
-def test_a_client_that_is_gone_is_forgotten() -> None:
+def test_a_client_that_is_gone_is_forgotten(room: Room) -> None:
     """Its change is recorded all the same, and others hear of that."""
-    room = settled()
     one, two = room.enter(), room.enter()
     one.tell(1, Queue.Declare(queue="new", durable=True))
     one.machine.lost()
@@ -399,9 +372,8 @@ def test_a_client_that_is_gone_is_forgotten() -> None:
 
 @pytest.mark.parametrize("synced_first", [True, False])
 @pytest.mark.parametrize("method", [Queue.Delete(queue="q"), Exchange.Delete(exchange="x")], ids=lambda one: one.name)
-def test_a_deletion_in_slices_is_answered_after_the_last_one(method: Any, *, synced_first: bool) -> None:
+def test_a_deletion_in_slices_is_answered_after_the_last_one(method: Any, room: Room, *, synced_first: bool) -> None:
     """The bindings leave the indexes over several turns; the answer follows the last of them, and the sync."""
-    room = settled()
     for number in range(3 * CHUNK_BINDINGS):
         room.vhost.bindings.bind("q", "x", f"k.{number}.*")
     room.vhost.answers.confirm(room.vhost.answers.published)
@@ -414,8 +386,7 @@ def test_a_deletion_in_slices_is_answered_after_the_last_one(method: Any, *, syn
     while deferred.busy:
         assert names(client) == []
         assert len(other.tell(1, Queue.Declare(queue=f"t{turns}"))) == 1
-        room.deadlines.begin_turn()
-        room.deadlines.run(room.clock.now_ms)
+        room.turn()
         turns += 1
     assert turns > 2
     if not synced_first:

@@ -9,82 +9,30 @@ from broker.amqp.codec import Method
 from broker.core.queue.queue import Queue
 from broker.core.session.channel import DELIVERIES_PER_UNIT
 from broker.core.session.client import BUDGET_UNITS
-from tests.unit.core.room import IdleWorker, Room
+from tests.unit.core.room import Client, IdleWorker, Room
 
 
 @pytest.mark.parametrize(
     ("method", "close"),
     [
-        (commands.Channel.Flow(active=False), "connection 540 NOT_IMPLEMENTED - active=false"),
         (commands.Basic.ConsumeOk("t"), "connection 503 COMMAND_INVALID - unimplemented method"),
         (commands.Channel.FlowOk(active=True), "connection 503 COMMAND_INVALID - unimplemented method"),
     ],
     ids=lambda value: value.name if isinstance(value, Method) else "",
 )
 def test_what_a_client_may_not_ask_closes_the_connection(method: Method, close: str) -> None:
-    """channel.flow that stops deliveries is 540; a method that only servers send is 503."""
+    """A method that only servers send is 503."""
     assert Room().enter().refused(method) == close
 
 
-def test_access_is_granted() -> None:
-    """access.request of an older client gets RabbitMQ's ticket."""
-    client = Room().enter()
-    client.machine.feed(b"\x01\x00\x01\x00\x00\x00\x07\x00\x1e\x00\x0a\x01/\x1f\xce")
-    assert client.machine.take_output() == [b"\x01\x00\x01\x00\x00\x00\x06\x00\x1e\x00\x0b\x00\x01\xce"]
-
-
-def test_flow_on_is_answered() -> None:
-    """channel.flow that starts deliveries is answered, because they always flow."""
-    assert Room().enter().call(1, commands.Channel.Flow(active=True), commands.Channel.FlowOk).active
-
-
-def test_confirm_select_turns_confirms_on_once() -> None:
+def test_confirm_select_turns_confirms_on_once(room: Room, client: Client) -> None:
     """The first publish after confirm.select has number 1, however often confirm.select is sent."""
-    room = Room()
-    client = room.enter()
     client.publish("", "nobody")
     for _ in range(2):
         client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
     client.publish("", "nobody")
     (publisher,) = room.committer.waiting
     assert (publisher.confirming, publisher.published) == (True, 1)
-
-
-def test_confirm_select_without_an_answer() -> None:
-    """confirm.select with nowait turns confirms on and has no answer."""
-    room = Room()
-    client = room.enter()
-    assert client.tell(1, commands.Confirm.Select(nowait=True)) == []
-    client.publish("", "nobody")
-    assert room.committer.waiting
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # pamqp warns of every recover-async
-def test_recover_is_answered() -> None:
-    """basic.recover has an answer, basic.recover-async has none."""
-    client = Room().enter()
-    client.call(1, commands.Basic.Recover(requeue=True), commands.Basic.RecoverOk)
-    assert client.tell(1, commands.Basic.RecoverAsync(requeue=True)) == []
-
-
-def test_closing_a_channel_ends_its_consumers() -> None:
-    """Closing a channel deletes an auto-delete queue whose only consumer was on the channel."""
-    room = Room()
-    client = room.enter()
-    client.call(1, commands.Queue.Declare(queue="q", auto_delete=True), commands.Queue.DeclareOk)
-    client.call(1, commands.Basic.Consume(queue="q"), commands.Basic.ConsumeOk)
-    assert "q" in room.vhost.queues
-    client.call(1, commands.Channel.Close(200, "", 0, 0), commands.Channel.CloseOk)
-    assert "q" not in room.vhost.queues
-
-
-def test_deleting_a_queue_cancels_its_consumers() -> None:
-    """A client with the capability gets basic.cancel, and the deletion is answered as well."""
-    client = Room().enter()
-    client.call(1, commands.Queue.Declare(queue="q"), commands.Queue.DeclareOk)
-    client.call(1, commands.Basic.Consume(queue="q", consumer_tag="t"), commands.Basic.ConsumeOk)
-    names = sorted(method.name for _, method in client.tell(1, commands.Queue.Delete(queue="q")))
-    assert names == ["Basic.Cancel", "Queue.DeleteOk"]
 
 
 class BusyWorker(IdleWorker):
@@ -109,10 +57,10 @@ class BusyWorker(IdleWorker):
     ],
     ids=lambda method: method.name,
 )
-def test_who_has_much_delivered_before_a_method_waits_for_the_next_turn(method: Method) -> None:
+def test_who_has_much_delivered_before_a_method_waits_for_the_next_turn(
+    method: Method, room: Room, client: Client
+) -> None:
     """A method before which much was delivered is answered, and the methods after it wait for the next turn."""
-    room = Room()
-    client = room.enter()
     client.call(1, commands.Queue.Declare(queue="q"), commands.Queue.DeclareOk)
     client.call(1, commands.Basic.Consume(queue="q", consumer_tag="t"), commands.Basic.ConsumeOk)
     queue = client.basic().consumers["t"].queue

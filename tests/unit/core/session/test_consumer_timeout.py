@@ -8,11 +8,10 @@ from tests.unit.core.room import Room, put
 INTERVAL_MS = 1000
 
 
-def test_the_oldest_of_very_many_deliveries_is_overdue_at_its_moment() -> None:
+def test_the_oldest_of_very_many_deliveries_is_overdue_at_its_moment(room: Room) -> None:
     """A delivery in each interval makes more moments than are kept: the oldest one is known exactly, and each of the
     others is late by a few intervals at most, never early.
     """
-    room = Room()
     basic = room.enter().basic()
     queue = room.vhost.queues.declare("q")
     stream = queue.level

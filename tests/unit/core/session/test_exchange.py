@@ -6,7 +6,7 @@ import pytest
 from pamqp import commands
 
 from broker.amqp.codec import Method
-from tests.unit.core.room import Room
+from tests.unit.core.room import Client
 
 Declare, Delete = commands.Exchange.Declare, commands.Exchange.Delete
 Bind, Unbind = commands.Exchange.Bind, commands.Exchange.Unbind
@@ -38,9 +38,10 @@ REFUSALS: list[tuple[str, list[Method], Method, str]] = [
 
 
 @pytest.mark.parametrize(("before", "method", "close"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS])
-def test_a_method_that_cannot_be_done_closes_with_its_reason(before: list[Method], method: Method, close: str) -> None:
+def test_a_method_that_cannot_be_done_closes_with_its_reason(
+    before: list[Method], method: Method, close: str, client: Client
+) -> None:
     """Each is 406 with its reason."""
-    client = Room().enter()
     for earlier in before:
         client.tell(1, earlier)
     assert client.refused(method) == close

@@ -6,15 +6,13 @@ from pamqp import commands
 
 from broker.core.session.client import BUDGET_UNITS
 from broker.core.session.queue import UNITS
-from tests.unit.core.room import Room
+from tests.unit.core.room import Client, Room
 
 Bind = commands.Queue.Bind
 
 
-def test_a_connection_waits_for_the_next_turn_when_it_has_asked_for_enough() -> None:
+def test_a_connection_waits_for_the_next_turn_when_it_has_asked_for_enough(room: Room, client: Client) -> None:
     """The last method of the budget is answered, and each later turn processes one more share of the rest."""
-    room = Room()
-    client = room.enter()
     client.call(1, commands.Queue.Declare(queue="q"), commands.Queue.DeclareOk)
     done = []
     for number in range(BUDGET_UNITS):
@@ -33,10 +31,8 @@ def test_a_connection_waits_for_the_next_turn_when_it_has_asked_for_enough() -> 
     assert room.vhost.bindings.live.count == BUDGET_UNITS
 
 
-def test_a_connection_that_waits_for_something_else_is_not_let_go_early() -> None:
+def test_a_connection_that_waits_for_something_else_is_not_let_go_early(room: Room, client: Client) -> None:
     """Budget that a held connection spends counts, and holds the connection again after its next method."""
-    room = Room()
-    client = room.enter()
     client.machine.hold()
     client.session.method_budget.spend(BUDGET_UNITS)
     assert room.deadlines.next_ms is None

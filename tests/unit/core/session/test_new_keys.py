@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from broker.core.auth.password import SHA256, salted_sha256
-from broker.core.auth.users import User
 from broker.core.session.connection import SessionOfConnection
 from broker.core.topology.exchanges import Exchanges
 from tests.raw_client import body_frame, frame, header_frame
@@ -38,21 +36,14 @@ def topic(room: Room, client: Client) -> None:
 
 def bob(room: Room) -> Client:
     """Return a client of bob, who has no rights; the vhost follows changes of them."""
-    client = room.knock()
-    client.users.put(User("bob", "", (), salted_sha256(b"secret", b"salt"), SHA256))
+    client = room.enter_without_rights()
     client.permissions.listeners.append(lambda user, _vhost: room.vhost.publish_caches.drop(user))
-    client.permissions.set("bob", "/", "", "", "")
-    client.log_in("bob", "secret")
-    client.call(0, commands.Connection.Open("/"), commands.Connection.OpenOk)
-    client.open_channel(1)
     return client
 
 
 @pytest.mark.interpreted("methods of the session are replaced")
-def test_an_exchange_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exchange_is_looked_up_once(monkeypatch: pytest.MonkeyPatch, room: Room, client: Client) -> None:
     """The exchange name and the rights are checked once for all keys, whether a key is routable or not."""
-    room = Room()
-    client = room.enter()
     topic(room, client)
     asked: list[str] = []
     find, check = Exchanges.find, SessionOfConnection.check_topic
@@ -76,10 +67,8 @@ def test_an_exchange_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ready(room, "q") == [21]
 
 
-def test_keys_that_lead_nowhere_are_confirmed_and_returned_if_mandatory() -> None:
+def test_keys_that_lead_nowhere_are_confirmed_and_returned_if_mandatory(room: Room, client: Client) -> None:
     """Each unroutable key is handled by itself; a message that is not mandatory makes no copy and no record."""
-    room = Room()
-    client = room.enter()
     topic(room, client)
     client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
     for _ in range(3):
@@ -96,10 +85,8 @@ def test_keys_that_lead_nowhere_are_confirmed_and_returned_if_mandatory() -> Non
     assert ready(room, "q") == [1]
 
 
-def test_properties_are_looked_at_though_the_key_leads_nowhere() -> None:
+def test_properties_are_looked_at_though_the_key_leads_nowhere(room: Room, client: Client) -> None:
     """Properties of an unroutable publish still count: CC routes a copy, and a false user id is refused."""
-    room = Room()
-    client = room.enter()
     topic(room, client)
     for _ in range(3):
         assert publish(client, "other." + new_key(), exchange="x", headers={"CC": [new_key()]}) == []
@@ -149,16 +136,13 @@ def test_a_known_exchange_does_not_excuse_a_bad_method(octets: bytes, answer: st
     assert answers[0].startswith(answer)
 
 
-def test_a_deleted_exchange_is_not_found() -> None:
+def test_a_deleted_exchange_is_not_found(room: Room, client: Client) -> None:
     """A publish to a deleted exchange is 404, and a new exchange of that name routes by its own type."""
-    room = Room()
-    client = room.enter()
     topic(room, client)
     room.vhost.exchanges.delete("x")
     text = "channel 404 NOT_FOUND - no exchange 'x' in vhost '/'"
     assert publish(client, new_key(), exchange="x") == [text]
-    client.tell(1, commands.Channel.CloseOk())
-    client.open_channel(1)
+    client.reopen_channel()
     room.vhost.exchanges.declare("x", "fanout")
     room.vhost.bindings.bind("q", "x", "")
     assert publish(client, new_key(), exchange="x") == []
@@ -170,10 +154,8 @@ def test_a_deleted_exchange_is_not_found() -> None:
     assert ready(room, "q") == [2]
 
 
-def test_a_way_on_is_followed_from_the_moment_it_is_there() -> None:
+def test_a_way_on_is_followed_from_the_moment_it_is_there(room: Room, client: Client) -> None:
     """A new alternate exchange or exchange binding applies to the next new key."""
-    room = Room()
-    client = room.enter()
     topic(room, client)
     declare(client, "other", "bound")
     vhost = room.vhost
@@ -194,10 +176,8 @@ def test_a_way_on_is_followed_from_the_moment_it_is_there() -> None:
     assert ready(room, "q", "other", "bound") == [1, 1, 1]
 
 
-def test_a_bound_queue_gets_the_next_new_key() -> None:
+def test_a_bound_queue_gets_the_next_new_key(room: Room, client: Client) -> None:
     """A key that was unroutable reaches a queue as soon as the queue is bound."""
-    room = Room()
-    client = room.enter()
     topic(room, client)
     declare(client, "late")
     for _ in range(3):
@@ -209,9 +189,8 @@ def test_a_bound_queue_gets_the_next_new_key() -> None:
     assert ready(room, "late") == [1]
 
 
-def test_rights_that_are_taken_hold_for_the_next_new_key() -> None:
+def test_rights_that_are_taken_hold_for_the_next_new_key(room: Room) -> None:
     """Revoked rights to the exchange, and topic rights set later, apply to the next new key."""
-    room = Room()
     topic(room, room.enter())
     client = bob(room)
     client.permissions.set("bob", "/", "", "^x$", "")
@@ -222,8 +201,7 @@ def test_rights_that_are_taken_hold_for_the_next_new_key() -> None:
     assert publish(client, "other.1", exchange="x") == [
         f"{refused}topic 'other.1' in exchange 'x' in vhost '/' refused for user 'bob'"
     ]
-    client.tell(1, commands.Channel.CloseOk())
-    client.open_channel(1)
+    client.reopen_channel()
     client.permissions.topics.clear("bob", "/", "x")
     assert publish(client, "other.2", exchange="x") == []
     client.permissions.set("bob", "/", "", "", "")
@@ -231,19 +209,16 @@ def test_rights_that_are_taken_hold_for_the_next_new_key() -> None:
     assert ready(room, "q") == [3]
 
 
-def test_what_others_may_do_is_not_shared() -> None:
+def test_what_others_may_do_is_not_shared(room: Room) -> None:
     """A cached exchange of one user does not let another user publish to it."""
-    room = Room()
     topic(room, room.enter())
     assert publish(bob(room), new_key(), exchange="x") == [
         "channel 403 ACCESS_REFUSED - access to exchange 'x' in vhost '/' refused for user 'bob'"
     ]
 
 
-def test_in_a_transaction_new_keys_are_routed_at_the_commit() -> None:
+def test_in_a_transaction_new_keys_are_routed_at_the_commit(room: Room, client: Client) -> None:
     """An unroutable key is kept without traces of another key, and the keys of CC are routed at the commit."""
-    room = Room()
-    client = room.enter()
     topic(room, client)
     client.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
     assert publish(client, "other." + new_key(), exchange="x") == []
@@ -254,10 +229,8 @@ def test_in_a_transaction_new_keys_are_routed_at_the_commit() -> None:
     assert ready(room, "q") == [3]
 
 
-def test_ever_new_keys_are_not_kept() -> None:
+def test_ever_new_keys_are_not_kept(room: Room, client: Client) -> None:
     """A new key is not cached, whether it is routable or not; a repeated key is."""
-    room = Room()
-    client = room.enter()
     topic(room, client)
     assert client.session.user is not None
     entries = room.vhost.publish_caches.of(client.session.user.name).entries

@@ -82,9 +82,14 @@ def said(client: Client) -> list[str]:
     return [describe(method) for _, method in client.replies()]
 
 
-def test_a_postponed_method_has_no_effect_and_is_answered_in_its_order() -> None:
+@pytest.fixture
+def others() -> Others:
+    """Return a vhost whose changes others decide."""
+    return Others()
+
+
+def test_a_postponed_method_has_no_effect_and_is_answered_in_its_order(others: Others) -> None:
     """A declare that waits is answered before the methods after it, which wait with it."""
-    others = Others()
     client, queues = others.enter(), others.room.vhost.queues
     assert (
         send(client, Queue.Declare(queue="new"), Queue.Declare(queue="q", passive=True), Queue.Purge(queue="q")) == []
@@ -95,9 +100,8 @@ def test_a_postponed_method_has_no_effect_and_is_answered_in_its_order() -> None
     assert client.session.postponed == []
 
 
-def test_each_change_waits_for_the_one_before_it() -> None:
+def test_each_change_waits_for_the_one_before_it(others: Others) -> None:
     """A method that is postponed a second time waits again."""
-    others = Others()
     client, queues = others.enter(), others.room.vhost.queues
     assert send(client, Queue.Declare(queue="a"), Queue.Declare(queue="b")) == []
     others.answer(lambda: None)  # the others had no time
@@ -108,9 +112,8 @@ def test_each_change_waits_for_the_one_before_it() -> None:
     assert said(client) == ["Queue.DeclareOk"]
 
 
-def test_bindings_exchanges_and_deletions_are_decided_before_they_are_made() -> None:
+def test_bindings_exchanges_and_deletions_are_decided_before_they_are_made(others: Others) -> None:
     """Nothing has changed while a change waits, and a method that finds it done is answered."""
-    others = Others()
     client, vhost = others.enter(), others.room.vhost
     source, queue = vhost.exchanges["x"], vhost.queues["q"]
     steps: list[tuple[Method, Callable[[], object], Callable[[], object]]] = [
@@ -135,9 +138,8 @@ def test_bindings_exchanges_and_deletions_are_decided_before_they_are_made() -> 
         assert (said(client), bool(done())) == ([f"{method.name}Ok"], True)
 
 
-def test_the_second_run_finds_what_another_client_did() -> None:
+def test_the_second_run_finds_what_another_client_did(others: Others) -> None:
     """An error of the second run names the method, and closes its channel."""
-    others = Others()
     client, queues = others.enter(), others.room.vhost.queues
     send(client, Queue.Declare(queue="new"))
     others.answer(lambda: queues.declare("new", durable=True))
@@ -148,18 +150,16 @@ def test_the_second_run_finds_what_another_client_did() -> None:
     assert client.session.postponed == []
 
 
-def test_a_defect_in_the_second_run_ends_the_connection() -> None:
+def test_a_defect_in_the_second_run_ends_the_connection(others: Others) -> None:
     """An unexpected error ends the connection with 541, and nothing else."""
-    others = Others()
     client, queues = others.enter(), others.room.vhost.queues
     send(client, Queue.Declare(queue="new"))
     others.answer(lambda: delattr(queues, "_parts"))
     assert [text.partition(" - ")[0] for text in said(client)] == ["connection 541 INTERNAL_ERROR"]
 
 
-def test_a_channel_that_was_closed_meanwhile_does_not_run_its_method() -> None:
+def test_a_channel_that_was_closed_meanwhile_does_not_run_its_method(others: Others) -> None:
     """The answer only releases the connection: the methods of other channels continue."""
-    others = Others()
     client, queues = others.enter(), others.room.vhost.queues
     client.open_channel(2)
     send(client, Queue.Declare(queue="new"))
@@ -170,9 +170,8 @@ def test_a_channel_that_was_closed_meanwhile_does_not_run_its_method() -> None:
     assert (others.changes, list(queues)) == ([], ["q"])
 
 
-def test_a_lost_connection_ends_the_wait() -> None:
+def test_a_lost_connection_ends_the_wait(others: Others) -> None:
     """An answer that comes after the client has gone has no effect."""
-    others = Others()
     client, queues = others.enter(), others.room.vhost.queues
     send(client, Queue.Declare(queue="new"))
     client.machine.lost()
@@ -180,9 +179,8 @@ def test_a_lost_connection_ends_the_wait() -> None:
     assert (others.changes, list(queues)) == ([], ["q"])
 
 
-def test_the_method_budget_does_not_release_a_postponed_method() -> None:
+def test_the_method_budget_does_not_release_a_postponed_method(others: Others) -> None:
     """A method that uses up the budget of its connection waits for its answer, not for the next turn."""
-    others = Others()
     client, room = others.enter(), others.room
     client.session.method_budget.spend(client.session.method_budget._left - 1)
     send(client, Queue.Declare(queue="new"))
@@ -194,9 +192,8 @@ def test_the_method_budget_does_not_release_a_postponed_method() -> None:
     assert said(client) == ["Queue.DeclareOk", "Queue.PurgeOk"]
 
 
-def test_what_no_client_waits_for_is_carried_out_when_it_is_decided() -> None:
+def test_what_no_client_waits_for_is_carried_out_when_it_is_decided(others: Others) -> None:
     """The exclusive queue of a connection that ended, and an auto-delete queue, go when the others agree."""
-    others = Others()
     client, queues = others.enter(), others.room.vhost.queues
     others.agreed = True
     client.call(1, Queue.Declare(queue="mine", exclusive=True), Queue.DeclareOk)

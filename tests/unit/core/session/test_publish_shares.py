@@ -10,16 +10,16 @@ from pamqp import commands
 
 from broker.core.publish_credit import SHARE_ENTRIES
 from tests.raw_client import publish_frames
-from tests.unit.core.room import Room
+from tests.unit.core.room import Client, Room
 
 QUEUES = 128
 
 
 @pytest.mark.parametrize("kind", ["plain", "numbered", "expiring"])
-def test_a_connection_is_held_when_its_publishes_have_made_enough_entries(kind: str) -> None:
+def test_a_connection_is_held_when_its_publishes_have_made_enough_entries(
+    kind: str, room: Room, client: Client
+) -> None:
     """With more publishes than a share, one share of them is handled; the others follow in the next turn."""
-    room = Room()
-    client = room.enter()
     for number in range(QUEUES):
         client.tell(1, commands.Queue.Declare(queue=f"q{number}"))
         client.tell(1, commands.Queue.Bind(queue=f"q{number}", exchange="amq.fanout"))

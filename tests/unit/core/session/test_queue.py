@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pamqp import commands
 
-from tests.unit.core.room import Room
+from tests.unit.core.room import Client, Room
 
 Declare, Bind, Unbind = commands.Queue.Declare, commands.Queue.Bind, commands.Queue.Unbind
 
@@ -18,10 +18,8 @@ def test_a_stream_is_refused_with_what_there_is_instead() -> None:
     assert "type 'quorum'" in close
 
 
-def test_a_generated_name_begins_with_the_prefix_that_was_asked_for() -> None:
+def test_a_generated_name_begins_with_the_prefix_that_was_asked_for(room: Room, client: Client) -> None:
     """The prefix is not an argument of the queue; of 65 bytes it is 406, reserved 403, and a named queue ignores it."""
-    room = Room()
-    client = room.enter()
     made = client.call(1, Declare(arguments={"x-name-prefix": "worker."}), commands.Queue.DeclareOk)
     assert made.queue == "worker." + "1".zfill(22)
     assert room.vhost.queues[made.queue].arguments == {}
@@ -39,15 +37,13 @@ class AnyName(commands.Queue.Declare):
         """Accept it."""
 
 
-def test_a_name_keeps_every_letter_but_line_ends() -> None:
+def test_a_name_keeps_every_letter_but_line_ends(client: Client) -> None:
     """Any short string is a queue name, and CR and LF are stripped, as in RabbitMQ."""
-    client = Room().enter()
     method = AnyName(queue="b\u00fccher\r\n " + "x" * 150)
     assert client.call(1, method, commands.Queue.DeclareOk).queue == "b\u00fccher " + "x" * 150
 
 
-def test_what_is_not_bound_to_an_exclusive_queue_is_unbound_by_anybody() -> None:
+def test_what_is_not_bound_to_an_exclusive_queue_is_unbound_by_anybody(room: Room) -> None:
     """Unbinding a missing binding of an exclusive queue succeeds on any connection, as in RabbitMQ."""
-    room = Room()
     room.enter().call(1, Declare(queue="q", exclusive=True), commands.Queue.DeclareOk)
     room.enter().call(1, Unbind(queue="q", exchange="amq.topic"), commands.Queue.UnbindOk)

@@ -29,9 +29,8 @@ def ask(room: Room, client: Client) -> str:
     return str(properties.reply_to)
 
 
-def test_an_answer_among_copies() -> None:
+def test_an_answer_among_copies(room: Room) -> None:
     """CC may contain a reply-to name, and an answer may have CC copies; each destination gets one."""
-    room = Room()
     asking, answering = room.enter(), room.enter()
     consume(asking)
     name = ask(room, asking)
@@ -41,23 +40,8 @@ def test_an_answer_among_copies() -> None:
     assert ready(room, "questions") == [3]
 
 
-def test_the_name_is_no_queue() -> None:
-    """A reply-to name cannot be bound or fetched from."""
-    room = Room()
-    client = room.enter()
-    consume(client)
-    name = ask(room, client)
-    client.open_channel(2)
-    text = f"channel 404 NOT_FOUND - no queue '{name}' in vhost '/'"
-    assert client.refused(Queue.Bind(queue=name, exchange="amq.direct"), 2) == text
-    client.tell(2, commands.Channel.CloseOk())
-    client.open_channel(2)
-    assert client.refused(Basic.Get(queue=name), 2) == text
-
-
-def test_a_question_in_a_transaction() -> None:
+def test_a_question_in_a_transaction(room: Room) -> None:
     """A request in a transaction carries the consumer's name, and an answer is sent at the commit."""
-    room = Room()
     asking, answering = room.enter(), room.enter()
     consume(asking)
     name = ask(room, asking)

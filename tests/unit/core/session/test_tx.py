@@ -30,18 +30,10 @@ def transactions(client: Client) -> TxSession:
     return found
 
 
-def safe(room: Room) -> None:
-    """Report everything as written to disk."""
-    waiting, room.committer.waiting = room.committer.waiting, []
-    for waiter in waiting:
-        waiter.waiting = False
-        waiter.confirm(waiter.published)
-
-
 def commit(room: Room, client: Client) -> list[str]:
     """Commit and return the answers in order, after the disk has reported."""
     before = client.tell(1, Tx.Commit())
-    safe(room)
+    room.committer.sync()
     return [describe(method) for _, method in [*before, *client.replies()]]
 
 
@@ -51,25 +43,8 @@ def fetch(client: Client, queue: str) -> int | None:
     return method.delivery_tag if isinstance(method, Basic.GetOk) else None
 
 
-def test_publishes_are_kept_until_commit() -> None:
-    """A commit publishes everything in order; before it nothing is published."""
-    room = Room()
-    client = enter(room)
-    declare(client, "q")
-    for body in (b"1", b"2"):
-        assert publish(client, "q", body, delivery_mode=2) == []
-    assert ready(room, "q") == [0]
-    assert commit(room, client) == ["Tx.CommitOk"]
-    (slot,) = room.vhost.queues["q"].level.manager.slots.values()
-    assert slot.contents is not None
-    assert [message.body for message in slot.contents] == [b"1", b"2"]
-    assert commit(room, client) == ["Tx.CommitOk"]
-    assert ready(room, "q") == [2]
-
-
-def test_all_records_of_a_commit_are_one_group() -> None:
+def test_all_records_of_a_commit_are_one_group(room: Room) -> None:
     """Publishes and acks of a commit are one group of the log, and nothing is left for the end of the turn."""
-    room = Room()
     client = enter(room)
     declare(client, "from", "to")
     publish(client, "from", delivery_mode=2)
@@ -85,9 +60,8 @@ def test_all_records_of_a_commit_are_one_group() -> None:
     assert len(room.records()) == 3
 
 
-def test_commit_is_answered_when_it_is_safe() -> None:
+def test_commit_is_answered_when_it_is_safe(room: Room) -> None:
     """commit-ok waits for the disk, and the methods after it wait for commit-ok."""
-    room = Room()
     client = enter(room)
     declare(client, "q")
     publish(client, "q", delivery_mode=2)
@@ -95,15 +69,14 @@ def test_commit_is_answered_when_it_is_safe() -> None:
     assert client.tell(1, Basic.Get(queue="q")) == []
     (waiter,) = room.committer.waiting
     assert waiter.logged == waiter.published > waiter.confirmed
-    safe(room)
+    room.committer.sync()
     assert [describe(method) for _, method in client.replies()] == ["Tx.CommitOk"]
     client.machine.feed(b"")
     assert [describe(method) for _, method in client.replies()] == ["Basic.GetOk"]
 
 
-def test_a_commit_without_records_waits_for_no_disk() -> None:
+def test_a_commit_without_records_waits_for_no_disk(room: Room) -> None:
     """A commit without records is answered at once."""
-    room = Room()
     client = enter(room)
     declare(client, "q")
     publish(client, "q")
@@ -112,20 +85,8 @@ def test_a_commit_without_records_waits_for_no_disk() -> None:
     assert waiter.logged == waiter.confirmed
 
 
-def test_publishes_are_checked_when_they_arrive() -> None:
-    """A publish to an unknown exchange closes the channel at once and ends the transaction."""
-    room = Room()
-    client = enter(room)
-    declare(client, "q")
-    publish(client, "q")
-    text = "channel 404 NOT_FOUND - no exchange 'none' in vhost '/'"
-    assert publish(client, "q", exchange="none") == [text]
-    assert ready(room, "q") == [0]
-
-
-def test_a_queue_that_went_before_the_commit() -> None:
+def test_a_queue_that_went_before_the_commit(room: Room) -> None:
     """A message whose queue was deleted before the commit is returned if mandatory, else dropped."""
-    room = Room()
     client = enter(room)
     declare(client, "q")
     publish(client, "q", mandatory=True)
@@ -156,9 +117,8 @@ def three_fetched(room: Room) -> Client:
         (Basic.Nack(3, multiple=True, requeue=True), (3, 0)),
     ],
 )
-def test_acknowledgements_are_done_at_commit(method: commands.Basic.Ack, after: tuple[int, int]) -> None:
+def test_acknowledgements_are_done_at_commit(method: commands.Basic.Ack, after: tuple[int, int], room: Room) -> None:
     """A commit settles or requeues; before it, and after a rollback, the messages are unacked."""
-    room = Room()
     client = three_fetched(room)
     queue = room.vhost.queues["q"]
     assert client.tell(1, method) == []
@@ -171,9 +131,8 @@ def test_acknowledgements_are_done_at_commit(method: commands.Basic.Ack, after: 
     assert (queue.ready, queue.unacked) == after
 
 
-def test_recover_leaves_what_the_transaction_has() -> None:
+def test_recover_leaves_what_the_transaction_has(room: Room) -> None:
     """basic.recover requeues unacked messages at once, except those that the transaction acknowledged."""
-    room = Room()
     client = three_fetched(room)
     queue = room.vhost.queues["q"]
     client.tell(1, Basic.Ack(2))
@@ -183,22 +142,20 @@ def test_recover_leaves_what_the_transaction_has() -> None:
     assert (queue.ready, queue.unacked) == (2, 0)
 
 
-def test_a_connection_lost_in_a_commit() -> None:
+def test_a_connection_lost_in_a_commit(room: Room) -> None:
     """A commit whose connection is lost takes effect, without an answer."""
-    room = Room()
     client = enter(room)
     declare(client, "q")
     publish(client, "q")
     client.tell(1, Tx.Commit())
     client.machine.lost()
-    safe(room)
+    room.committer.sync()
     assert list(client.replies()) == []
     assert ready(room, "q") == [1]
 
 
-def test_a_transaction_has_a_size() -> None:
+def test_a_transaction_has_a_size(room: Room) -> None:
     """A transaction above the size limit closes the channel and publishes nothing; the limit is per transaction."""
-    room = Room()
     client = enter(room)
     declare(client, "q")
     transactions(client).limit_bytes = 2000
@@ -212,9 +169,8 @@ def test_a_transaction_has_a_size() -> None:
     assert ready(room, "q") == [3]
 
 
-def test_a_queue_full_of_bytes_refuses_the_whole() -> None:
+def test_a_queue_full_of_bytes_refuses_the_whole(room: Room) -> None:
     """A limit in bytes refuses a commit like a limit in messages."""
-    room = Room()
     client = enter(room)
     declare(client, "full", x_max_length_bytes=10, x_overflow="reject-publish")
     publish(client, "full", b"12345")

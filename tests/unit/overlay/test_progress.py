@@ -1,11 +1,12 @@
-"""The numbers of a stream that have arrived."""
+"""The numbers of a stream that have arrived, and acks that stand still."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.overlay.progress import Coverage
+from broker.overlay.packets import Space
+from broker.overlay.progress import Coverage, LagWatch
 
 RANGES = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 8)), max_size=20)
 
@@ -41,3 +42,18 @@ def test_later_ranges_can_be_forgotten() -> None:
     assert coverage.ranges == 1
     coverage.forget_later()
     assert coverage.hole(9) == (6, 9)
+
+
+SPACE = Space("/", "orders")
+
+
+def test_only_acks_that_stand_still_are_told_and_again_after_a_while() -> None:
+    """Acks that follow slowly, and a stream of which nothing is missing, are not stuck."""
+    watch = LagWatch(400, 1_000)
+    moving = [watch.stands(SPACE, needed=now_ms, sent=10_000, now_ms=now_ms) for now_ms in range(100, 2_000, 100)]
+    assert not any(moving)
+    standing = [now_ms for now_ms in range(2_000, 5_000, 100) if watch.stands(SPACE, 7, 9, now_ms)]
+    assert standing == [2_400, 3_400, 4_400]
+    assert not watch.stands(SPACE, 10, 9, 5_000)
+    assert not watch.stands(SPACE, 10, 10, 9_000)
+    assert watch.stands(SPACE, 10, 10, 9_400)
