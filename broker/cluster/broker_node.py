@@ -238,7 +238,7 @@ class BrokerNode:
         self.mailbox.members_seen({member.epoch for member in members})
         for member in members:
             self.topology.log.barrier.applied(member.epoch, member.applied_version)
-        self.inquiries.heard(members)
+        self.inquiries.record_reports(members)
         if changed and self._follows:  # the vhosts are open
             self.consumers.look_for_orphans()
 

@@ -185,7 +185,7 @@ class SharedRetained(RetainedMessages):
                 waiting, self._waiting = self._waiting, []
                 refusal = ""
                 try:
-                    await patiently(self._look)
+                    await patiently(self._read_changes)
                 except StatementRefused as error:
                     refusal = str(error)
                 for reading in waiting:

@@ -281,9 +281,9 @@ class Transport(Outlet):
             return
         if self._stops:
             if self._stops & Stop.HELD and not connection.held:
-                self.go(Stop.HELD)
+                self.resume_reading(Stop.HELD)
             # A client that is closed while it is blocked has to answer; what it still publishes is discarded.
-            self.go(Stop.OUTPUT | Stop.ALARM | Stop.STORE if connection.closing else Stop.OUTPUT)
+            self.resume_reading(Stop.OUTPUT | Stop.ALARM | Stop.STORE if connection.closing else Stop.OUTPUT)
         if window.starved and window.take_starved():
             self.session.wake_consumers()  # they were skipped because too much output was unsent
 
@@ -338,7 +338,7 @@ class Transport(Outlet):
             self._socket.pause_reading()
         self._stops |= reason
 
-    def go(self, reason: int) -> None:
+    def resume_reading(self, reason: int) -> None:
         """Remove a reason, or several; reading resumes when no other is left."""
         if not self._stops & reason:
             return

@@ -125,8 +125,8 @@ class HeldBrokers:
         if driver is not None:
             for engine in self._vhosts.engines.values():
                 driver.attach(engine)
-            self._vhosts.follow(self._came)
-            self._vhosts.tell(self._left)  # streams are removed with the folders of their vhosts
+            self._vhosts.on_open(self._came)
+            self._vhosts.on_close(self._left)  # streams are removed with the folders of their vhosts
             await driver.start()
         self._started = True
         self.schedule()

@@ -68,8 +68,8 @@ class Mqtt(Part):
             context.forget(engine.vhost)
 
         await self._load(context)
-        self._data.vhosts.follow(lambda engine: context.load(engine.vhost, nothing))
-        self._data.vhosts.tell(leave)
+        self._data.vhosts.on_open(lambda engine: context.load(engine.vhost, nothing))
+        self._data.vhosts.on_close(leave)
         self._look_at_anonymous_user(settings.mqtt.anonymous_user)
         listener = self._clients.listener
 

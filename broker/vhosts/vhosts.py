@@ -86,7 +86,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         """Set the function that closes the connections of a vhost going offline, with a reason."""
         self._close_connections = close_connections
 
-    def tell(
+    def on_close(
         self, leave: Callable[[Engine], Awaitable[None]], forget: Callable[[str], Awaitable[None]] | None = None
     ) -> None:
         """Call `leave` before an engine ends, and `forget` when a vhost is deleted, offline or not."""
@@ -194,7 +194,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         engine = self.engines[name]
         await engine.finish_sliced()  # somebody may wait for its end
         await self._finish(engine)
-        await engine.give_up(error.with_traceback(None))  # its frames lead to the engine, which keeps it
+        await engine.abandon(error.with_traceback(None))  # its frames lead to the engine, which keeps it
         del self.engines[name]
 
     async def _finish(self, engine: Engine) -> None:

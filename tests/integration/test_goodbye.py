@@ -183,7 +183,7 @@ async def test_a_client_that_closes_and_does_not_read_is_let_go(tmp_path: Path) 
             (transport,) = broker.listener.transports
             client.method(0, commands.Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0))
             await wait_until_async(lambda: transport._finishing, "the end of the handshake")
-            transport.leave()
+            transport.close_silent()
             assert broker.listener.transports, "it has not read its last word"
             for _ in range(CLOSE_TICKS + 1):
                 broker.listener.tick()

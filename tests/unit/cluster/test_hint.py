@@ -41,7 +41,7 @@ def test_a_beat_that_is_older_than_a_join_does_not_hide_it() -> None:
     database = Database("postgresql://localhost/none", "b")
     mailbox = Mailbox(Mock(database=database), now_ms=lambda: 0, fail=Mock())
     mailbox.members_seen({1})
-    mailbox.heard(Hint(JOINED, 2))
+    mailbox.handle_hint(Hint(JOINED, 2))
     assert mailbox.is_elsewhere(2)
     mailbox.members_seen({1})
     assert mailbox.is_elsewhere(2)

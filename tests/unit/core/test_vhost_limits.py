@@ -75,7 +75,7 @@ def test_what_holds_delayed_messages_is_not_counted() -> None:
 
 def test_an_operator_may_want_no_transient_shared_queues(vhost: Vhost) -> None:
     """As in RabbitMQ since 4.3, a queue that is neither durable nor exclusive is 541, and no other."""
-    vhost.limits.take(VhostLimits(transient_shared_queues=False))
+    vhost.limits.copy_from(VhostLimits(transient_shared_queues=False))
     with pytest.raises(ConnectionFault, match="INTERNAL_ERROR - Feature `transient_nonexcl_queues` is deprecated"):
         vhost.queues.declare("q")
     vhost.queues.declare("durable", durable=True)

@@ -92,7 +92,7 @@ def test_a_right_that_could_not_be_told_is_asked_for_again(
 ) -> None:
     """An expression that runs out of time refuses this request only; the cache keeps known answers only."""
     told = iter([None, True])
-    monkeypatch.setattr(BoundedPattern, "told", lambda _pattern, _name: next(told))
+    monkeypatch.setattr(BoundedPattern, "try_search", lambda _pattern, _name: next(told))
     assert [permissions.allows(ALICE, QUEUE, "write") for _ in range(3)] == [False, True, True]
 
 
