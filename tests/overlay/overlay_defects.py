@@ -11,7 +11,7 @@ TABLE: Final = r"""
 @ core/publishing/local_store.py: integration/test_overlay_streams
 # nothing goes before the next message
 -            if level.before_next is not None:
--                level.go_before()
+-                level.run_before_next()
 +            pass
 @ core/session/channel.py: overlay/test_limits
 # what clients may publish limits a link that was accepted
@@ -105,7 +105,7 @@ TABLE: Final = r"""
 @ overlay/leaf.py: unit/overlay/test_leaf
 # a leaf without bindings does not read which virtual times others have of it
 -            self._read_time(run.vector[self._name])
--            self._leave_foreign(now_ms)
+-            self._skip_foreign(now_ms)
 +            pass
 # each change of interest is appended at once
 -source.before_next(partial(self._change_vector, source) if source.begins else None)
@@ -238,7 +238,7 @@ TABLE: Final = r"""
 +start
 @ overlay/virtual_time.py: overlay/test_simulation
 # a leaf takes the virtual times of another life for its own
--return time if any(first <= time <= last for first, last in self._lived[:-1]) else None
+-return time if any(first <= time <= last for first, last in self._ranges[:-1]) else None
 +return time
 @ overlay/virtual_time.py: unit/overlay/test_virtual_time
 # virtual time goes back in a crash
