@@ -234,12 +234,12 @@ class DefinitionsImport:
         except NotStored:
             raise
         except (BadDefinitions, ProtocolError, ValueError):
-            await self._take_back()
+            await self._undo_all()
             await administration.vhosts.drain()  # refused changes must not come back after a restart
             await administration.store(self._give_up)
             raise
 
-    async def _take_back(self) -> None:
+    async def _undo_all(self) -> None:
         """Remove what was declared, except in vhosts that are gone. What cannot be removed is logged, and stays."""
         left: list[str] = []
         for vhost, entry in reversed(self._undo):

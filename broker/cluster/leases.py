@@ -71,7 +71,7 @@ class Leases:
         self._closed = False
         self.asks = 0
 
-    # -- what is heard ------------------------------------------------------------------------------------------------
+    # -- hints ---------------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
         """Check the touched levels, and start leases and returns."""

@@ -9,11 +9,11 @@ from broker.core.deadlines import Clock, Deadlines
 from broker.core.publish_credit import SHARE_ENTRIES
 from broker.core.queue.queue import Queue
 
-BRISK_MESSAGES: Final = 256  # delivered in a turn for a queue to be awaited; and in each wait for the next one
-PATIENCE_MS: Final = 4  # the longest that publishers to an awaited queue wait
+BUSY_MESSAGES: Final = 256  # delivered in a turn for a queue to be awaited; and in each wait for the next one
+WAIT_MS: Final = 4  # the longest that publishers to an awaited queue wait
 
 
-class _Course:
+class _Demand:
     """The demand of a queue's consumers, and the shortest length of the queue since it became high.
 
     Units: messages; ``taken`` counts those delivered since the current wait began.
@@ -34,9 +34,9 @@ class _Course:
         self.lowest = min(self.lowest, left)
         return left - self.lowest
 
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         """Return whether enough was delivered for another wait, which begins."""
-        enough, self.taken = self.taken >= BRISK_MESSAGES, 0
+        enough, self.taken = self.taken >= BUSY_MESSAGES, 0
         return enough
 
 
@@ -44,7 +44,7 @@ class AwaitedQueues:
     """Track the queues that grow although their consumers take many messages. A consumer that has used up its prefetch
     has no room until its acks arrive, which happens while publishes are handled. Publishers that do not wait for these
     acks add more than is delivered, although the consumers keep up. Slow consumers are not awaited. Shapes:
-    ``_courses`` has the queues whose consumers take many messages; ``left`` has the lagging ones.
+    ``_demands`` has the queues whose consumers take many messages; ``left`` has the lagging ones.
     """
 
     def __init__(self, deadlines: Deadlines, clock: Clock, schedule: Callable[[], None]) -> None:
@@ -52,21 +52,21 @@ class AwaitedQueues:
         self._deadlines = deadlines
         self._clock = clock
         self._schedule = schedule
-        self._courses: dict[Queue, _Course] = {}
+        self._demands: dict[Queue, _Demand] = {}
         self.left: set[Queue] = set()
 
     def note(self, queue: Queue, left: int, taken: int) -> bool:
         """Record this many deliveries from a queue with messages left, and return whether it lags and is awaited."""
-        course = self._courses.get(queue)
-        if course is not None:
-            course.deliver(taken)
-        elif taken < BRISK_MESSAGES:
+        demand = self._demands.get(queue)
+        if demand is not None:
+            demand.deliver(taken)
+        elif taken < BUSY_MESSAGES:
             return False
         else:
-            if not self._courses:
+            if not self._demands:
                 self._begin()
-            course = self._courses[queue] = _Course(left)
-        if course.grown(left) > SHARE_ENTRIES // len(self._courses):
+            demand = self._demands[queue] = _Demand(left)
+        if demand.grown(left) > SHARE_ENTRIES // len(self._demands):
             self.left.add(queue)
             return True
         self.left.discard(queue)
@@ -77,17 +77,17 @@ class AwaitedQueues:
         self.left.discard(queue)
 
     def _begin(self) -> None:
-        self._deadlines.set(self, self._clock.now_ms + PATIENCE_MS, self._end)
+        self._deadlines.set(self, self._clock.now_ms + WAIT_MS, self._end)
 
     def _end(self) -> None:
         """End a wait, and begin another one for the queues from which enough was delivered."""
-        for queue, course in list(self._courses.items()):
-            if course.goes_on():
+        for queue, demand in list(self._demands.items()):
+            if demand.continues():
                 continue
-            del self._courses[queue]
+            del self._demands[queue]
             self.left.discard(queue)
             if not queue.awake:
                 queue.lags = False  # hot: written here
-        if self._courses:
+        if self._demands:
             self._begin()
         self._schedule()

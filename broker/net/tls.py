@@ -95,7 +95,7 @@ class Handshake(ssl.SSLObject):
 class TlsContext:
     """Hold the context for new connections.
 
-    Raises: TlsUnusable, from the constructor and `take`.
+    Raises: TlsUnusable, from the constructor and `load`.
     Invariant: `context` was built from files that belong together; a reload replaces all of them or none.
     """
 

@@ -76,7 +76,7 @@ class Reserve:
         self.size_bytes = size_bytes
         self.missing_bytes = size_bytes
 
-    def free(self) -> None:
+    def delete(self) -> None:
         """Free the reserve left by the last run. Raises: StoreFailed."""
         self.missing_bytes = self.size_bytes
         if self._files.exists(self._path):
@@ -166,7 +166,7 @@ class DataFolder:
                 cls._check_format(files, path)
                 files.make_folder(path / "vhosts")
                 reserve = Reserve(files, path, reserve_bytes)
-                reserve.free()
+                reserve.delete()
                 opened = cls(files, path, locks, cls._begin_incarnation(files, path), reserve)
                 opened._remove_left_over()
             except BaseException:

@@ -275,7 +275,7 @@ class QueueLogs:
             return any(position < below for position in self._dropped.values())
 
     def drop_unneeded(self, end: int) -> None:
-        """Release the chunks without a needed entry, at the start, after `keep` was called for the needed ones. They
+        """Release the chunks without a needed entry, at the start, after `mark_needed` was called for the others. They
         are kept like those of slots deleted at the end of the log, until no earlier checkpoint is kept, because
         recovery may have to start from such a checkpoint again.
         """

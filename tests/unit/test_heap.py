@@ -179,17 +179,17 @@ async def run():
     heap = Heap(asyncio.get_running_loop(), lambda: turns[0], free)
     heap.start()
     before = resident_bytes()
-    heap.look()  # nothing has worked
+    heap.check()  # nothing has worked
     held.extend(bytes([1]) * 10_000 for _ in range(3_000))
     turns[0] += QUIET_TURNS
-    heap.look()
+    heap.check()
     assert not steps  # a load
-    heap.look()  # is over
+    heap.check()  # is over
     assert steps == [0]  # a step in each turn
     while held or resident_bytes() - before > 8_000_000:
         await asyncio.sleep(PAUSE_S)
     assert steps == [0, 1, 2]
-    heap.look()
+    heap.check()
     assert steps == [0, 1, 2]  # once
     heap.close()
     print(resident_bytes() - before)

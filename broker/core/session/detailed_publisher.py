@@ -65,12 +65,12 @@ class DetailedPublisher(ClassSession):
         """Set or clear the channel's reply consumer."""
         self.replies = consumer
 
-    def has_producer(self, mark: ProducerMark | None) -> bool:
+    def is_producer_ready(self, mark: ProducerMark | None) -> bool:
         """Return whether a publish has no producer, or that of the last numbered publish, unless it was forgotten."""
         producer = self._producer
         return mark is None or (producer is not None and not producer.forgotten and producer.name == mark.producer)
 
-    def waits_for_producer(self, publish: Callable[[], None]) -> bool:
+    def await_producer(self, publish: Callable[[], None]) -> bool:
         """Return whether the current publish has to wait for its producer; if so, hold the connection, and call
         `publish` once the producer is there.
         """

@@ -265,7 +265,7 @@ class Publisher(Resolver):
                 return
         detailed, mark = self.detailed, self._channel.facts.mark
         again = partial(self.publish, payload, header, body)
-        if not detailed.has_producer(mark) and detailed.waits_for_producer(again):
+        if not detailed.is_producer_ready(mark) and detailed.await_producer(again):
             return
         if len(entry.queues) >= WIDE_QUEUES and self.wide.pending:
             self.wide.when_entered(self._later(again))

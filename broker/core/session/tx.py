@@ -64,7 +64,7 @@ class TxSession(ClassSession):
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
         """Keep a publish for the commit. Raises: as Publisher.publish; ChannelError 406 beyond the limit."""
         is_plain = self._channel.facts.mark is None
-        if not is_plain and self._publisher.detailed.waits_for_producer(partial(self.publish, payload, header, body)):
+        if not is_plain and self._publisher.detailed.await_producer(partial(self.publish, payload, header, body)):
             return
         publication = self._publisher.examine(payload, header, body)
         self._keep(OVERHEAD_BYTES + len(header) + len(body))

@@ -216,7 +216,7 @@ class MasterWatch:
         if self._fault:
             raise JobFailed(self._fault) from None
 
-    def check_output(self) -> bool:
+    def find_reason(self) -> bool:
         """Read the new output, and return whether it has the reason why the master is unreachable."""
         with suppress(OSError), self._output.open("rb") as stream:
             stream.seek(self._at)
@@ -227,7 +227,7 @@ class MasterWatch:
 
     def _watch(self) -> None:
         while not self._over.wait(LOOK_EVERY_S):
-            if self.check_output():
+            if self.find_reason():
                 self._end()
                 return
 

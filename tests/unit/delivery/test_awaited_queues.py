@@ -6,7 +6,7 @@ import pytest
 
 from broker.core.publish_credit import SHARE_ENTRIES
 from broker.core.queue.queue import Queue
-from broker.delivery.awaited_queues import BRISK_MESSAGES, PATIENCE_MS
+from broker.delivery.awaited_queues import BUSY_MESSAGES, WAIT_MS
 from tests.raw_client import publish_frames
 from tests.unit.core.room import Client
 from tests.unit.delivery.test_worker import Office
@@ -24,7 +24,7 @@ def flood(office: Office, queue: Queue) -> Client:
 
 def end_wait(office: Office) -> None:
     """Let the time pass that publishers wait at most."""
-    office.room.clock.now_ms += PATIENCE_MS
+    office.room.clock.now_ms += WAIT_MS
     office.room.deadlines.run(office.room.clock.now_ms)
 
 
@@ -124,13 +124,13 @@ def test_queues_that_grow_together_share_what_they_may_grow_by() -> None:
 def test_slow_consumers_are_not_awaited() -> None:
     """Publishers never wait for the acks of a consumer that takes less in a turn, or in the time of a wait."""
     office = Office(1)
-    slow = office.queue("slow", 2 * BRISK_MESSAGES, prefetch=BRISK_MESSAGES - 1)
+    slow = office.queue("slow", 2 * BUSY_MESSAGES, prefetch=BUSY_MESSAGES - 1)
     office.workers.turn()
-    assert slow.unacked == BRISK_MESSAGES - 1
+    assert slow.unacked == BUSY_MESSAGES - 1
     take(office, slow, 2 * SHARE_ENTRIES)
-    assert slow.unacked == BRISK_MESSAGES - 1
+    assert slow.unacked == BUSY_MESSAGES - 1
     assert not slow.lags
-    slower = office.queue("slower", 3 * BRISK_MESSAGES, prefetch=BRISK_MESSAGES)
+    slower = office.queue("slower", 3 * BUSY_MESSAGES, prefetch=BUSY_MESSAGES)
     office.workers.turn()
     take(office, slower, 2 * SHARE_ENTRIES)
     assert slower.lags
@@ -144,7 +144,7 @@ def test_a_backlog_on_disk_holds_publishers_only_while_much_is_read_back() -> No
     """A read from disk is awaited after many deliveries; an old backlog that is read slowly slows no one down."""
     office = Office(1)
     office.reader.read = lambda _stream, _slot, _then: None
-    queue = office.queue("q", 2 * BRISK_MESSAGES)
+    queue = office.queue("q", 2 * BUSY_MESSAGES)
     for slot in list(queue.level.manager.slots.values())[3:-1]:
         slot.contents = None  # hot: written here
     office.workers.turn()

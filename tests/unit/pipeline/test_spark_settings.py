@@ -90,7 +90,7 @@ def test_what_keeps_a_session_from_its_master_ends_the_jvm_with_one_line(tmp_pat
     log, ended = tmp_path / "log", threading.Event()
     log.write_text(f"{said}\n")
     with MasterWatch(log, MASTER, ended.set) as watch:
-        assert not watch.check_output()
+        assert not watch.find_reason()
     assert not ended.is_set()
 
     def wait() -> None:
@@ -114,5 +114,5 @@ def test_a_reason_that_is_half_written_at_one_look_is_found_at_the_next(tmp_path
     for part in (START * 10 + "All masters are unr", "esponsive! Giving up."):
         with log.open("a") as stream:
             stream.write(part)
-        found.append(watch.check_output())
+        found.append(watch.find_reason())
     assert found == [False, True]
