@@ -59,7 +59,7 @@ class BoundedPattern:
         self._compiled: Any = re.compile(text, re.ASCII) if self._plain else bounded(text)
 
     def search(self, name: str) -> bool:
-        """Return whether the pattern matches somewhere in the name; False if the time ran out. Cost: as `try_search`."""
+        """Return whether the pattern matches somewhere in the name; False if the time ran out. Cost: `try_search`."""
         return self.try_search(name) is True
 
     def try_search(self, name: str) -> bool | None:
