@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Container
 from contextlib import suppress
@@ -61,7 +62,7 @@ def reasons(events: list[Any], name: str) -> list[str]:
     return [event["reason"] for event in events if event["event"] == name]
 
 
-@pytest.mark.parametrize("written", ["by itself", "with another change", "at the stop"])
+@pytest.mark.parametrize("written", ["by itself", "with another change", "with another import", "at the stop"])
 async def test_an_import_whose_end_is_refused(tmp_path: Path, written: str) -> None:
     """It is undone, refused and logged once; its mark and its vhost leave the file with the next write."""
     files = full_disk(range(END, ALWAYS))
@@ -78,12 +79,15 @@ async def test_an_import_whose_end_is_refused(tmp_path: Path, written: str) -> N
             if written == "with another change":
                 await administration.change(lambda draft: draft.set_facts("/", {"description": "d"}))
                 assert administration.importing is None
+            elif written == "with another import":
+                await importing(broker).run()
+                assert [list(vhost.queues) for vhost in broker.vhosts.values()] == [["q"], ["q"]]
             elif written == "by itself":
                 await wait_until_async(lambda: administration.importing is None, "the mark is dropped")
                 assert list(broker.vhosts) == ["/"]
             assert broker.failure is None
     assert "importing" not in stored(tmp_path)
-    assert [row["name"] for row in stored(tmp_path)["vhosts"]] == ["/"]
+    assert [row["name"] for row in stored(tmp_path)["vhosts"]] == (["/", "made"] if "import" in written else ["/"])
     assert len(reasons(events, "definitions.import_waits")) == 1
     assert len(reasons(events, "definitions.not_written")) == 1
 
@@ -98,6 +102,19 @@ async def test_an_import_whose_end_is_refused_once(tmp_path: Path) -> None:
             assert [list(vhost.queues) for vhost in broker.vhosts.values()] == [["q"], ["q"]]
     assert "importing" not in stored(tmp_path)
     assert len(reasons(events, "definitions.import_waits")) == 1
+
+
+async def test_a_stop_while_an_import_waits(tmp_path: Path) -> None:
+    """The stop does not wait for space, and the next start finishes the import."""
+    with capture_logs() as events:
+        async with running_broker(tmp_path, full_disk(range(END, ALWAYS))) as broker:
+            run = asyncio.ensure_future(importing(broker).run())
+            await wait_until_async(lambda: reasons(events, "definitions.import_waits"), "the import waits")
+        with pytest.raises(NotWritten):
+            await run
+    async with running_broker(tmp_path) as again:
+        assert [list(vhost.queues) for vhost in again.vhosts.values()] == [["q"], ["q"]]
+    assert "importing" not in stored(tmp_path)
 
 
 async def test_a_refusal_is_logged_again_after_a_write(tmp_path: Path) -> None:
@@ -117,11 +134,14 @@ async def test_a_start_whose_import_is_refused(tmp_path: Path) -> None:
     file.write_text(json.dumps(DOCUMENT))
     server = {"load_definitions": str(file)}
     folder = tmp_path / "d"
-    for refused in (range(END, ALWAYS), range(ALWAYS), range(1, ALWAYS)):
-        with pytest.raises(NotNow, match=f"^cannot start: nothing was changed: .*{NO_SPACE}$"):
-            async with running_broker(folder, full_disk(refused), server=server):
-                pass
-        assert "importing" in stored(folder)
+    with capture_logs() as events:
+        for refused in (range(END, ALWAYS), range(ALWAYS), range(1, ALWAYS)):
+            with pytest.raises(NotNow, match=f"^cannot start: nothing was changed: .*{NO_SPACE}$"):
+                async with running_broker(folder, full_disk(refused), server=server):
+                    pass
+            assert "importing" in stored(folder)
+    assert len(reasons(events, "definitions.not_written")) == 3
+    assert not reasons(events, "definitions.import_waits")
     async with running_broker(folder) as broker:
         assert [list(vhost.queues) for vhost in broker.vhosts.values()] == [["q"], ["q"]]
     assert "importing" not in stored(folder)
