@@ -65,7 +65,7 @@ class Tasks:
         await self.ended()
 
     async def ended(self) -> None:
-        """Wait until all tasks have ended by themselves."""
+        """Wait until all tasks have ended by themselves. A caller that is cancelled cancels them."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -34,6 +34,7 @@ from broker.tasks import Tasks
 from broker.vhosts.vhosts import Vhosts
 
 TELL_S: Final = 1.0  # between two reports of progress
+RETRY_S: Final = 1.0  # between two attempts to store edits that the disk has refused
 
 Tell = Callable[[Mapping[str, Any]], None]
 T = TypeVar("T")
@@ -45,9 +46,9 @@ class Administration(Definitions):
     """Keep the definitions in force and perform changes one at a time.
 
     Raises: ValueError from each change that is refused, in RabbitMQ's words where it has some, with nothing changed;
-        StoreFailed when a change cannot be written, which ends the broker.
-    Invariant: a change that has begun is finished, even if its caller is cancelled. The definitions in force are those
-        stored last, except while a change is applied.
+        NotStored, a ValueError, if it cannot be stored now; StoreFailed, which ends the broker, if a crash may undo it.
+    Invariant: a change that has begun is finished, even if its caller is cancelled; only `close` that is cancelled
+        cancels it. The definitions in force are those stored last, except while a change is applied.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Administration(Definitions):
         self._lock = asyncio.Lock()  # of changes of this broker
         self._applying = asyncio.Lock()  # of what is in force: others' changes are applied during a long import too
         self._changes = Tasks.logged("definitions.failed")
+        self._delayed: list[Callable[[Draft], None]] = []  # edits that the next change makes first
         self.closed = False  # the broker is about to stop, so that long work has to end
 
     def apply_settings(self, settings: Settings) -> None:
@@ -133,7 +135,7 @@ class Administration(Definitions):
             return await work()
 
     async def close(self) -> None:
-        """Refuse further changes, and wait until the last one is written."""
+        """Refuse further changes, and wait until the last one is written; if this is cancelled, cancel them."""
         self.closed = True
         await self._changes.ended()
 
@@ -152,18 +154,36 @@ class Administration(Definitions):
             await self._store.settled(self.version)
             async with self._applying:
                 draft = Draft(self, self.vhosts.offline)
+                for delayed in self._delayed:
+                    delayed(draft)
                 if "vhost" in fields:
                     draft.check_vhost(fields["vhost"])
                 result = edit(draft)
                 if isinstance(result, Generator):
                     await run_in_slices(result)
                 if (swept := await self._try(draft)) is not None:
+                    self._delayed.clear()
                     break
                 await self._take_stored()  # another broker was first: `edit` decides again
         if event:
             _log.info(event, **fields)
         await self._store.settled(self.version, [name for name in swept if name in self.vhosts])
         return result
+
+    def store_later(self, edit: Callable[[Draft], None]) -> None:
+        """Make an edit, which the disk has refused, with the next change that can be stored, and try to store it."""
+        self._delayed.append(edit)
+        self._changes.start(self._store_delayed())
+
+    async def _store_delayed(self) -> None:
+        """Try to store the delayed edits until that succeeds; when the broker stops, once more."""
+        last = False
+        while self._delayed and not last:
+            await asyncio.sleep(RETRY_S)
+            last = self.closed
+            async with self._lock:
+                with suppress(ValueError):
+                    await self.store(lambda _draft: None)
 
     async def _try(self, draft: Draft) -> set[str] | None:
         """Store and apply a draft, and return the vhosts whose policies have changed, None if the stored definitions

@@ -13,9 +13,10 @@ from broker.core.auth.permissions import Permissions, patterns
 from broker.core.auth.topic_permissions import compiled
 from broker.core.auth.users import Users, user_of
 from broker.core.definitions.document import Row
-from broker.core.definitions.reading import NotStored
+from broker.core.definitions.reading import NotWritten
 from broker.core.policy.policy import OPERATOR_POLICY, Policies, Policy, operator_row
 from broker.core.vhost_limits import vhost_limits_table
+from broker.event_log import get_logger
 from broker.store.damage import StoreFailed
 from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
@@ -38,6 +39,9 @@ IDENTITIES: Final[Mapping[str, tuple[str, ...]]] = {
 Key = tuple[str, ...]  # the part of the document, then the fields that identify the entry
 Changes = Mapping[Key, Row | None]  # the new row of each entry that differs, None where there is none any more
 ParameterKey = tuple[str, str, str]  # vhost, component, name
+
+
+_log = get_logger()
 
 
 class DefinitionsStore(Protocol):
@@ -67,6 +71,7 @@ class LocalDefinitions:
     def __init__(self, files: Files, folder: Path) -> None:
         self._folder = folder
         self._file = DefinitionsFile(files, folder)
+        self._refusal = ""  # the reason that was logged since the last write
 
     async def read(self) -> tuple[int, dict[str, Any] | None]:
         """Return 1 and the definitions of the file. *Blocking*, for the start."""
@@ -74,7 +79,7 @@ class LocalDefinitions:
         return int(found is not None), found
 
     async def write(self, definitions: Mapping[str, Any], expected: int) -> int:
-        """Write the file and return the next version. Raises: NotStored if nothing was changed, as on a full disk;
+        """Write the file and return the next version. Raises: NotWritten if nothing was changed, as on a full disk;
         StoreFailed.
         """
         try:
@@ -82,7 +87,11 @@ class LocalDefinitions:
         except StoreFailed as failed:
             if failed.path == self._folder:  # the new file has its name, which may not be on disk
                 raise
-            raise NotStored(f"nothing was changed: {failed}") from failed
+            if self._refusal != (reason := str(failed)):
+                self._refusal = reason
+                _log.error("definitions.not_written", reason=reason)
+            raise NotWritten(f"nothing was changed: {reason}") from failed
+        self._refusal = ""
         return expected + 1
 
     async def settled(self, version: int, swept: Collection[str] = ()) -> None:

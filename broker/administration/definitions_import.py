@@ -44,7 +44,7 @@ from broker.core.definitions.document import (
     row_of,
     writing_document,
 )
-from broker.core.definitions.reading import BadDefinitions, NotStored, OutcomeUnknown
+from broker.core.definitions.reading import BadDefinitions, NotStored, NotWritten, OutcomeUnknown
 from broker.core.names import Resource
 from broker.core.policy.policy_definition import keys_without_effect
 from broker.core.postponed import Postponed
@@ -60,7 +60,9 @@ Entry = ExchangeEntry | QueueEntry | BindingEntry
 TOPOLOGY: Final = ("exchanges", "queues", "bindings")  # in the order of their dependencies
 MADE: Final = "made"  # the key of the vhosts that an import made
 ENTRIES_AT_ONCE: Final = 50
-REJOIN_S: Final = 0.1  # between two attempts of a node that was lost to its cluster
+WAIT_S: Final = 0.1  # the first pause between two attempts of an import; each is twice as long
+WAIT_MAX_S: Final = 1.0
+WRITES: Final = 5  # attempts to store the end of an import on a disk that refuses it
 NAMED_MAX: Final = 100  # entries without effect that the log names; the command names all
 NOT_FOUND: Final = 404
 BROKERS_OWN: Final = "amq."  # RabbitMQ skips such entries too, because they exist or may not be declared
@@ -136,7 +138,7 @@ class DefinitionsImport:
         """`skip_refused` skips exchanges, queues and bindings that are refused, instead of refusing the document.
 
         `made` are the vhosts that this import made before a crash interrupted it. With `at_start` an unknown outcome
-        ends the start; the next one finds out.
+        and a full disk end the start; the next one finishes the import.
         """
         self._document = document
         self._administration = administration
@@ -154,6 +156,8 @@ class DefinitionsImport:
         self._absent: dict[str, list[tuple[int, Entry]]] = {}
         self._touched: dict[str, Touched] = {}
         self._named: set[str] = set()  # vhosts
+        self._wait_s = WAIT_S
+        self._reasons: set[str] = set()  # of waiting, as logged
 
     async def run(self) -> dict[str, int]:
         """Apply the document and return how many entries of each kind it has, once all of it is on disk.
@@ -214,30 +218,64 @@ class DefinitionsImport:
                 break
             except (NodeLost, NotStored) as error:  # if it has begun, a start would repeat it, perhaps much later
                 is_unknown = is_unknown or (isinstance(error, OutcomeUnknown) and not self._at_start)
-                if (administration.version == version and not is_unknown) or administration.closed:
+                ends = isinstance(error, NotWritten) or administration.closed
+                if ends or (administration.version == version and not is_unknown):
                     raise
-                await asyncio.sleep(REJOIN_S)
+                await self._wait(error)
                 self._undo.clear()
                 tally.restart(present)
         await clear_in_slices(*[rows for rows in written.values() if isinstance(rows, list)])
 
     async def _finish_applying(self, tally: ImportTally) -> None:
         """Declare everything that is absent, and store the rest; undo it if anything is refused, as when another broker
-        has deleted a vhost or a user meanwhile. Raises: NodeLost and NotStored; it may run again when the node has
-        joined its cluster again.
+        has deleted a vhost or a user meanwhile, or the disk is full. Raises: NodeLost and NotStored; it may run again
+        when the node has joined its cluster again, but not after NotWritten.
         """
         administration = self._administration
         try:
             self.skipped = await self._declare_all("importing", self._vhost, self._undo, tally=tally)
             await administration.vhosts.drain()
-            await administration.store(self._finish)
-        except NotStored:
-            raise
-        except (BadDefinitions, ProtocolError, ValueError):
+            await self._store_end()
+        except (BadDefinitions, ProtocolError, ValueError) as error:
+            if isinstance(error, NotStored) and (self._ends or not isinstance(error, NotWritten)):
+                raise
             await self._undo_all()
             await administration.vhosts.drain()  # refused changes must not come back after a restart
-            await administration.store(self._give_up)
+            await self._store_undone()
             raise
+
+    async def _store_end(self) -> None:
+        """Store the end of the import; try again for a while if the disk refuses it. Raises: NotWritten."""
+        for left in reversed(range(WRITES)):
+            try:
+                await self._administration.store(self._finish)
+                return
+            except NotWritten as error:
+                if self._ends or not left:
+                    raise
+                await self._wait(error)
+
+    async def _store_undone(self) -> None:
+        """Store that the import was undone; later, if the disk refuses it now."""
+        try:
+            await self._administration.store(self._give_up)
+        except NotWritten:
+            if self._ends:
+                raise
+            self._administration.store_later(self._give_up)
+
+    @property
+    def _ends(self) -> bool:
+        """Whether the broker waits for this import alone."""
+        return self._at_start or self._administration.closed
+
+    async def _wait(self, error: Exception) -> None:
+        """Wait before another attempt, and log each reason once."""
+        if (reason := str(error)) not in self._reasons:
+            self._reasons.add(reason)
+            _log.warning("definitions.import_waits", reason=reason)
+        await asyncio.sleep(self._wait_s)
+        self._wait_s = min(2 * self._wait_s, WAIT_MAX_S)
 
     async def _undo_all(self) -> None:
         """Remove what was declared, except in vhosts that are gone. What cannot be removed is logged, and stays."""

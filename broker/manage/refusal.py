@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.amqp.errors import BrokerError, NodeLost, ProtocolError
+from broker.core.definitions.reading import NotStored
 from broker.operations.request import OperationRefused, PartMissing
 
 WORDS: Final = {
@@ -94,8 +95,8 @@ def refusal_of(error: Exception, *, rabbitmq: bool) -> HttpRefused | None:
         return error
     if isinstance(error, PartMissing):
         return not_found(str(error))
-    if isinstance(error, NodeLost) or isinstance(error.__cause__, NodeLost):  # the same request may succeed later
-        return HttpRefused(503, str(error))
+    if isinstance(error, NodeLost | NotStored) or isinstance(error.__cause__, NodeLost):
+        return HttpRefused(503, str(error))  # the same request may succeed later
     if isinstance(error, OperationRefused):  # an argument of the body
         return bad_request(str(error))
     if not isinstance(error, (BrokerError, ValueError)):

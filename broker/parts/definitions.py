@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
 from broker.administration.administration import Administration
 from broker.administration.definitions import LocalDefinitions
@@ -90,12 +89,14 @@ class Definitions(Part):
         warn_of_guest(clients.users, clients.logins.loopback_only)
 
     async def stop(self, timeout_s: float) -> None:
-        """Finish changes that have begun; in a cluster, which may wait for others, those that end within the time. The
-        next start finishes an import.
+        """Finish changes that have begun. In a cluster, where they may wait for other nodes, those that do not end in
+        time are cancelled: PostgreSQL has each change or not, and the next start finishes an import.
         """
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(None if self._data.node is None else timeout_s):
                 await self.administration.close()
+        except TimeoutError:
+            _log.warning("definitions.change_cancelled", waited_s=timeout_s)
 
     async def apply_settings(self, settings: Settings) -> None:
         """Apply changed settings."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from crc32c import crc32c
 
-from broker.store.damage import CorruptFile, NewerFormat
+from broker.store.damage import CorruptFile, NewerFormat, StoreFailed
 from broker.store.files import Files
 
 FORMAT: Final = 1
@@ -69,7 +70,9 @@ class DefinitionsFile:
         """
         content = "".join(_lines(definitions)).encode()
         head = b"slotmq definitions, format %d, crc32c %08x\n" % (FORMAT, crc32c(content))
-        self._files.replace(self.path, [head, content]).close()
+        file = self._files.replace(self.path, [head, content])
+        with suppress(StoreFailed):  # the new definitions are on disk
+            file.close()
 
     def _damaged(self, reason: str) -> CorruptFile:
         advice = 'put a copy of it back, or move it away and start without users: store.on_corruption = "quarantine"'

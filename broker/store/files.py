@@ -333,7 +333,8 @@ class Files:
             if sync:
                 self.sync_folder(path.parent)
         except BaseException:
-            file.close()
+            with suppress(StoreFailed):  # the first error says how far it came
+                file.close()
             raise
         return file
 

@@ -178,6 +178,7 @@ def test_an_import_whose_begin_is_unknown(proxied: tuple[Proxy, Nodes], shared_p
     document = {"vhosts": [{"name": "w"}], "queues": [{"name": "i", "vhost": "w"}]}
     outcome = ask(folders["a"], "import_definitions", definitions=document)
     assert trap.sprung.is_set()
+    assert happened(nodes, "definitions.import_waits")
     assert outcome["made"] == {"vhosts": 1, "queues": 1}
     assert "importing" not in stored(nodes, shared_postgres)
     assert [row["name"] for row in ask(folders["b"], "list_queues", vhost="w")] == ["i"]

@@ -137,6 +137,7 @@ def test_a_stop_without_postgresql(nodes: tuple[Proxy, Nodes], shared_postgres: 
         assert a.terminate() == 0
         with pytest.raises(Unanswered):
             answer.result()
+    assert happened(both, "definitions.change_cancelled") == 1
     assert "importing" in stored(both, shared_postgres)
     proxy.release()
     a.start()

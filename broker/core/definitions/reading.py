@@ -30,7 +30,11 @@ class BadDefinitions(BrokerError):
 
 
 class NotStored(ValueError):
-    """Shared definitions could not be read or stored now, or it is not known whether they were; a retry may succeed."""
+    """Definitions could not be read or stored now, or it is not known whether they were; a retry may succeed."""
+
+
+class NotWritten(NotStored):
+    """The disk refused the definitions of a standalone broker: nothing was changed."""
 
 
 class OutcomeUnknown(NotStored):

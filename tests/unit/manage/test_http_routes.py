@@ -8,6 +8,7 @@ import pytest
 from starlette.responses import Response
 
 from broker.amqp.errors import BrokerError, NodeLost
+from broker.core.definitions.reading import NotStored, NotWritten
 from broker.manage.app import RouteTable
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import HttpRefused, refusal_of
@@ -123,8 +124,9 @@ def test_an_unknown_parameter_is_refused() -> None:
 
 
 @pytest.mark.parametrize("rabbitmq", [True, False])
-def test_a_lost_node_is_unavailable(rabbitmq: bool) -> None:
-    """A request that may succeed when the node has joined again is no mistake of the client, as others are."""
-    lost, other = (refusal_of(kind("no"), rabbitmq=rabbitmq) for kind in (NodeLost, BrokerError))
+@pytest.mark.parametrize("kind", [NodeLost, NotStored, NotWritten])
+def test_a_request_that_may_succeed_later(kind: type[Exception], rabbitmq: bool) -> None:
+    """After a lost node or a full disk the server is unavailable; other refusals are mistakes of the client."""
+    lost, other = (refusal_of(one("no"), rabbitmq=rabbitmq) for one in (kind, BrokerError))
     assert lost is not None and other is not None
-    assert (lost.status, other.status // 100) == (503, 4)
+    assert (lost.status, lost.reason, other.status // 100) == (503, "no", 4)

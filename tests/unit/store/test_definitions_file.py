@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker.store.damage import CorruptFile, NewerFormat
+from broker.store.damage import CorruptFile, NewerFormat, StoreFailed
 from broker.store.definitions_file import DefinitionsFile
-from broker.store.files import Files
-from broker.store.memory_files import MemoryFiles
+from broker.store.files import File, Files
+from broker.store.memory_files import MemoryFile, MemoryFiles
 
 FOLDER = Path("/srv/data")
 DEFINITIONS: dict[str, Any] = {"users": [{"name": "ü", "tags": []}], "vhosts": [{"name": "/"}], "n": 1 << 60}
@@ -73,3 +73,39 @@ def test_the_file_is_private(tmp_path: Path) -> None:
     file.write(DEFINITIONS)
     assert file.path.stat().st_mode & 0o777 == 0o600
     assert file.read() == DEFINITIONS
+
+
+class UnclosableFile(MemoryFile):
+    """A file whose close fails."""
+
+    def close(self) -> None:
+        """Fail."""
+        raise StoreFailed(self.path, "Input/output error")
+
+
+class UnclosableFiles(MemoryFiles):
+    """Files whose close fails, in a folder that cannot be synced from a given moment on."""
+
+    forgets = False
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        """Open a file."""
+        super().open(path, write=write, create=create)
+        return UnclosableFile(path, self.contents[path])
+
+    def sync_folder(self, folder: Path) -> None:
+        """Sync a folder."""
+        if self.forgets:
+            raise StoreFailed(folder, "Input/output error")
+        super().sync_folder(folder)
+
+
+def test_a_close_that_fails_changes_no_outcome() -> None:
+    """The new definitions are in force; and an error of the folder stays the error that is raised."""
+    files = UnclosableFiles()
+    file = new_file(files)
+    file.write(DEFINITIONS)
+    files.forgets = True
+    with pytest.raises(StoreFailed) as failed:
+        file.write(DEFINITIONS)
+    assert failed.value.path == FOLDER
