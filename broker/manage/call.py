@@ -92,7 +92,8 @@ class Call:
         if not every and not self.broker.permissions.allows_vhost(self.user, name):
             raise not_authorised("User not authorised to access virtual host")
         if vhosts.is_down(name):
-            raise HttpRefused(503, f"vhost '{name}' is down: {vhosts.offline[name]}")
+            reason = f": {vhosts.offline[name]}" if self.may(Needs.MONITORING) else ""  # it names files of the server
+            raise HttpRefused(503, f"vhost '{name}' is down{reason}")
         return vhosts[name]
 
     def allowed(self, operation_name: str, /, **arguments: Any) -> Fields:
