@@ -246,7 +246,7 @@ class UserAsker(Asker):
 
     def enough(self) -> bool:
         """Return whether the client has ended its side, or disconnected."""
-        return self._call.client.gone() if self._conversation is None else self._conversation.enough()
+        return self._call.client.is_gone() if self._conversation is None else self._conversation.enough()
 
     async def accepted(self) -> bool:
         """Wait for a line of the client."""
