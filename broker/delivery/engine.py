@@ -346,7 +346,7 @@ class Engine(TurnEngine):
         self._stops = True
         await self._checkpoint.ended()
         self.vhost.tally.deleted(self.vhost.queues.declared_count)
-        await self._dismantle()
+        await self.dismantle()
         self.close()
         self._turn.engines.remove(self)
 
@@ -358,10 +358,8 @@ class Engine(TurnEngine):
         self.close()
         self._turn.engines.remove(self)  # no turn writes that queues are deleted
         self.vhost.sweep.end()
-        if self._parts.lasting:  # on a node the vhost follows what other nodes change
-            await self._dismantle()
 
-    async def _dismantle(self) -> None:
+    async def dismantle(self) -> None:
         """Free the objects of the vhost over several turns."""
         for _ in self.vhost.dismantle():
             await asyncio.sleep(0)

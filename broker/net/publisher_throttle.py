@@ -173,11 +173,11 @@ class PublisherThrottle:
                     transport.resume_reading(Stop.STORE)
 
     def _block(self, publishers: list[ThrottledConnection]) -> None:
-        """Block publishers that are not blocked yet and tell them why, except in vhosts that refuse publishes.
-
-        Source: RabbitMQ, connection.blocked.
+        """Block publishers that are not blocked yet and tell them why, except in vhosts that refuse publishes. A
+        connection that is closing stays readable, because it has to answer. Source: RabbitMQ, connection.blocked.
         """
-        for transport in self._alarms.block([each for each in publishers if each.session.blocked_max_s != 0]):
+        readable = [one for one in publishers if one.session.blocked_max_s != 0 and not one.connection.closing]
+        for transport in self._alarms.block(readable):
             transport.session.warn("connection.blocked", reason=self._alarms.reason)
             _tell(transport, commands.Connection.Blocked(shortened(self._alarms.reason)))
             transport.stop_reading(Stop.ALARM)

@@ -195,7 +195,9 @@ class Vhosts(Mapping[str, "Vhost"]):
         await engine.finish_sliced()  # somebody may wait for its end
         await self._finish(engine)
         await engine.abandon(error.with_traceback(None))  # its frames lead to the engine, which keeps it
-        del self.engines[name]
+        del self.engines[name]  # before the next turn of the loop: waits for it would fail from now on
+        if self._shared is None:  # on a node the vhost follows what other nodes change
+            await engine.dismantle()
 
     async def _finish(self, engine: Engine) -> None:
         """Write what an engine that ends has appended; a node that was lost to its cluster has dropped it."""
@@ -277,13 +279,15 @@ class Vhosts(Mapping[str, "Vhost"]):
 
     async def drain(self) -> None:
         """Wait until everything appended so far is on disk. Raises: the error that ended the broker."""
-        for engine in list(self.engines.values()):
-            await engine.committer.drain()
+        for name, engine in list(self.engines.items()):
+            if name in self:  # it may have gone offline during the wait for another one
+                await engine.committer.drain()
 
     async def finish_sliced(self) -> None:
         """Finish work that takes several turns, such as requeuing the messages of the last clients."""
-        for engine in list(self.engines.values()):
-            await engine.finish_sliced()
+        for name, engine in list(self.engines.items()):
+            if name in self:  # others are finished where they end
+                await engine.finish_sliced()
 
     async def stop(self, told: Callable[[str], None]) -> None:
         """Take clean checkpoints and close the stores; call `told` with the name of each vhost first.

@@ -12,7 +12,7 @@ from pamqp import commands
 from structlog.testing import capture_logs
 
 from broker.cli.control_client import ask
-from tests.deadline import wait_until_async
+from tests.deadline import DEADLINE_S, wait_until_async
 from tests.filling_disk import FillingDisk
 from tests.in_process import client_of, queue_of, running_broker
 from tests.raw_client import RawClient, publish_frames
@@ -108,6 +108,30 @@ async def test_a_blocked_publisher_is_closed_at_once(tmp_path: Path) -> None:
 
         await asyncio.to_thread(converse)
         assert queue_of(broker, "q").ready == 1
+
+
+async def test_an_alarm_does_not_stop_the_answer_of_a_closing_publisher(tmp_path: Path) -> None:
+    """One that was asked to close before the alarm is read on, and hears nothing of the alarm."""
+    async with running_broker(tmp_path) as broker:
+        loop = asyncio.get_running_loop()
+
+        async def alarm() -> None:
+            broker.clients.alarms.raise_outage("of the test")
+            broker.clients.throttle.alarms_changed()
+
+        def converse() -> None:
+            with RawClient("127.0.0.1", broker.listener.port) as client:
+                client.open()
+                client.open_channel(1)
+                client.send(publish_frames(1, "", "q", b"early"))
+                client.call(1, commands.Queue.Declare(queue="q"), commands.Queue.DeclareOk)
+                (row,) = ask(str(tmp_path), "list_connections")
+                broker._timers.close()  # no tick closes it
+                ask(str(tmp_path), "close_connection", name=row["name"])
+                asyncio.run_coroutine_threadsafe(alarm(), loop).result(DEADLINE_S)
+                client.expect_connection_close(320)  # and the end of the connection
+
+        await asyncio.to_thread(converse)
 
 
 async def test_the_older_checkpoint_goes_first(tmp_path: Path) -> None:

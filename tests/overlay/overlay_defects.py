@@ -203,13 +203,13 @@ TABLE: Final = r"""
 # who had another incarnation begins with the first number that is kept
 -begin = 1 + max(known, default=0)
 +begin = 1 + min(self.trimmed, had)
-# V_m follows what is known now, although it promised more
--vector[leaf] = max(vector[leaf], virtual_time)
-+pass
 @ overlay/source.py: unit/overlay/test_leaf
 # a vector change that is appended by itself goes before itself, too
 -        self._log.before_next(None)
 @ overlay/source.py: unit/overlay/test_source
+# V_m follows what is known now, although it promised more
+-vector[leaf] = max(vector[leaf], virtual_time)
++pass
 # the position of a leaf that joins is the end of the stream
 -self.acks.credit([leaf for leaf in new if leaf not in old], change.number - 1)
 +self.acks.credit(list(new), change.number)

@@ -65,6 +65,7 @@ def test_what_was_known_between_two_vector_changes_is_not_forgotten() -> None:
     """An older replica that is left says nothing about a leaf that was known later; one that comes back continues."""
     source = opened(log_with({"sb": 5}))
     source.review({"sb": 8}, never, ())
+    source.review({"sb": 7}, never, ())  # an older replica is the only one left
     source.review({}, lambda _leaf, time: time <= 6, ())
     assert source.vector == {"sb": 8}
     source.review({}, lambda _leaf, time: time <= 8, ())
