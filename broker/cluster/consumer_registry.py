@@ -94,7 +94,7 @@ class ConsumerRegistry:
 
     async def _run(self) -> None:
         while True:
-            await self._work.wait(LOOK_S if self._waiting or self._changed else None)
+            await self._work.wait(LOOK_S if self._waiting or self._changed or self._has_orphans else None)
             while self._arriving:
                 await self._add(*self._arriving.pop(0))
             changed, self._changed = self._changed, {}
@@ -103,9 +103,13 @@ class ConsumerRegistry:
                     await self._remove(queue)
                 except StatementRefused:
                     self._changed[queue] = None
-            with suppress(StatementRefused):
-                if self._has_orphans:
+            if self._has_orphans:
+                self._has_orphans = False
+                try:
                     await self._adopt_orphans()
+                except StatementRefused:
+                    self._has_orphans = True
+            with suppress(StatementRefused):
                 await self._look()
 
     async def _add(self, queue: RegisteredQueue, exclusive: bool, room: int, answered: Answered) -> None:
@@ -145,7 +149,6 @@ class ConsumerRegistry:
 
     async def _adopt_orphans(self) -> None:
         """Abandon queues on behalf of a dead node. Several nodes may do so; the first one deletes the queue."""
-        self._has_orphans = False
         rows = await patiently(lambda: self._database.function("read", "orphans"))
         levels = [row[0] for row in rows]
         for level in levels:

@@ -148,6 +148,7 @@ class TopologyLog:
         self._proposals: list[Proposal] = []
         self._sent: _Sent | None = None
         self._sequence = 0
+        self._dropped: set[int] = set()  # levels of deleted queues that PostgreSQL does not know as such yet
         self._alone = 0  # the number of next proposals to append singly, because PostgreSQL refused one of them
         self._is_behind = False
         self._work = WakeUp()
@@ -181,6 +182,7 @@ class TopologyLog:
         await self._tasks.stop()
         self._lost += [*([] if self._sent is None else self._sent.proposals), *self._proposals, *self.barrier.clear()]
         self._proposals.clear()
+        self._dropped.clear()
         self._alone = 0
         self._sent = None
 
@@ -267,9 +269,11 @@ class TopologyLog:
         self.barrier.wait(version, epochs, proposals)
         if self._proposals:
             self._work.set()
-        if dropped := set(self._topology.take_dropped()).difference(extra.dropped):
-            with suppress(StatementRefused):  # their rows are swept once every member has applied the version
-                await patiently(lambda: self._database.acting("upkeep", "drop_levels", version, sorted(dropped)))
+        self._dropped.update(set(self._topology.take_dropped()).difference(extra.dropped))
+        if self._dropped:  # their rows are swept once every member has applied the version
+            with suppress(StatementRefused):  # tried again after the next append
+                await patiently(lambda: self._database.acting("upkeep", "drop_levels", version, sorted(self._dropped)))
+                self._dropped.clear()
         if version % SNAPSHOT_VERSIONS == 0:
             self._take_snapshot()
 

@@ -253,7 +253,7 @@ class Vhost:
             queue.check_expiry_at(now_ms + place * HEAD_INTERVAL_MS)
 
     def dismantle(self) -> Iterator[None]:
-        """Drop everything, because the vhost is deleted, yielding regularly so that others can run."""
+        """Drop everything, because the vhost is deleted or offline, yielding regularly so that others can run."""
         self.sweep.end()
         deferred = self.bindings.live.deferred
         for exchange in list(self.exchanges.values()):
@@ -263,8 +263,6 @@ class Vhost:
                 deferred.turn()
         for place, queue in enumerate(list(self.queues.values()), 1):
             queue.delete()
-            if not queue.kept:
-                self.tally.deleted()
             if place % QUEUES_AT_ONCE == 0:
                 yield
         self.queues.clear()

@@ -345,6 +345,7 @@ class Engine(TurnEngine):
         self.vhost.answers.abandon()
         self._stops = True
         await self._checkpoint.ended()
+        self.vhost.tally.deleted(self.vhost.queues.declared_count)
         await self.dismantle()
         self.close()
         self._turn.engines.remove(self)

@@ -155,7 +155,7 @@ async def answering(scope: Scope, send: Send) -> AsyncIterator[Send]:
     try:
         yield _sending(send, client)
     except asyncio.CancelledError:
-        if not client.gone():
+        if not client.is_gone():
             raise
     except StoreFailed as failed:
         _log.warning("http.answer_broken_off", conn=client.peer.name, reason=str(failed))

@@ -92,7 +92,8 @@ class Call:
         if not every and not self.broker.permissions.allows_vhost(self.user, name):
             raise not_authorised("User not authorised to access virtual host")
         if vhosts.is_down(name):
-            raise HttpRefused(503, f"vhost '{name}' is down: {vhosts.offline[name]}")
+            reason = f": {vhosts.offline[name]}" if self.may(Needs.MONITORING) else ""  # it names files of the server
+            raise HttpRefused(503, f"vhost '{name}' is down{reason}")
         return vhosts[name]
 
     def allowed(self, operation_name: str, /, **arguments: Any) -> Fields:
@@ -245,7 +246,7 @@ class UserAsker(Asker):
 
     def enough(self) -> bool:
         """Return whether the client has ended its side, or disconnected."""
-        return self._call.client.gone() if self._conversation is None else self._conversation.enough()
+        return self._call.client.is_gone() if self._conversation is None else self._conversation.enough()
 
     async def accepted(self) -> bool:
         """Wait for a line of the client."""

@@ -23,16 +23,18 @@ def _gone(_argument: object) -> None:
 
 @dataclass(slots=True, eq=False)
 class ApiClient:
-    """A connected client. Shapes: `gone` returns, in any thread, whether the connection has ended; `last` is set if the
-    current answer is the last one; an `endless` answer is cut off when the broker stops; `fault` is the reason why the
-    rest of a body cannot be read. `admit` counts its request for a user who has logged in, and raises HttpRefused when
-    the limit is reached; `switch` answers 101 with these headers, and returns the socket for another protocol, with
-    what the client has sent after its request.
+    """A connected client.
+
+    Shapes: `is_gone` returns, in any thread, whether the connection has ended; `last` is set if the current answer is
+    the last one; an `endless` answer is cut off when the broker stops; `fault` is the reason why the rest of a body
+    cannot be read. `admit` counts its request for a user who has logged in, and raises HttpRefused when the limit is
+    reached; `switch` answers 101 with these headers, and returns the socket for another protocol, with what the client
+    has sent after its request.
     Units: `timeout_s` is the limit for receiving a piece of an answer.
     """
 
     peer: Peer
-    gone: Callable[[], bool]
+    is_gone: Callable[[], bool]
     abort: Callable[[], None]
     timeout_s: float
     admit: Callable[[str], None] = _gone

@@ -75,7 +75,7 @@ class HttpLogin:
         Raises: HttpRefused (401).
         """
         decided: Verdict = await called_back(
-            lambda told: self._logins.decide_basic(name, password, client.peer, told, client.gone)
+            lambda told: self._logins.decide_basic(name, password, client.peer, told, client.is_gone)
         )
         if isinstance(decided, Refused):
             _log.warning("http.login_refused", conn=client.peer.name, reason=decided.reason)

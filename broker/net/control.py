@@ -12,7 +12,6 @@ import asyncio
 import inspect
 import json
 import os
-import select
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -25,6 +24,7 @@ from broker.amqp.errors import UNEXPECTED
 from broker.core.definitions.json_text import SHORT, read_json, reading_json
 from broker.event_log import get_logger
 from broker.net.control_address import SOCKET_NAME, socket_address
+from broker.net.transport import has_left
 from broker.operations.request import ROWS_AT_ONCE, Asker, OperationRefused, Request, Verb
 from broker.tasks import Tasks
 
@@ -185,13 +185,9 @@ class _Client(Asker):
         """Return whether the client has ended its side, or disconnected."""
         return self._reader.at_eof() or self._writer.is_closing()
 
-    def gone(self) -> bool:
+    def is_gone(self) -> bool:
         """Return whether the client has disconnected; one that only ended its side still reads the answer."""
-        if self._writer.is_closing():
-            return True
-        end = select.poll()
-        end.register(self._writer.get_extra_info("socket"), 0)
-        return bool(end.poll(0))
+        return self._writer.is_closing() or has_left(self._writer.get_extra_info("socket").fileno(), 0)
 
     async def accepted(self) -> bool:
         """Wait for a line; return whether one arrived."""

@@ -45,7 +45,7 @@ class PasswordThreads:
             self._loop.call_later(wait_s, self.check, job, then, 0.0, client)
         else:
             names = self._waiting.setdefault(client.network, {})
-            names.setdefault(client.name, deque()).append((job, then, client.gone))
+            names.setdefault(client.name, deque()).append((job, then, client.is_gone))
             self._next()
 
     def close(self) -> None:
@@ -65,12 +65,12 @@ class PasswordThreads:
             names = self._waiting.pop(network)
             name = next(iter(names))
             jobs = names.pop(name)
-            job, answer, gone = jobs.popleft()
+            job, answer, is_gone = jobs.popleft()
             if jobs:
                 names[name] = jobs
             if names:
                 self._waiting[network] = names
-            if gone():
+            if is_gone():
                 self._loop.call_soon(answer, None)
             else:
                 self._busy.add(network)

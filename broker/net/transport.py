@@ -49,12 +49,15 @@ LEFT: Final[int] = getattr(select, "POLLRDHUP", 0)  # macOS reports only POLLHUP
 _log = get_logger()
 
 
-def has_left(descriptor: int) -> bool:
-    """Return whether the peer of a socket has closed it or is lost, even if input from it is still unread."""
+def has_left(descriptor: int, events: int = LEFT) -> bool:
+    """Return whether the peer of a socket has closed it or is lost, even if input from it is still unread.
+
+    Without `events`, a peer that has only ended its side still counts as present.
+    """
     if descriptor < 0 or not hasattr(select, "poll"):
         return False
     poller = select.poll()
-    poller.register(descriptor, LEFT)
+    poller.register(descriptor, events)
     return bool(poller.poll(0))
 
 

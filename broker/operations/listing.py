@@ -175,7 +175,7 @@ async def gather(rows: Iterable[Row], asker: Asker) -> list[Row]:
     found: list[Row] = []
     async for row in in_slices(rows, ROWS_AT_ONCE):
         found.append(row)
-        if len(found) % ROWS_AT_ONCE == 0 and asker.gone():
+        if len(found) % ROWS_AT_ONCE == 0 and asker.is_gone():
             raise ConnectionError("nobody reads the answer")
     return found
 

@@ -42,7 +42,7 @@ class Asker:
         """Return whether the client has ended its side of the conversation, so that the verb should stop and answer."""
         return False
 
-    def gone(self) -> bool:
+    def is_gone(self) -> bool:
         """Return whether the client has disconnected, so that nobody reads the answer."""
         return False
 

@@ -126,7 +126,7 @@ class HeldBrokers:
             for engine in self._vhosts.engines.values():
                 driver.attach(engine)
             self._vhosts.on_open(self._came)
-            self._vhosts.on_close(self._left)  # streams are removed with the folders of their vhosts
+            self._vhosts.before_close(self._left)  # streams are removed with the folders of their vhosts
             await driver.start()
         self._started = True
         self.schedule()

@@ -69,7 +69,7 @@ class Mqtt(Part):
 
         await self._load(context)
         self._data.vhosts.on_open(lambda engine: context.load(engine.vhost, nothing))
-        self._data.vhosts.on_close(leave)
+        self._data.vhosts.before_close(leave)
         self._look_at_anonymous_user(settings.mqtt.anonymous_user)
         listener = self._clients.listener
 

@@ -61,7 +61,8 @@ class Taps:
         self.snapshots = Snapshots(vhosts, self._writer)
         self._retention = Retention(vhosts, self._writer, self.snapshots, fail)
         self.cursors = Cursors(vhosts, self._writer, self._retention.soon)
-        vhosts.on_close(self._writer.finish_with, self._forget)
+        vhosts.before_close(self._writer.finish_with)
+        vhosts.on_delete(self._forget)
 
     def apply_settings(self, settings: Settings) -> None:
         """Apply changed settings, from the next file on; cursors, snapshots and the caps of single taps stay."""

@@ -86,13 +86,13 @@ class Vhosts(Mapping[str, "Vhost"]):
         """Set the function that closes the connections of a vhost going offline, with a reason."""
         self._close_connections = close_connections
 
-    def on_close(
-        self, leave: Callable[[Engine], Awaitable[None]], forget: Callable[[str], Awaitable[None]] | None = None
-    ) -> None:
-        """Call `leave` before an engine ends, and `forget` when a vhost is deleted, offline or not."""
+    def before_close(self, leave: Callable[[Engine], Awaitable[None]]) -> None:
+        """Call `leave` before an engine ends."""
         self._leave.append(leave)
-        if forget is not None:
-            self._forget.append(forget)
+
+    def on_delete(self, forget: Callable[[str], Awaitable[None]]) -> None:
+        """Call `forget` when a vhost is deleted, offline or not."""
+        self._forget.append(forget)
 
     def on_open(self, opened: Callable[[Engine], None]) -> None:
         """Call `opened` when a vhost is added, before any client uses it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,26 +139,33 @@ def leaves(nodes: Nodes, _channel: BlockingChannel) -> None:
 
 
 def deletes_itself(nodes: Nodes, _channel: BlockingChannel) -> None:
-    """Let the last consumer of an auto-delete queue leave."""
-    channel = nodes.channel("a")
+    """Let the last consumer of an auto-delete queue with a message leave."""
+    channel = nodes.channel("a", confirms=True)
     channel.queue_declare("auto", auto_delete=True)
+    channel.basic_publish("", "auto", b"1")
     channel.basic_consume("auto", lambda *_: None, consumer_tag="t")
     channel.basic_cancel("t")
 
 
-def node_leaves(nodes: Nodes, channel: BlockingChannel) -> None:
-    """Let the node of the last consumer leave."""
-    channel.basic_consume("q", lambda *_: None)
-    nodes.by_name["b"].terminate()
+def node_dies(nodes: Nodes, channel: BlockingChannel) -> None:
+    """Let the node of the last consumer of an auto-delete queue die."""
+    channel.queue_declare("auto", auto_delete=True)
+    channel.basic_consume("auto", lambda *_: None)
+    nodes.by_name["b"].kill()
 
 
 @pytest.mark.parametrize(
-    ("function", "act"), [("consumer_remove", leaves), ("drop_levels", deletes_itself), ("orphans", node_leaves)]
+    ("function", "act"),
+    [
+        ("consumer_remove", leaves),
+        ("drop_levels", deletes_itself),
+        pytest.param("orphans", node_dies, marks=pytest.mark.slow),
+    ],
 )
 def test_others_are_served(
     both: Nodes, shared_postgres: PostgresServer, function: str, act: Callable[[Nodes, BlockingChannel], None]
 ) -> None:
-    """What nobody waits for is left undone, and later methods of the node are answered."""
+    """What nobody waits for is done once PostgreSQL works, and later methods of the node are answered before."""
     channel = both.channel("b")
     channel.queue_declare("q", durable=True)
     with refused(both, shared_postgres, function):
@@ -168,6 +176,15 @@ def test_others_are_served(
         later.basic_consume("later", lambda *_: None)
     if function == "consumer_remove":
         wait_until(lambda: channel.queue_declare("q", passive=True).method.consumer_count == 0, "it is removed later")
+    if function == "drop_levels":
+        slots = f"SELECT count(*) FROM {both.schema}.slot"
+        assert shared_postgres.sql(slots) == "1"
+        later.queue_declare("next")
+        wait_until(lambda: shared_postgres.sql(slots) == "0", "the message of the deleted queue is deleted")
+    if function == "orphans":
+        names = ["later", "q"]
+        listed = partial(ask, both.by_name["a"].folder, "list_queues")
+        wait_until(lambda: sorted(row["name"] for row in listed()) == names, "the queue without consumers is deleted")
 
 
 def test_a_producer_is_refused(both: Nodes, shared_postgres: PostgresServer) -> None:

@@ -16,6 +16,7 @@ from aio_pika.exceptions import DeliveryError
 from broker.core.session.channel import SessionOfChannel
 from broker.core.statistics.vhost_tally import NO_MESSAGES, MessageCounts
 from broker.server import BrokerServer
+from broker.store.damage import CorruptStore
 from broker.vhosts.broker_statistics import BrokerStatistics
 from tests.deadline import wait_until_async
 from tests.in_process import queue_of, running_broker
@@ -222,6 +223,7 @@ async def test_totals_do_not_fall_when_a_channel_a_queue_or_a_vhost_ends(tmp_pat
             await publish(channel, "q", times=4)
             await (await queue.get()).ack()
             await queue.delete(if_empty=False)
+            await channel.declare_queue("deleted with the vhost")
             other = await connection.channel()
             await other.close()
         await wait_until_async(lambda: statistics.churn().connections_closed == 1, "the counters")
@@ -231,7 +233,17 @@ async def test_totals_do_not_fall_when_a_channel_a_queue_or_a_vhost_ends(tmp_pat
         await wait_until_async(lambda: "crm" not in broker.engines, "the counters")
         assert statistics.totals() == expected
         assert sum(statistics.sizes().counts) == 4
-        assert statistics.churn() == (1, 1, 2, 2, 2, 1, 1)
+        assert statistics.churn() == (1, 1, 2, 2, 3, 2, 2)
+
+
+async def test_a_vhost_that_goes_offline_has_no_deleted_queues(tmp_path: Path) -> None:
+    """Its queues are on disk, and come back once its files are repaired."""
+    async with statistics_of(tmp_path) as (broker, statistics):
+        vhost = await broker.administration.vhosts.add("crm")
+        vhost.queues.declare("q", durable=True)
+        broker.vhosts.take_offline("crm", CorruptStore(tmp_path, 1, 0, "of the test"))
+        await wait_until_async(lambda: not vhost.queues, "the end of the vhost")
+        assert statistics.churn().queues_deleted == 0
 
 
 async def test_dead_letters_count_by_reason(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_connection_shows_its_certificate() -> None:
 
 
 async def test_a_vhost_that_is_down_is_listed(broker: BrokerServer) -> None:
-    """It has no numbers, and its state says that it is stopped; a request for what is in it says why."""
+    """It has no numbers, and its state says that it is stopped; a request for what is in it tells operators why."""
     broker.vhosts.offline["crm"] = "segment 7 is on fire"
     rows = await get(broker, "vhosts")
     assert [(row["name"], list(row["cluster_state"].values())) for row in rows] == [
@@ -92,6 +92,14 @@ async def test_a_vhost_that_is_down_is_listed(broker: BrokerServer) -> None:
     assert (await ask(broker, "GET", "/api/queues/crm")).refusal == down
     assert (await ask(broker, "GET", "/api/vhosts/crm/permissions")).refusal == down
     assert (await ask(broker, "PUT", "/api/queues/crm/q", {})).status == 401  # guest has no permissions there
+
+    def edit(draft: Draft) -> None:
+        draft.users.add("reader", "an own password", ["management"])
+        draft.permissions.set("reader", "crm", "", "", "")
+
+    await broker.administration.change(edit)
+    said = await ask(broker, "GET", "/api/queues/crm", user=("reader", "an own password"))
+    assert said.refusal == (503, "unavailable", "vhost 'crm' is down")  # the reason names files
     del broker.vhosts.offline["crm"]
 
 

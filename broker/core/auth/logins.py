@@ -73,7 +73,7 @@ class LoginClient(NamedTuple):
 
     network: str
     name: str
-    gone: Callable[[], bool]
+    is_gone: Callable[[], bool]
 
 
 Answer = Callable[[bool | None], None]
@@ -96,7 +96,7 @@ class WaitingLogin(NamedTuple):
     mechanism: str
     peer: Peer
     then: Callable[[Verdict], None]
-    gone: Callable[[], bool]
+    is_gone: Callable[[], bool]
 
 
 class PendingCheck:
@@ -105,9 +105,9 @@ class PendingCheck:
     def __init__(self) -> None:
         self.waiting: list[WaitingLogin] = []
 
-    def gone(self) -> bool:
+    def is_gone(self) -> bool:
         """Return whether all clients have disconnected."""
-        return all(login.gone() for login in self.waiting)
+        return all(login.is_gone() for login in self.waiting)
 
 
 class Logins:
@@ -176,11 +176,11 @@ class Logins:
         response: bytes,
         peer: Peer,
         then: Callable[[Verdict], None],
-        gone: Callable[[], bool] = lambda: False,
+        is_gone: Callable[[], bool] = lambda: False,
         protocol: str = AMQP,
     ) -> None:
-        """Call `then` with the user whom an answer proves, or with the refusal, now or after computing a hash. `gone`
-        returns, in any thread, whether the client has left: then no hash is computed.
+        """Call `then` with the user whom an answer proves, or with the refusal, now or after computing a hash.
+        `is_gone` returns, in any thread, whether the client has left: then no hash is computed.
         Source: RabbitMQ's texts.
         """
         if peer.inside:
@@ -191,7 +191,7 @@ class Logins:
             if mechanism == EXTERNAL and EXTERNAL in self.mechanisms(peer):
                 then(self._by_certificate(peer))
             elif mechanism in PASSWORDS and mechanism in self._mechanisms:
-                self._by_password(mechanism, *PASSWORDS[mechanism](response), peer, then, gone)
+                self._by_password(mechanism, *PASSWORDS[mechanism](response), peer, then, is_gone)
             else:
                 raise Refused(f"{mechanism[:64]} login refused: unknown authentication mechanism", told=False)
         except Refused as refused:
@@ -212,7 +212,7 @@ class Logins:
             then(refused)
 
     def decide_basic(
-        self, name: str, password: bytes, peer: Peer, then: Callable[[Verdict], None], gone: Callable[[], bool]
+        self, name: str, password: bytes, peer: Peer, then: Callable[[Verdict], None], is_gone: Callable[[], bool]
     ) -> None:
         """Decide a login with a password over HTTP as `decide` does, if passwords are enabled."""
         then = self._counting(HTTP, peer, then)
@@ -220,7 +220,7 @@ class Logins:
             if PASSWORDS.keys().isdisjoint(self._mechanisms):
                 reason = f"{BASIC} login refused: no password logs in here (auth.mechanisms)"
                 raise Refused(reason, shown="No password logs in here")
-            self._by_password(BASIC, name, password, peer, then, gone)
+            self._by_password(BASIC, name, password, peer, then, is_gone)
         except Refused as refused:
             then(refused)
 
@@ -257,7 +257,7 @@ class Logins:
         password: bytes,
         peer: Peer,
         then: Callable[[Verdict], None],
-        gone: Callable[[], bool],
+        is_gone: Callable[[], bool],
     ) -> None:
         if not password:
             raise Refused(f"{mechanism} login refused: user '{name}' attempted to log in with a blank password")
@@ -267,9 +267,9 @@ class Logins:
             then(self._welcome(mechanism, user, peer))
             return
         key = (network, name, self.users.secret_of(user, password))
-        login = WaitingLogin(mechanism, peer, then, gone)
+        login = WaitingLogin(mechanism, peer, then, is_gone)
         pending = self._pending.get(key)
-        if pending is not None and not pending.gone():
+        if pending is not None and not pending.is_gone():
             pending.waiting.append(login)  # simultaneous logins of many clients of one user count as one
             return
         wait_s = attempts.begin(network, name)
@@ -278,7 +278,7 @@ class Logins:
             raise Refused(reason, shown="Too many failed logins from this address")
         pending = self._pending[key] = PendingCheck()
         pending.waiting.append(login)
-        client = LoginClient(network, name, pending.gone)
+        client = LoginClient(network, name, pending.is_gone)
         self._check(
             partial(self._prove, name, password, user),
             partial(self._checked, key, pending, password, user),
@@ -305,8 +305,8 @@ class Logins:
             self.users.remember(admitted, password)
         if admitted is not None or right is None:
             self._attempts.uncount(network, name)
-        for mechanism, peer, then, gone in pending.waiting:
-            if gone():
+        for mechanism, peer, then, is_gone in pending.waiting:
+            if is_gone():
                 continue
             verdict: Verdict = Refused(f"{mechanism} login refused: user '{name}' - invalid credentials")
             if admitted is not None:

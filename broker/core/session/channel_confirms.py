@@ -164,6 +164,8 @@ class ChannelConfirms:
             upto = self._entering - 1
         if self._others:
             self._tell_apart(self._others, upto)
+            if not self._others:
+                self._others = None  # an emptied dict keeps its size
         self._settle(ACK, upto)
 
     def _tell_apart(self, kinds: dict[int, int], upto: int) -> None:

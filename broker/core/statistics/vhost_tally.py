@@ -132,9 +132,9 @@ class VhostTally:
         """Count a queue that a client made."""
         self.queues_created += 1
 
-    def deleted(self) -> None:
-        """Count a deleted queue."""
-        self.queues_deleted += 1
+    def deleted(self, count: int = 1) -> None:
+        """Count deleted queues."""
+        self.queues_deleted += count
 
     def count_dead_letter(self, reason: str, count: int = 1) -> None:
         """Count dead letters."""

@@ -45,7 +45,7 @@ class Threads:
         """Run the queued checks, but for clients that have gone, and return how long each was to wait."""
         waiting, self.waiting = self.waiting, []
         for job, then, _wait_s, client in waiting:
-            then(None if client.gone() else job())
+            then(None if client.is_gone() else job())
         return [wait_s for _job, _then, wait_s, _client in waiting]
 
 

@@ -113,6 +113,23 @@ def test_nacks_wait_like_acks(room: Room) -> None:
     assert told == [["ack 1"], [], ["nack 2"], ["ack 3", "nack 4"]]
 
 
+def test_refusals_that_are_told_keep_no_memory(room: Room) -> None:
+    """Once no nack is due, the publisher has no dict of them: an emptied one would keep its size."""
+    client = room.confirming()
+    declare(client, "full", x_max_length=0, x_overflow="reject-publish")
+    told = []
+    for _ in range(2):
+        for _ in range(3):
+            publish(client, "full")
+        (publisher,) = room.committer.waiting
+        publisher.confirm(publisher.published - 1)
+        assert len(publisher._others) == 1
+        publisher.confirm(publisher.published)
+        assert publisher._others is None
+        told += confirms(client)
+    assert told == ["nack 2+", "nack 3", "nack 5+", "nack 6"]
+
+
 def test_refusing_says_nothing_without_confirms(room: Room, client: Client) -> None:
     """A publisher without confirms gets no nack, not even later."""
     declare(client, "full", x_max_length=0, x_overflow="reject-publish")
