@@ -203,6 +203,8 @@ async def test_a_missing_batch_grows_the_generation_once(a: Session, b: Session)
     assert [(row["bits"], row["seen"]) for row in await a.lease((7, 9))] == [("11", "11")]  # a whole slot
     await a.commit(Share(6, free="1"))
     assert (await a.lease((6, 9)))[0]["seen"] is None
+    assert (await come_back(a, 99, generation=2))["generation"] == 3
+    assert (await come_back(b, 99))["generation"] == 3  # a late one, of the first time
 
 
 async def test_a_node_that_was_counted_out_begins_no_generation(a: Session, b: Session) -> None:
