@@ -23,6 +23,7 @@ from broker.administration.definitions import (
 from broker.administration.slices import run_in_slices
 from broker.core.auth.permissions import Permissions
 from broker.core.auth.users import Users
+from broker.core.definitions.reading import NotWritten
 from broker.core.policy.policy import OPERATOR_POLICY, Policies
 from broker.core.queue.queue_arguments import default_type
 from broker.core.vhost import Vhost
@@ -222,13 +223,14 @@ class Administration(Definitions):
         return [name for name in names if name not in self.vhosts and not self.vhosts.is_down(name)]
 
     async def _make_vhosts(self, names: list[str]) -> None:
-        """Create vhosts. Raises: ValueError, having created none."""
+        """Create vhosts. Raises: NotWritten, having created none."""
         for number, name in enumerate(names):
             try:
                 await self._add(name)
             except StoreFailed as failed:  # nothing was promised yet, so the other vhosts continue to work
                 await self._unmake(names[:number])
-                raise ValueError(f"cannot create vhost '{name}': {failed}") from failed
+                _log.error("definitions.not_written", reason=str(failed))
+                raise NotWritten(f"cannot create vhost '{name}': {failed}") from failed
 
     async def _add(self, name: str) -> None:
         await self.vhosts.add(name)

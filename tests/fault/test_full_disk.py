@@ -276,7 +276,7 @@ def test_a_piece_that_is_refused_is_asked_for_again() -> None:
 
 
 async def test_changes_on_a_full_disk_are_refused(tmp_path: Path) -> None:
-    """A change of users, or the deletion of a vhost, changes nothing and ends no broker; with free space it goes."""
+    """A change of users or vhosts changes nothing and ends no broker; with free space it goes."""
     disk = SmallDisk(DISK_BYTES)
     async with mortal_broker(tmp_path, {"store": STORE}, files=disk) as broker:
         change = broker.administration.change
@@ -285,6 +285,8 @@ async def test_changes_on_a_full_disk_are_refused(tmp_path: Path) -> None:
         for edit in (lambda draft: draft.drop_vhost("crm"), lambda draft: draft.users.delete("guest")):
             with pytest.raises(NotStored, match=f"nothing was changed: .*{NO_SPACE}"):
                 await change(edit)
+        with pytest.raises(NotStored, match=f"cannot create vhost 'new': .*{NO_SPACE}"):
+            await change(lambda draft: draft.add_vhost("new", {}))
         assert list(broker.vhosts) == ["/", "crm"]
         assert "guest" in broker.administration.users
         assert broker.failure is None
