@@ -28,6 +28,7 @@ LACKING: Final = {
     "functools.singledispatchmethod": "it is a descriptor, which a native class does not call",
 }
 """Modules, and names of modules, that compiled code does not import."""
+WAITS: Final = (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield, ast.YieldFrom)
 FRAMES: Final = {"vars", "locals", "_getframe", "currentframe"}
 UNBOUNDED: Final = (
     "compiled code has no limit of recursion but the end of its stack; end the line with `# depth: what bounds it`"
@@ -105,6 +106,16 @@ def truth_by_length(tree: ast.AST, _source: Sequence[str]) -> Iterator[Finding]:
                 yield node.lineno, f"mypyc takes an empty `{node.name} | None` for true: define `__bool__`"
 
 
+def raise_after_wait(tree: ast.AST, _source: Sequence[str]) -> Iterator[Finding]:
+    """Yield bare `raise` statements that follow an await or a yield in their `except` clause."""
+    for clause in [node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)]:
+        parts = [part for statement in clause.body for part in ast.walk(statement)]
+        waits = [one.lineno for one in parts if isinstance(one, WAITS)]
+        for part in parts:
+            if isinstance(part, ast.Raise) and part.exc is None and min(waits, default=part.lineno) < part.lineno:
+                yield part.lineno, "mypyc then raises what another coroutine handles: name the error"
+
+
 def _calls(called: ast.expr, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Return whether an expression that is called names a function, as a name or as a method of the same object."""
     arguments = function.args.posonlyargs + function.args.args
@@ -145,7 +156,9 @@ def exception_names(classes: set[str]) -> Callable[[ast.AST, Sequence[str]], Ite
     return rule
 
 
-RULES: Final = (slice_bounds, unpacked_arguments, lacking_imports, missing_attributes, recursion, truth_by_length)
+RULES: Final = (
+    slice_bounds, unpacked_arguments, lacking_imports, missing_attributes, recursion, truth_by_length, raise_after_wait
+)  # fmt: skip
 
 
 def classes_of(sources: Iterable[str]) -> set[str]:

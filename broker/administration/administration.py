@@ -183,8 +183,11 @@ class Administration(Definitions):
             await asyncio.sleep(RETRY_S)
             last = self.closed
             async with self._lock:
-                with suppress(ValueError):
+                try:
                     await self.store(lambda _draft: None)
+                except ValueError as error:
+                    if last:
+                        _log.error("definitions.not_undone", reason=str(error))
 
     async def _try(self, draft: Draft) -> set[str] | None:
         """Store and apply a draft, and return the vhosts whose policies have changed, None if the stored definitions

@@ -251,7 +251,9 @@ class DefinitionsImport:
                 await self._administration.store(self._finish)
                 return
             except NotWritten as error:
-                if self._ends or not left:
+                if self._administration.closed and not self._at_start:
+                    raise OutcomeUnknown(f"the next start finishes the import: {error}") from error
+                if self._at_start or not left:
                     raise
                 await self._wait(error)
 

@@ -95,7 +95,7 @@ def refusal_of(error: Exception, *, rabbitmq: bool) -> HttpRefused | None:
         return error
     if isinstance(error, PartMissing):
         return not_found(str(error))
-    if isinstance(error, NodeLost | NotStored) or isinstance(error.__cause__, NodeLost):
+    if any(isinstance(one, NodeLost | NotStored) for one in (error, error.__cause__)):
         return HttpRefused(503, str(error))  # the same request may succeed later
     if isinstance(error, OperationRefused):  # an argument of the body
         return bad_request(str(error))

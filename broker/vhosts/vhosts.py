@@ -278,16 +278,20 @@ class Vhosts(Mapping[str, "Vhost"]):
             engine.tick()
 
     async def drain(self) -> None:
-        """Wait until everything appended so far is on disk. Raises: the error that ended the broker."""
-        for name, engine in list(self.engines.items()):
-            if name in self:  # it may have gone offline during the wait for another one
-                await engine.committer.drain()
+        """Wait until everything appended so far to open vhosts is on disk. Raises: the error that ended the broker."""
+        for engine in self._open_engines():
+            await engine.committer.drain()
 
     async def finish_sliced(self) -> None:
         """Finish work that takes several turns, such as requeuing the messages of the last clients."""
+        for engine in self._open_engines():
+            await engine.finish_sliced()
+
+    def _open_engines(self) -> Iterator[Engine]:
+        """Yield the engines of open vhosts; one may go offline, or be deleted, while the caller waits for another."""
         for name, engine in list(self.engines.items()):
-            if name in self:  # others are finished where they end
-                await engine.finish_sliced()
+            if name in self and self.engines[name] is engine:
+                yield engine
 
     async def stop(self, told: Callable[[str], None]) -> None:
         """Take clean checkpoints and close the stores; call `told` with the name of each vhost first.

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from broker.administration.definitions import Draft
 from broker.administration.definitions_import import DefinitionsImport
 from broker.amqp.errors import NotNow
-from broker.core.definitions.reading import NotWritten, read_document
+from broker.core.definitions.reading import NotWritten, OutcomeUnknown, read_document
 from broker.server import BrokerServer
 from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
@@ -92,6 +92,17 @@ async def test_an_import_whose_end_is_refused(tmp_path: Path, written: str) -> N
     assert len(reasons(events, "definitions.not_written")) == 1
 
 
+async def test_a_refused_import_on_a_disk_that_stays_full(tmp_path: Path) -> None:
+    """A stop that cannot undo it in the file says so, because the next start completes it."""
+    with capture_logs() as events:
+        async with running_broker(tmp_path, full_disk(range(END, ALWAYS))) as broker:
+            with pytest.raises(NotWritten):
+                await importing(broker).run()
+    assert len(reasons(events, "definitions.not_undone")) == 1
+    async with running_broker(tmp_path) as again:
+        assert [list(vhost.queues) for vhost in again.vhosts.values()] == [["q"], ["q"]]
+
+
 async def test_an_import_whose_end_is_refused_once(tmp_path: Path) -> None:
     """It ends as if nothing had happened."""
     with capture_logs() as events:
@@ -112,7 +123,7 @@ async def test_a_stop_while_an_import_waits(tmp_path: Path) -> None:
             await wait_until_async(lambda: reasons(events, "definitions.import_waits"), "the import waits")
             await broker.administration.close()
             assert list(broker.vhosts["/"].queues) == ["q"], "it is not undone"
-            with pytest.raises(NotWritten):
+            with pytest.raises(OutcomeUnknown, match=r"^the next start finishes the import: "):
                 await run
     async with running_broker(tmp_path) as again:
         assert [list(vhost.queues) for vhost in again.vhosts.values()] == [["q"], ["q"]]

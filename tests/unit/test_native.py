@@ -43,6 +43,9 @@ CLASSES = {"Engine"}
         ("def go():\n    try: a()\n    except Engine as e: b()\n    except ValueError as e: c()", [4]),
         ("def go():\n    try: a()\n    except Engine as e: b()\n    except ValueError as other: c()", []),
         ("def go():\n    try: a()\n    except OSError as e: b()\n    except ValueError as e: c()", []),
+        ("async def go():\n    try: a()\n    except OSError:\n        await b()\n        raise", [5]),
+        ("async def go():\n    try: a()\n    except OSError as e:\n        await b()\n        raise e", []),
+        ("async def go():\n    try: await a()\n    except OSError:\n        if b: raise\n        await c()", []),
     ],
 )
 def test_what_native_code_lacks_is_refused(source: str, lines: list[int]) -> None:

@@ -34,7 +34,7 @@ class NotStored(ValueError):
 
 
 class NotWritten(NotStored):
-    """The disk refused the definitions of a standalone broker: nothing was changed."""
+    """The disk of this broker refused a change: nothing was changed."""
 
 
 class OutcomeUnknown(NotStored):

@@ -13,6 +13,8 @@ from broker.manage.app import RouteTable
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import HttpRefused, refusal_of
 from broker.manage.request_target import integer, only, path_words, query_of
+from broker.operations.operation import refusing
+from broker.operations.request import OperationRefused, Request
 
 
 async def answer(_call: Call) -> Response:
@@ -125,8 +127,16 @@ def test_an_unknown_parameter_is_refused() -> None:
 
 @pytest.mark.parametrize("rabbitmq", [True, False])
 @pytest.mark.parametrize("kind", [NodeLost, NotStored, NotWritten])
-def test_a_request_that_may_succeed_later(kind: type[Exception], rabbitmq: bool) -> None:
-    """After a lost node or a full disk the server is unavailable; other refusals are mistakes of the client."""
-    lost, other = (refusal_of(one("no"), rabbitmq=rabbitmq) for one in (kind, BrokerError))
-    assert lost is not None and other is not None
-    assert (lost.status, lost.reason, other.status // 100) == (503, "no", 4)
+async def test_a_request_that_may_succeed_later(kind: type[Exception], rabbitmq: bool) -> None:
+    """After a lost node or a full disk the server is unavailable; other refusals are mistakes of the client. An
+    operation has another error around it.
+    """
+
+    def verb(_request: Request) -> None:
+        raise kind("no")
+
+    with pytest.raises(OperationRefused) as caught:
+        await refusing(verb)(Request({}))
+    lost, refused, other = (refusal_of(one, rabbitmq=rabbitmq) for one in (kind("no"), caught.value, BrokerError("no")))
+    assert lost is not None and refused is not None and other is not None
+    assert (lost.status, lost.reason, refused.status, other.status // 100) == (503, "no", 503, 4)
