@@ -196,7 +196,7 @@ async def test_numbers_go_on_and_the_last_vector_is_found_after_kill_9(tmp_path:
 
 
 async def test_what_waits_for_the_next_message_goes_right_before_it(tmp_path: Path) -> None:
-    """Once, whatever way the message comes: in a run, to many queues, transient, numbered, in a transaction, dead."""
+    """Once, also in the log, whatever way it comes: in a run, to many queues, transient, numbered, transacted, dead."""
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         queue = await channel.declare_queue("q", durable=True)
@@ -232,6 +232,8 @@ async def test_what_waits_for_the_next_message_goes_right_before_it(tmp_path: Pa
         before = {0, 3, 5, 6, 7, 8}
         expected = [name for place, key in enumerate(keys) for name in (["vector"] * (place in before) + [key])]
         assert told(await read(log)) == list(enumerate(expected, 1))
+    async with timed_broker(tmp_path) as broker:
+        assert told(await read(await level_of(broker, "x", ["k.#", "dead"]))) == list(enumerate(expected, 1))
 
 
 def void(_number: int) -> None:
