@@ -139,6 +139,7 @@ def test_a_connection_that_has_ended_is_not_among_the_blocked() -> None:
     throttle = PublisherThrottle(alarms, lambda: 0)
     ended, stays = Mock(name="ended"), Mock(name="stays")
     for publisher in (ended, stays):
+        publisher.connection.closing = False
         throttle.published(publisher)
     alarms.measure("memory", 1000)
     throttle.alarms_changed()
