@@ -97,7 +97,7 @@ class SharedClients(MqttClients):
 
     def handle_hint(self, hint: Hint) -> None:
         """Find the client ids that newer connections on other nodes need."""
-        if hint.kind == LOOK or (hint.kind == CLIENTS and self._held):
+        if hint.kind == LOOK or (hint.kind == CLIENTS and (self._held or self._ended)):
             self._work.set()
 
     def _end(self, number: int) -> None:
@@ -114,6 +114,7 @@ class SharedClients(MqttClients):
             try:
                 await self._ask(ended, asking)
             except StatementRefused as error:
+                self._ended[:0] = ended  # released with the next claim
                 for number in asking.values():
                     self._answer(number, str(error))
             if self._asking:

@@ -270,12 +270,18 @@ class TopologyLog:
         if self._proposals:
             self._work.set()
         self._dropped.update(set(self._topology.take_dropped()).difference(extra.dropped))
-        if self._dropped:  # their rows are swept once every member has applied the version
-            with suppress(StatementRefused):  # tried again after the next append
-                await patiently(lambda: self._database.acting("upkeep", "drop_levels", version, sorted(self._dropped)))
-                self._dropped.clear()
+        await self._drop_levels(version)
         if version % SNAPSHOT_VERSIONS == 0:
             self._take_snapshot()
+
+    async def _drop_levels(self, version: int) -> None:
+        """Mark the levels of deleted queues. Their rows are swept once every member has applied the version. Refused
+        ones are marked by a later sweep.
+        """
+        if levels := sorted(self._dropped):
+            with suppress(StatementRefused):
+                await patiently(lambda: self._database.acting("upkeep", "drop_levels", version, levels))
+                self._dropped.difference_update(levels)
 
     def _refuse(self, proposals: list[Proposal], reason: str) -> None:
         """Append the proposals of a refused append one by one; refuse a single one."""
@@ -358,6 +364,7 @@ class TopologyLog:
         while True:
             await asyncio.sleep(LOOK_S)
             with suppress(Unreachable):
+                await self._drop_levels(self.applied)
                 while await self.sweep():
                     pass
 

@@ -18,6 +18,8 @@ from tests.cluster.members import CALM_MS
 from tests.cluster.test_lost_during_changes import happened, stored
 from tests.cluster.two_nodes import Nodes
 from tests.deadline import wait_until
+from tests.mqtt.conftest import WITH_MQTT, mqtt_port
+from tests.mqtt.raw_mqtt import CONNACK, RawMqtt, connect
 from tools.postgres_server import PostgresServer
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -178,8 +180,6 @@ def test_others_are_served(
         wait_until(lambda: channel.queue_declare("q", passive=True).method.consumer_count == 0, "it is removed later")
     if function == "drop_levels":
         slots = f"SELECT count(*) FROM {both.schema}.slot"
-        assert shared_postgres.sql(slots) == "1"
-        later.queue_declare("next")
         wait_until(lambda: shared_postgres.sql(slots) == "0", "the message of the deleted queue is deleted")
     if function == "orphans":
         names = ["later", "q"]
@@ -194,6 +194,19 @@ def test_a_producer_is_refused(both: Nodes, shared_postgres: PostgresServer) -> 
     numbered = pika.BasicProperties(headers={"x-producer": "p", "x-seq": 1})
     with refused(both, shared_postgres, "producer_own"), pytest.raises(ChannelClosedByBroker, match=r"406.*boom"):
         channel.basic_publish("", "q", b"1", numbered)
+
+
+def test_a_client_id_is_released_later(tmp_path: Path, shared_postgres: PostgresServer, schema: str) -> None:
+    """The MQTT client finds its id free on the other node once PostgreSQL works."""
+    with Nodes(tmp_path, shared_postgres.url, schema, "a", "b", lease_ms=CALM_MS, environment=WITH_MQTT) as nodes:
+        nodes.errors_expected("a", "call.refused")
+        first, second = (RawMqtt(mqtt_port(nodes.by_name[node])) for node in "ab")
+        first.send(connect("c")).expect(CONNACK)
+        with refused(nodes, shared_postgres, "claim_clients"):
+            first.close()
+            wait_until(lambda: refusals(nodes, "claim_clients"), "it is refused")
+        second.send(connect("c")).expect(CONNACK)
+        second.close()
 
 
 def test_an_unused_queue_expires_later(both: Nodes, shared_postgres: PostgresServer) -> None:
