@@ -19,10 +19,11 @@ from tests.cluster.test_lost_during_changes import happened, stored
 from tests.cluster.two_nodes import Nodes
 from tests.deadline import wait_until
 from tests.mqtt.conftest import WITH_MQTT, mqtt_port
-from tests.mqtt.raw_mqtt import CONNACK, RawMqtt, connect
+from tests.mqtt.raw_mqtt import CONNACK, PUBACK, SUBACK, RawMqtt, connect, publish, subscribe
 from tools.postgres_server import PostgresServer
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
+NUMBERED = pika.BasicProperties(delivery_mode=2, headers={"x-producer": "p", "x-seq": 1})
 QUORUM = {"x-queue-type": "quorum"}
 _SIGNATURE = """
 SELECT pg_get_function_arguments(oid) || '|' || pg_get_function_identity_arguments(oid) || '|' ||
@@ -187,21 +188,54 @@ def test_others_are_served(
         wait_until(lambda: sorted(row["name"] for row in listed()) == names, "the queue without consumers is deleted")
 
 
-def test_a_producer_is_refused(both: Nodes, shared_postgres: PostgresServer) -> None:
+@pytest.mark.parametrize("function", ["producer_own", "producer_runs"])
+def test_a_producer_is_refused(both: Nodes, shared_postgres: PostgresServer, function: str) -> None:
     """The client is told the reason."""
     channel = both.channel("a", confirms=True)
     channel.queue_declare("q", durable=True)
-    numbered = pika.BasicProperties(headers={"x-producer": "p", "x-seq": 1})
-    with refused(both, shared_postgres, "producer_own"), pytest.raises(ChannelClosedByBroker, match=r"406.*boom"):
-        channel.basic_publish("", "q", b"1", numbered)
+    with refused(both, shared_postgres, function), pytest.raises(ChannelClosedByBroker, match=r"406.*boom"):
+        channel.basic_publish("", "q", b"1", NUMBERED)
 
 
-def test_a_client_id_is_released_later(tmp_path: Path, shared_postgres: PostgresServer, schema: str) -> None:
-    """The MQTT client finds its id free on the other node once PostgreSQL works."""
+def test_a_producer_moves_later(both: Nodes, shared_postgres: PostgresServer) -> None:
+    """Its release to another node is repeated until PostgreSQL works; it is the same producer there."""
+    channel, other = both.channel("a", confirms=True), both.channel("b")
+    channel.queue_declare("q", durable=True)
+    channel.basic_publish("", "q", b"1", NUMBERED)
+    with refused(both, shared_postgres, "producer_release"):
+        other.basic_publish("", "q", b"again", NUMBERED)
+        wait_until(lambda: refusals(both, "producer_release"), "it is refused")
+    other.confirm_delivery()
+    other.basic_publish("", "q", b"2", PERSISTENT)
+    assert [got(other, "q") for _ in range(3)] == [b"1", b"2", None]
+
+
+def test_a_waiting_consumer_becomes_active_later(both: Nodes, shared_postgres: PostgresServer) -> None:
+    """Its node cannot find out that the active one has left before PostgreSQL works."""
+    active, waiting = both.channel("b", confirms=True), both.channel("a")
+    active.queue_declare("q", durable=True, arguments={"x-single-active-consumer": True})
+    active.basic_consume("q", lambda *_: None, consumer_tag="t")
+    bodies: list[bytes] = []
+    with refused(both, shared_postgres, "consumers"):
+        waiting.basic_consume("q", lambda *told: bodies.append(told[3]), auto_ack=True)
+        active.basic_cancel("t")
+        wait_until(lambda: refusals(both, "consumers"), "it is refused")
+        active.basic_publish("", "q", b"1", PERSISTENT)
+    wait_until(lambda: waiting.connection.process_data_events(0.01) or bodies == [b"1"], "it is active")
+
+
+def test_an_mqtt_client_waits_for_no_refused_statement(
+    tmp_path: Path, shared_postgres: PostgresServer, schema: str
+) -> None:
+    """Its subscription is acknowledged without retained messages, and its id is released once PostgreSQL works."""
     with Nodes(tmp_path, shared_postgres.url, schema, "a", "b", lease_ms=CALM_MS, environment=WITH_MQTT) as nodes:
         nodes.errors_expected("a", "call.refused")
         first, second = (RawMqtt(mqtt_port(nodes.by_name[node])) for node in "ab")
         first.send(connect("c")).expect(CONNACK)
+        first.send(publish("t", b"kept", 1, flags=1)).expect(PUBACK)
+        with refused(nodes, shared_postgres, "retained_of"):
+            first.send(subscribe(2, ("t", 1))).expect(SUBACK)
+            assert first.silent(0.1)
         with refused(nodes, shared_postgres, "claim_clients"):
             first.close()
             wait_until(lambda: refusals(nodes, "claim_clients"), "it is refused")
