@@ -116,13 +116,18 @@ class Session:
     def receive(self, topic: str, body: bytes, qos: int, packet_id: int, *, retained: bool, again: bool) -> Copy:
         """Return the copy that a PUBLISH is. Raises: AssertionError when it may not come now."""
         said = f"{topic} {body!r} qos={qos} #{packet_id} retained={retained} again={again}"
+        found: list[Copy] = []  # the last one must arrive now; if all are optional and equal, any one may be it
         for copy in self._possible(qos, retained=retained):
             if (copy.topic, copy.body) == (topic, body) and copy.packet_id in (0, packet_id):
                 assert again or not copy.marked, f"{said} is not marked as sent again"
+                found.append(copy)
+                if not copy.optional:
+                    break
+            elif not (copy.optional or retained):
+                assert found, f"{said} instead of {copy}"
                 break
-            assert copy.optional or retained, f"{said} instead of {copy}"
-        else:
-            raise AssertionError(f"{said} is none of {self.copies}")
+        assert found, f"{said} is none of {self.copies}"
+        copy = found[-1]
         if not qos:
             self.copies.remove(copy)
             if copy.published_qos:

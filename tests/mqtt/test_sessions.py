@@ -9,6 +9,7 @@ from typing import Any
 import pika
 import pytest
 
+from broker.cli.control_client import ask
 from tests.mqtt.conftest import mqtt_port, mqtt_process
 from tests.mqtt.raw_mqtt import (
     CONNACK,
@@ -27,6 +28,7 @@ from tests.mqtt.raw_mqtt import (
 
 HOUR = b"\x11\x00\x00\x0e\x10"  # a session expiry of 3,600 s
 GOODBYE = packet(0xE0)
+PUBREC = 0x50
 
 
 def present(client: RawMqtt, *packets: bytes) -> bool:
@@ -41,6 +43,26 @@ def test_connack_tells_the_expiry_in_force(port: int, enter: Callable[..., RawMq
     forever = b"\x11\xff\xff\xff\xff"
     with RawMqtt(port) as client:
         assert b"\x11\x00\x01\x51\x80" in client.enter(name, properties=forever)
+
+
+def test_a_session_that_ends_with_its_connection_ends_with_the_broker(tmp_path: Path, name: str) -> None:
+    """A lasting session that is resumed without an expiry is gone after a kill, with its unfinished handshakes."""
+    process = mqtt_process(tmp_path / "folder").start()
+    try:
+        with RawMqtt(mqtt_port(process)) as client:
+            client.enter(name, properties=HOUR)
+            client.send(subscribe(1, (name, 1))).expect(SUBACK)
+            client.send(packet(0x34, text("other"), b"\0\7\0", b"1")).expect(PUBREC)
+        with RawMqtt(mqtt_port(process)) as client:
+            assert present(client, connect(name, clean=False))
+            process.kill()
+        process.start()
+        with RawMqtt(mqtt_port(process)) as client:
+            assert not present(client, connect(name, clean=False, properties=HOUR))
+        names = [row["name"] for row in ask(process.folder, "list_queues")]
+        assert not [one for one in names if name in one]
+    finally:
+        process.kill()
 
 
 def test_a_resumed_session_takes_the_new_expiry(tmp_path: Path, name: str) -> None:

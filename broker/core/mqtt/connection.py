@@ -401,7 +401,7 @@ class MqttConnection(Connection):
             ends = partial(opened.delete, 0), partial(opened.delete, 1)
         self._then(
             *ends,
-            partial(self._renew_expiry, opened),
+            partial(self._renew_expiry, opened, handshakes),
             partial(self._welcome, connect, opened, handshakes),
             partial(opened.resume, 0),
             partial(opened.resume, 1),
@@ -409,11 +409,13 @@ class MqttConnection(Connection):
         )
         self.touch()
 
-    def _renew_expiry(self, session: MqttSession) -> None:
+    def _renew_expiry(self, session: MqttSession, handshakes: Handshakes) -> None:
         """Set the session expiry that the client asks for; its CONNACK waits for this."""
         answers, channel = session.vhost.answers, self.channels[CHANNEL]
         mark = answers.mark()
         session.renew_expiry(session.expiry_s)
+        if not session.expiry_s:
+            handshakes.keep_in_memory(self._client_id)
         answers.fulfil(channel, answers.promise(channel, None), self._subject, mark)
 
     def _welcome(self, connect: Connect, session: MqttSession, handshakes: Handshakes) -> None:

@@ -80,6 +80,13 @@ class Handshakes:
         for direction in (RECEIVED, RELEASED):
             self.remove(direction, client_id, tuple(self.packet_ids(direction, client_id)))
 
+    def keep_in_memory(self, client_id: str) -> None:
+        """Remove the records of a client's handshakes, because its session ends with its connection."""
+        for direction in (RECEIVED, RELEASED):
+            packet_ids = tuple(self.packet_ids(direction, client_id))
+            self.remove(direction, client_id, packet_ids)
+            self.add(direction, client_id, packet_ids, 0)
+
     def _expire(self, client_id: str, left_ms: int) -> None:
         ports = self.vhost.ports
         ports.deadlines.set((self, client_id), ports.clock.now_ms + left_ms, partial(self.drop, client_id))

@@ -114,11 +114,12 @@ class MqttSession(SessionOfChannel):
         return [queue for queue in found if queue is not None and queue.exclusive_owner is None]
 
     def renew_expiry(self, expiry_s: int) -> None:
-        """Set the expiry that the client asks for; a session that ends with the connection is deleted with it."""
+        """Set the expiry that the client asks for. A session that ends with its connection is deleted with it; after a
+        crash of the broker its queues expire at once.
+        """
         self.expiry_s = expiry_s
-        if expiry_s:
-            for queue in self.kept_queues():
-                self.vhost.queues.change_expiry(queue, expiry_s * 1000)
+        for queue in self.kept_queues():
+            self.vhost.queues.change_expiry(queue, max(1, expiry_s * 1000))
 
     def resume(self, qos: int) -> None:
         """Consume the queue of an earlier connection, if there is one. Raises: ChannelError 403."""
