@@ -116,18 +116,19 @@ class Session:
     def receive(self, topic: str, body: bytes, qos: int, packet_id: int, *, retained: bool, again: bool) -> Copy:
         """Return the copy that a PUBLISH is. Raises: AssertionError when it may not come now."""
         said = f"{topic} {body!r} qos={qos} #{packet_id} retained={retained} again={again}"
-        found: list[Copy] = []  # the last one must arrive now; if all are optional and equal, any one may be it
+        found: list[Copy] = []
         for copy in self._possible(qos, retained=retained):
             if (copy.topic, copy.body) == (topic, body) and copy.packet_id in (0, packet_id):
                 assert again or not copy.marked, f"{said} is not marked as sent again"
                 found.append(copy)
-                if not copy.optional:
+                if copy.packet_id or not copy.optional:
                     break
             elif not (copy.optional or retained):
                 assert found, f"{said} instead of {copy}"
                 break
         assert found, f"{said} is none of {self.copies}"
-        copy = found[-1]
+        # Of equal copies it is the one that has the packet id or must arrive now; if all are optional, the first.
+        copy = found[-1] if found[-1].packet_id or not found[-1].optional else found[0]
         if not qos:
             self.copies.remove(copy)
             if copy.published_qos:

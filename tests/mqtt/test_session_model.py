@@ -93,6 +93,9 @@ class Play:
             self._receive_due()
             for copy in self.reference.sessions["last"].unacknowledged:
                 self._settle("last", copy)
+
+    def close(self) -> None:
+        """Close the connections of all clients."""
         for client in self.clients.values():
             client.close()
 
@@ -306,6 +309,8 @@ def play(folder: Path, seed: int, steps: int) -> dict[str, int]:
             one.finish()
         except (AssertionError, EOFError, OSError) as error:
             raise AssertionError(f"seed {seed}, after {one.count}: {error!r}") from error
+        finally:
+            one.close()
         assert not process.errors(), process.errors()
         return one.count
     finally:
