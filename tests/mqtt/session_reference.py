@@ -123,7 +123,7 @@ class Session:
                 found.append(copy)
                 if copy.packet_id or not copy.optional:
                     break
-            elif not (copy.optional or retained):
+            elif not (copy.optional or retained or self._may_be_at_qos2(copy)):
                 assert found, f"{said} instead of {copy}"
                 break
         assert found, f"{said} is none of {self.copies}"
@@ -143,10 +143,14 @@ class Session:
     def _possible(self, qos: int, *, retained: bool) -> Iterator[Copy]:
         for copy in self.copies:
             if copy.retained == retained and not (copy.sent or copy.released):
-                if self.qos == 1 and copy.published_qos == 2 == qos and not self._matches(copy.topic):
-                    copy.qos = 2  # nothing says any more at which QoS the client had subscribed
+                if qos == 2 and self._may_be_at_qos2(copy):
+                    copy.qos = 2
                 if copy.qos == qos:
                     yield copy
+
+    def _may_be_at_qos2(self, copy: Copy) -> bool:
+        """Return whether nothing says any more at which QoS the client had subscribed."""
+        return self.qos == 1 and copy.published_qos == 2 and not self._matches(copy.topic)
 
     def _matches(self, topic: str) -> bool:
         return any(mqtt_matches(one, topic) for one in self.filters)
