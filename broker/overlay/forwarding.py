@@ -1,4 +1,4 @@
-"""A stream at an inner broker: the elements to forward in each direction, and the unwanted ranges."""
+"""A stream at an inner broker: which elements are forwarded in each direction, and which ranges are unwanted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ForwardingCounts:
 
 
 class UnwantedRange:
-    """Numbers that are not wanted in a direction and not announced there yet."""
+    """Numbers that are not wanted in a direction, and were not announced there yet."""
 
     __slots__ = ("first", "last", "since_ms", "vector_at")
 
@@ -43,44 +43,44 @@ class UnwantedRange:
         self.since_ms = since_ms
 
     def leads_to(self, run: StreamRun) -> bool:
-        """Return whether a run begins right after the range, with the same vector."""
+        """Return whether a run starts right after the range, with the same vector."""
         return self.last + 1 == run.first and self.vector_at == run.vector_at
 
     def extend(self, last: int) -> None:
-        """Add the numbers up to another last one."""
+        """Extend the range to another last number."""
         self.last = last
 
 
 class Forwarding:
     """One stream at one inner broker.
 
-    A vector with none of the leaves of a direction does not concern it: these leaves learn of the stream from the
+    A vector without leaves of a direction does not concern the direction. These leaves learn of the stream from the
     vector change that includes them, which is therefore always forwarded. An unknown leaf may be in any direction.
     Invariant: a number is silent in a direction only if the broker received it with sufficient information about the
-        interest there, or if its vector has no leaf there.
+        interest there, or if its vector contains no leaf there.
     """
 
     def __init__(self, stream: StreamName) -> None:
         self.stream = stream
-        self.came_from = ""
+        self.source_node = ""
         self.reached = 0
         self.vector_at = 0
         self.vectors: dict[int, Vector] = {0: NO_VECTOR}
         self.unwanted: dict[str, UnwantedRange] = {}
         self.acks = Acknowledgements()
-        self.is_idle = False  # since the last call of mark_idle()
+        self.is_idle = False  # no run has arrived since the last call of mark_idle()
         self._verdicts: dict[tuple[str, int], int] = {}
         self._version = -1
 
     def mark_idle(self) -> None:
-        """Begin to note whether anything arrives."""
+        """Mark the stream as idle until the next run arrives."""
         self.is_idle = True
 
     def learn(self, run: StreamRun, node: str) -> None:
-        """Record the facts of a run about its stream, whatever its target."""
+        """Record the position, the vectors and the direction of the stream from a run, whatever its target."""
         self.is_idle = False
         if not run.target:
-            self.came_from = node
+            self.source_node = node
         if run.vector is not None:
             self._know(run.vector_at, run.vector)
         if run.last >= self.reached:
@@ -94,10 +94,7 @@ class Forwarding:
     def forward(
         self, run: StreamRun, node: str, interest: Interest, counts: ForwardingCounts, now_ms: int
     ) -> list[StreamRun]:
-        """Return the runs to forward to a node, in order; an unwanted range may be kept for later.
-
-        Cost: the elements of the run.
-        """
+        """Return the runs to forward to a node, in order; an unwanted range may be delayed. Cost: O(elements)."""
         verdict = self._verdict(node, run.vector_at, interest)
         if run.lost or run.last < run.first:
             if verdict == _UNCONCERNED and not run.target:
@@ -132,7 +129,7 @@ class Forwarding:
         return self._stay_silent(run, node, now_ms) if concerned else []
 
     def flush(self, node: str) -> list[StreamRun]:
-        """Return the unwanted range that was not announced to a node yet, and forget it."""
+        """Remove the unwanted range that was not announced to a node yet, and return it as a run."""
         silence = self.unwanted.pop(node, None)
         return [] if silence is None else [self._silent(silence)]
 
@@ -141,23 +138,23 @@ class Forwarding:
         return [node for node, silence in self.unwanted.items() if silence.since_ms <= since_ms]
 
     def concerns(self, node: str, interest: Interest) -> bool:
-        """Return whether the newest vector includes, or may include, a leaf beyond a node."""
+        """Return whether the newest vector contains, or may contain, a leaf beyond a node."""
         return self._verdict(node, self.vector_at, interest) != _UNCONCERNED
 
     def tip(self) -> StreamRun:
-        """Return a run without elements that announces the latest number this broker has of the stream."""
+        """Return an empty run that announces the latest number of the stream that this broker received."""
         vector = self.vectors.get(self.vector_at)
         return StreamRun(self.stream, self.reached + 1, self.reached, self.vector_at, vector=vector)
 
     def _wants(self, node: str, data: Data, interest: Interest) -> bool:
-        """Return whether a known pattern of a direction matches a message by any of its keys."""
+        """Return whether a known pattern of a direction matches any routing key of a message."""
         space = self.stream.space
         if node in interest.wanting(space, data.key):
             return True
         return any(node in interest.wanting(space, key) for key in data.copies)
 
     def _send(self, run: StreamRun, node: str, kept: tuple[Element, ...]) -> list[StreamRun]:
-        """Return a run with the kept elements, including the unwanted range right before it."""
+        """Return a run with the kept elements, extended by the unwanted range right before it."""
         silence = self.unwanted.pop(node, None)
         if silence is None:
             return [_run(run, run.first, kept)]
@@ -202,7 +199,7 @@ class Forwarding:
 
 
 def _concerns(node: str, vector: Vector, interest: Interest) -> bool:
-    """Return whether a leaf of the vector is beyond the node, or not known to be elsewhere."""
+    """Return whether a leaf of the vector is beyond the node, or its direction is unknown."""
     for leaf in vector:
         direction = interest.direction(leaf)
         if direction is None or direction == node:
@@ -211,7 +208,7 @@ def _concerns(node: str, vector: Vector, interest: Interest) -> bool:
 
 
 def _run(run: StreamRun, first: int, kept: tuple[Element, ...]) -> StreamRun:
-    """Return the run with another beginning and with only the kept elements."""
+    """Return the run with another first number and with only the kept elements."""
     if first == run.first and len(kept) == len(run.elements):
         return run
     return StreamRun(run.stream, first, run.last, run.vector_at, kept, run.target, run.lost, run.vector)

@@ -166,7 +166,7 @@ def test_the_password_comes_from_elsewhere(
         ),
         (b"AMQP\x00\x00\x09\x01", "no SlotMQ answers at {}: "),
         (b"", "no SlotMQ answers at {}: "),
-        (b"HTTP/1.1 200 OK\r\n\r\nhello\n", "the broker at {} ended the conversation"),
+        (b"HTTP/1.1 200 OK\r\n\r\nhello\n", "the broker at {} closed the connection"),
     ],
     ids=["another server", "another protocol", "nothing", "nonsense"],
 )
