@@ -52,16 +52,10 @@ def read_document(name: str) -> Any:
 
 def import_document(arguments: argparse.Namespace, document: Any, name: str, vhost: str | None = None) -> Any:
     """Import definitions into the broker and return its answer. Raises: Unanswered."""
+    request = {"definitions": document, "vhost": vhost}
     with ProgressLine() as line:
         try:
-            return ask_for(
-                arguments,
-                "import_definitions",
-                "skip_refused",
-                on_progress=line.show_step,
-                definitions=document,
-                vhost=vhost,
-            )
+            return ask_for(arguments, "import_definitions", "skip_refused", on_progress=line.show_step, **request)
         except Unanswered as refused:
             raise Unanswered(f"{name}: {refused}") from None
 

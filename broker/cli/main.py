@@ -83,10 +83,10 @@ def _run(words: Sequence[str]) -> int:
     from broker.cli.broker_folder import SettingsError
     from broker.cli.control_client import Unanswered
     from broker.cli.parser import BadUsage
-    from broker.cli.standard_streams import leave, take_standard_streams
+    from broker.cli.standard_streams import exit_at_once, open_standard_streams
     from broker.cli.table import failed
 
-    take_standard_streams()
+    open_standard_streams()
     try:
         try:
             arguments = build_parser("".join(words[:1])).parse_args(words)
@@ -100,8 +100,8 @@ def _run(words: Sequence[str]) -> int:
     except Unanswered as error:
         return failed(str(error), 1)
     except BrokenPipeError:  # `slotmq list queues | head`
-        leave(1)
+        exit_at_once(1)
     except OSError as error:  # standard output, such as a full disk after `>`; commands report their own files
         failed(f"cannot write: {error.strerror or error}", 1)
-        leave(1)
+        exit_at_once(1)
     return code

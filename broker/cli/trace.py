@@ -43,7 +43,7 @@ def _trace(arguments: argparse.Namespace) -> None:
     broker, filters = broker_of(arguments), {name: getattr(arguments, name) for name in FILTERS}
     if arguments.switch is not None:
         if arguments.count is not None or any(value is not None for value in filters.values()):
-            raise BadUsage("filters and --count limit only the output: the firehose copies everything")
+            raise BadUsage("filters and --count limit only the output, not the firehose")
         ask(broker, "set_tracing", vhost=arguments.vhost, on=arguments.switch == "on")
         return
     if arguments.count is not None and arguments.count < 1:

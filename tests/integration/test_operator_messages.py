@@ -142,7 +142,7 @@ def test_what_is_made_outlives_the_broker(broker_process: BrokerProcess) -> None
         (
             ["trace", "on", "--count", "3"],
             2,
-            "filters and --count limit only the output: the firehose copies everything",
+            "filters and --count limit only the output, not the firehose",
         ),
         (["move", "q", "--to", "q"], 1, "queue 'q' cannot be moved to itself"),
         (["move", "q"], 2, "the following arguments are required: --to"),
