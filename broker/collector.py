@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-__all__ = ["VISITED_MAX", "Collector"]
-
 INTERVAL_S: Final = 1.0
 YOUNG: Final = 5000  # new objects per collection of generation 0: by then most messages of a turn have been freed
 ROUNDS: Final = 1  # after this many collections of generation 0, one of generation 1 follows

@@ -37,20 +37,6 @@ from broker.store.files import Files
 from broker.taps.taps import Taps
 from broker.vhosts.vhosts import Vhosts
 
-
-def process_facts(began_s: float) -> dict[str, Any]:
-    """Return version, process and resources of a broker that started at a monotonic time."""
-    return {
-        "version": __version__,
-        "modules": build_kind(),
-        "pid": os.getpid(),
-        "uptime_s": int(time.monotonic() - began_s),
-        "resident_bytes": resident_bytes(),
-        "descriptors": open_descriptors(),
-        "descriptors_max": descriptors_max(),
-    }
-
-
 _log = get_logger()
 
 OVERLAY_TICK_S: Final = 0.02
@@ -72,7 +58,7 @@ class BrokerServer:
         path = Path(settings.server.data_dir).absolute()
         self.shared = shared = Shared(settings, files or Files(), path, clock or SteadyClock(), self._fail)
         self._on_stop: Callable[[], None] | None = None
-        self._step_more: Callable[[], None] | None = None
+        self._step: Callable[[], None] = lambda: None
         self._reload = Reload(source, self._apply_settings)
         self._failed = asyncio.Event()
         self._failure: BaseException | None = None
@@ -162,7 +148,7 @@ class BrokerServer:
 
     def step_with(self, step: Callable[[], None]) -> None:
         """Set a function that is called ten times a second."""
-        self._step_more = step
+        self._step = step
 
     def _ask_to_stop(self, tell: Callable[[Mapping[str, Any]], None]) -> None:
         """Ask the process to stop the broker, and report the progress of the stop. Raises: ValueError."""
@@ -260,13 +246,12 @@ class BrokerServer:
             await part.apply_settings(settings)
         await self._certificates.renew()
 
-    def _step(self) -> None:
-        if self._step_more is not None:
-            self._step_more()
+    def _run_step(self) -> None:
+        self._step()
 
     def _start_timers(self, timers: Timers) -> None:
         """Start the periodic calls. They are few, because an idle broker costs only its wake-ups."""
-        timers.every(lambda: 1 / STEPS, self.listener.step, self.vhosts.page, self.taps.tick, self._step)
+        timers.every(lambda: 1 / STEPS, self.listener.step, self.vhosts.page, self.taps.tick, self._run_step)
         timers.every(lambda: self.settings.flow.check_interval_ms / 1000, self.clients.alarm_watch.measure)
         timers.every(lambda: 1.0, self.vhosts.tick, self.data.watch.tick, self.zmq.tick)
         timers.every(lambda: self.settings.http.sample_interval_ms / 1000, self.manage.tick)
@@ -284,7 +269,13 @@ class BrokerServer:
 
     def _facts(self) -> dict[str, Any]:
         return {
-            **process_facts(self._began),
+            "version": __version__,
+            "modules": build_kind(),
+            "pid": os.getpid(),
+            "uptime_s": int(time.monotonic() - self._began),
+            "resident_bytes": resident_bytes(),
+            "descriptors": open_descriptors(),
+            "descriptors_max": descriptors_max(),
             "incarnation": self.incarnation,
             "url": self.url,
             "http_url": self.manage.url(),

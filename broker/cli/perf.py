@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from broker.cli.exit_codes import FAILED
 from broker.cli.parser import BadUsage, LazyParser, add_command
 from broker.cli.table import failed
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     import argparse
 
     from broker.perf.result import Result
-
-FAILED = 1
 
 
 def add_perf(commands: Any) -> None:

@@ -76,7 +76,7 @@ def ignored_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def _size(value: str) -> str | int:
-    """Return a size in RabbitMQ's notation in bytes; a malformed one is returned unchanged, for the settings to refuse."""
+    """Convert a size in RabbitMQ's notation to bytes; return a malformed one unchanged, for the settings to refuse."""
     found = SIZE.fullmatch(value)
     if found is None:
         return value

@@ -120,7 +120,7 @@ class Leaf(LogicalBroker):
             self._review_space(space, now_ms)
         nacks, self._open_nacks = self._open_nacks, {}
         for nack_from in nacks.values():
-            self._answer(*nack_from)
+            self._receive_nack(*nack_from)
         if now_ms >= self._lags_ms + self._timing.ack_ms:
             self._lags_ms = now_ms
             self._watch_lags()
@@ -349,10 +349,7 @@ class Leaf(LogicalBroker):
         if source is not None:
             source.acked(ack.stream.incarnation, leaves, ack.number)
 
-    def _receive_nack(self, node: str, broker: str, nack: Nack) -> None:
-        self._answer(node, broker, nack)
-
-    def _answer(self, node: str, broker: str, nack: Nack, again: bool = False) -> None:
+    def _receive_nack(self, node: str, broker: str, nack: Nack, again: bool = False) -> None:
         """Answer a request as far as the log, the link and the window allow; the next ticks send the rest."""
         source = self._own_source(nack.stream)
         peer = self.peers.find(node, broker) or self.peers.towards(self._node, nack.leaf)

@@ -47,9 +47,8 @@ class SpaceSubscriptions:
         self._roots = CoverSet(covers=aggregation is Aggregation.COVERING)
         self._limits: tuple[int, int] | None = None  # cached until the next change
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._holders
+    def __bool__(self) -> bool:
+        return bool(self._holders)
 
     def limits(self, start: Callable[[str], int]) -> tuple[int, int]:
         """Return the lowest and the highest start point of the bindings. Cost: O(bindings) after a change."""
@@ -198,5 +197,5 @@ class Subscriptions:
         batch.add(conjunction.space, held.release(conjunction.pattern, binding))
         if self._aggregation is Aggregation.NONE:
             batch.touched.add(conjunction.space)
-        if held.is_empty:
+        if not held:
             del self._spaces[conjunction.space]

@@ -104,15 +104,6 @@ class ExchangeLog:
         return self._manager.next_id - 1
 
     @property
-    def first(self) -> int:
-        """The first number above the trimmed ones; `last` + 1 if there is none."""
-        for slot in self._manager.slots.values():
-            for number in _numbers(slot, slot.first, slot.end):
-                if number > self.trimmed:
-                    return number
-        return self._manager.next_id
-
-    @property
     def lost(self) -> int:
         """The number up to which messages may have been removed before all brokers had received them; 0 for none."""
         return 0 if self.ended else max(self._lost.reached, 0)
