@@ -28,6 +28,10 @@ class EventLog:
     def __init__(self) -> None:
         self.target: Any = Structlog()
 
+    def redirect(self, target: Any = None) -> None:
+        """Send events to another logger with structlog's methods, or to structlog's own again."""
+        self.target = Structlog() if target is None else target
+
     # The methods of the target. A property costs a third of __getattr__(), which Python tries last.
     debug = property(attrgetter("target.debug"))
     info = property(attrgetter("target.info"))
@@ -47,6 +51,4 @@ def get_logger() -> Any:
     return _log
 
 
-def redirect(to: Any = None) -> None:
-    """Send events to another logger with structlog's methods, or to structlog's own again."""
-    _log.target = Structlog() if to is None else to
+redirect = _log.redirect

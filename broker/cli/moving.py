@@ -77,7 +77,7 @@ def positive(text: str) -> int:
     except ValueError:
         number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of messages, at least 1")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number of messages")
     return number
 
 

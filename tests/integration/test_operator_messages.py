@@ -147,7 +147,7 @@ def test_what_is_made_outlives_the_broker(broker_process: BrokerProcess) -> None
         (["move", "q", "--to", "q"], 1, "queue 'q' cannot be moved to itself"),
         (["move", "q"], 2, "the following arguments are required: --to"),
         (["move", "q", "--to", ""], 2, "name a queue or an exchange"),
-        (["move", "q", "--to", "t", "--limit", "-1"], 2, "'-1' is not a number of messages from 1 on"),
+        (["move", "q", "--to", "t", "--limit", "-1"], 2, "'-1' is not a positive number of messages"),
         (
             ["move", "q", "--to", "t", "--match", "size>3"],
             2,
