@@ -21,7 +21,7 @@ GROUPS: Final = {
     "slots": "slot",
     "store": "message_log",
 }
-"""One hot module of each package that has any. A build compiles all hot modules or none, so one shows which."""
+"""One hot module of each package that has any. A build compiles all of a package's hot modules or none of them."""
 
 
 def compiled_groups() -> list[str]:

@@ -1,6 +1,6 @@
 """The C heap: keep freed memory for the next messages, and return unused memory to the kernel.
 
-Without glibc nothing here has an effect.
+Without glibc this module does nothing.
 Source: mallopt(3), malloc_trim(3), mallinfo(3), madvise(2), sbrk(2), proc_pid_smaps(5).
 """
 

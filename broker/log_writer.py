@@ -20,7 +20,7 @@ LINE_MAX: Final = 1024  # characters: at most 4096 bytes, which a writable pipe 
 class LogWriter:
     """A text stream for log lines that never blocks and never raises.
 
-    The caller writes a line itself if that cannot block: it takes less time than to wake the thread.
+    The caller writes a line itself if that cannot block, which is faster than waking the thread.
     Invariant: lines are written in order; ``lost`` counts the dropped ones.
     """
 

@@ -78,7 +78,7 @@ class Tasks:
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # the caller may have been cancelled, and asyncio warns of errors that nobody retrieves
+            task.exception()  # the caller may have been cancelled, and asyncio warns of errors that are never retrieved
 
 
 async def uncancelled(work: Awaitable[_T], cancelled: Callable[[], None] = lambda: None) -> _T:
@@ -95,10 +95,7 @@ async def uncancelled(work: Awaitable[_T], cancelled: Callable[[], None] = lambd
 
 
 async def called_back(begin: Callable[[Callable[[_T], None]], object]) -> _T:
-    """Call `begin` with a callback and return the value passed to the callback.
-
-    After the caller was cancelled, the callback does nothing.
-    """
+    """Call `begin` with a callback, and return the value passed to it. After a cancellation the callback is ignored."""
     answer: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
     begin(lambda value: None if answer.done() else answer.set_result(value))
     return await answer

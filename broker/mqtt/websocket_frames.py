@@ -78,9 +78,7 @@ class WebSocketFrames:
         return b"".join(pieces), False
 
     def _begin_frame(self) -> bool:
-        """Read the header of the next frame, and process a control frame; return False if it is incomplete or ends the
-        connection.
-        """
+        """Read the next frame's header, or a whole control frame; return False if it is incomplete or not allowed."""
         buffer, at = self._buffer, self._at
         if len(buffer) - at < 2:
             return False

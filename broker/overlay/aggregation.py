@@ -59,7 +59,7 @@ class Announced:
     Above `patterns_max` roots the full feed `#` is announced instead, until at most half of the limit are left, so that
     a set near the limit does not switch with every change.
     Invariant: the announced patterns match every key that a pattern of the set matches.
-    Cost: that of the root set; a switch costs the roots.
+    Cost: that of the CoverSet; O(roots) for a switch.
     """
 
     __slots__ = ("_full_feed", "_patterns_max", "_roots", "_size")

@@ -268,9 +268,7 @@ class Interest:
     # ---- changes -----------------------------------------------------------------------------------------------------
 
     def _locate(self, leaf: str, node: str) -> None:
-        """Update the tree node through which a leaf is reached. If several announce it, prefer one that can reach it
-        now, then the one with the latest time.
-        """
+        """Update the tree node of a leaf. Of several, prefer those that reach it now, then the latest time of it."""
         if leaf not in self._nodes and leaf in self._times[node]:
             self._nodes[leaf] = node
             return

@@ -14,7 +14,7 @@ from broker.overlay.sink import WHOLE_STREAM, ByteBudget, Delivery, Sink, Stream
 from broker.overlay.source import LeafState, StreamLog, StreamSource
 
 EVERYTHING = frozenset({"#"})
-ATTEMPTS_MAX = 4
+ATTEMPTS_MAX = 4  # unanswered requests for the base of an incarnation that continues former ones
 RETIRED_MAX = 8
 """How many replaced incarnations of a stream a leaf remembers, because runs of them may still arrive."""
 
@@ -73,7 +73,7 @@ class Leaf(LogicalBroker):
         self._deliveries: list[Delivery] = []
         self._open_nacks: dict[tuple[StreamName, str], tuple[str, str, Nack, bool]] = {}
         self._seen: set[str] = set()  # leaves that were reached since the start
-        self._waiting: set[Space] = set()  # spaces whose vector is ahead of the known interest
+        self._waiting: set[Space] = set()  # spaces whose vector differs from the known interest
         self._reviewed = -1  # the version of the interest
         self._deferred: set[Space] = set()  # spaces whose vector has just changed
         self._changed_ms: dict[Space, int] = {}
@@ -193,9 +193,7 @@ class Leaf(LogicalBroker):
         return deliveries
 
     def take_replaced(self) -> list[StreamName]:
-        """Return the incarnations replaced since the last call. Record the positions of the new ones before dropping
-        theirs.
-        """
+        """Return the incarnations replaced since the last call; record the new positions before dropping theirs."""
         replaced, self._replaced = self._replaced, []
         return replaced
 
@@ -205,9 +203,7 @@ class Leaf(LogicalBroker):
         return skipped
 
     def take_rolled_back(self) -> list[tuple[StreamName, str, int]]:
-        """Return each leaf that has received more of a stream than the data folder contains, up to which number; each
-        only once.
-        """
+        """Return each leaf that received more of a stream than the data folder contains, once, with its last number."""
         found: list[tuple[StreamName, str, int]] = []
         for source in self.sources.values():
             for leaf, number in source.rolled_back.items():

@@ -124,7 +124,7 @@ class OverlayPeer:
         return skipped
 
     def _passes(self, run: StreamRun) -> bool:
-        """Return whether to send a run, of whose stream the leaf at the other end may be lagging."""
+        """Return whether to send a run, although the leaf at the other end may be lagging on its stream."""
         lagging = self.lagging.get(run.stream)
         if lagging is None or run.last < run.first:
             return True

@@ -342,9 +342,7 @@ class Sink:
     def _advance(
         self, coverage: Coverage, first: int, last: int, floor: int | None, deliveries: list[Delivery]
     ) -> None:
-        """Advance over the next numbers, then deliver the buffered ones. Those with an unknown vector are dropped, and
-        requested again.
-        """
+        """Advance over the next numbers, then deliver buffered ones; those with an unknown vector are dropped."""
         if self._entry is None and self._numbers and self._waiting[self._numbers[0]][1] is None:
             self._drop_waiting(coverage)
         coverage.add(first, last)

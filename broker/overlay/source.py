@@ -138,8 +138,8 @@ class StreamSource:
         """Compute the vector of the next message; append it at once if a leaf that is given up leaves the vector.
 
         `known` maps the interested leaves to their virtual times. `has_no_interest` returns whether a leaf announced at
-        a virtual time, or later, that it has no interest. Any other leaf keeps its entry, because it may not have been
-        heard of since a restart. Cost: O(leaves of both vectors).
+        a virtual time, or later, that it has no interest. Any other leaf keeps its entry, because its announcement may
+        not have arrived since a restart. Cost: O(leaves of both vectors).
         """
         vector = {leaf: max(virtual_time, self._appended.get(leaf, 0)) for leaf, virtual_time in known.items()}
         for leaf, virtual_time in self.vector.items():
@@ -305,9 +305,7 @@ class StreamSource:
         return [replace(self.tip(), target=nack.leaf)]
 
     def _repair(self, nack: Nack, first: int, last: int) -> list[StreamRun] | None:
-        """Answer with the numbers from `first` on. Removed numbers are silent, or lost if the leaf had not acknowledged
-        them.
-        """
+        """Answer with the numbers from `first` on; removed ones are silent, or lost if they were not acknowledged."""
         runs: list[StreamRun] = []
         trimmed, leaf = self.trimmed, nack.leaf
         begin = max(first, self.acks.position(leaf) + 1)

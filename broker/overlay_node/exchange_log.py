@@ -92,9 +92,7 @@ class ExchangeLog:
         self._front: tuple[int, int] | None = None  # the first slot, and the timestamp of its last message
 
     def when_ready(self, ready: Callable[[], None], appended: Callable[[], None] = lambda: None) -> None:
-        """Call `ready` after messages were read from disk for a `read` that returned None, and `appended` after each
-        appended vector.
-        """
+        """Call `ready` after a read from disk for which `read` returned None, `appended` after each appended vector."""
         self._ready = ready
         self._appended = appended
 
@@ -114,7 +112,7 @@ class ExchangeLog:
             self.durable = max(self.durable, upto)
 
     def end(self) -> None:
-        """End the stream, whose vhost is deleted: all numbers count as trimmed, and nothing more is stored."""
+        """End the stream because its vhost is deleted: all numbers count as trimmed, and nothing more is stored."""
         self.before_next(None)
         self.ended = True
         self.trimmed = self.durable
@@ -312,9 +310,7 @@ class ExchangeLog:
         return upto
 
     def _aged(self, slot: Slot, before_ms: int) -> int:
-        """Return the last number of a slot whose message was published by `before_ms`; 0 if there is none, or if it
-        must be read from disk first.
-        """
+        """Return the last number of a slot published by `before_ms`; 0 for none, or if it must be read from disk."""
         if slot.contents is not None:
             kept = [
                 (message.timestamp_ms, number)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _log = get_logger()
 
-TIME_BITS: Final = 20  # a leaf has fewer virtual times per second; random ones tell its runs apart
+TIME_BITS: Final = 20  # a leaf has fewer than 2**20 virtual times per second; random bits distinguish its runs
 ENFORCE_TICKS: Final = 50  # the limits are enforced once a second
 
 

@@ -30,7 +30,7 @@ WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - not bound here
 
 
 def generate_name() -> str:
-    """Return a random name, such as the server gives a queue declared without one."""
+    """Return a random name, for a queue that is declared without a name."""
     return "".join(secrets.choice(ALPHABET) for _ in range(NAME_LENGTH))
 
 

@@ -71,9 +71,7 @@ class PublishBridge(Bridge):
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
     def received(self, frames: list[bytes]) -> None:
-        """Process a subscription message. Of each prefix, ØMQ reports the first subscription and the last
-        unsubscription.
-        """
+        """Process a subscription. Of each prefix, ØMQ reports the first subscription and the last unsubscription."""
         head = frames[0][:1]
         if len(frames) == 1 and head == SUBSCRIBE:
             self.interest.add(frames[0][1:])
