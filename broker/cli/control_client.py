@@ -26,6 +26,9 @@ NOT_SENT: Final = frozenset("config data_dir url cafile insecure json run versio
 TIMEOUT_S: Final = 30.0  # the longest silence of the broker, within a line or between two lines
 
 
+OnProgress = Callable[[Mapping[str, Any]], None]
+
+
 class ControlStream(Protocol):
     """The connection to a broker: a socket, or an HTTP request whose body and answer are open at the same time."""
 
@@ -61,7 +64,7 @@ def ask(
     broker: AnyBroker,
     verb: str,
     *,
-    on_progress: Callable[[Mapping[str, Any]], None] | None = None,
+    on_progress: OnProgress | None = None,
     silence_s: float | None = TIMEOUT_S,
     accepts: bool = False,
     interruptible: bool = False,
@@ -78,7 +81,7 @@ def ask(
         conversation(broker, verb, silence_s=silence_s, **arguments) as client,
         first_interrupt(lambda: client.shutdown(socket.SHUT_WR)) if interruptible else nullcontext(),
     ):
-        return _result(client, called(broker), on_progress, accepts=accepts)
+        return _result(client, called(broker), silence_s, on_progress, accepts=accepts)
 
 
 @contextmanager
@@ -94,7 +97,7 @@ def conversation(
     except UnicodeEncodeError:
         raise BadUsage("names and texts should be UTF-8") from None
     with ExitStack() as stack:
-        with _answering(called(broker)):
+        with _answering(called(broker), silence_s):
             opened = _remote(broker, silence_s) if isinstance(broker, BrokerUrl) else _local(broker, silence_s)
             client = stack.enter_context(opened)
             with suppress(BrokenPipeError, ConnectionResetError):  # the broker may have sent the reason before
@@ -103,12 +106,12 @@ def conversation(
 
 
 @contextmanager
-def _answering(name: str) -> Iterator[None]:
+def _answering(name: str, silence_s: float | None) -> Iterator[None]:
     """Report a failure of the connection; failures of the command's output stay OSErrors. Raises: Unanswered."""
     try:
         yield
     except TimeoutError:
-        raise Unanswered(f"{name} did not answer within {TIMEOUT_S:g} s") from None
+        raise Unanswered(f"{name} did not answer within {silence_s:g} s") from None
     except OSError as error:
         raise Unanswered(f"{name} does not answer: {error.strerror or error}") from None
 
@@ -142,11 +145,11 @@ def _local(folder: os.PathLike[str] | str, silence_s: float | None) -> Iterator[
 
 
 def _result(
-    client: ControlStream, name: str, on_progress: Callable[[Mapping[str, Any]], None] | None, *, accepts: bool
+    client: ControlStream, name: str, silence_s: float | None, on_progress: OnProgress | None, *, accepts: bool
 ) -> Any:
     buffer = bytearray()
     while True:
-        with _answering(name):
+        with _answering(name, silence_s):
             line = read_line(client, buffer)
         try:
             answer = json.loads(line)
@@ -154,7 +157,7 @@ def _result(
                 if on_progress is not None:
                     on_progress(answer["progress"])
                 if accepts:
-                    with _answering(name):
+                    with _answering(name, silence_s):
                         client.sendall(b"\n")
                 continue
             if answer["ok"]:

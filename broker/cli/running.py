@@ -44,7 +44,7 @@ def add_running(commands: Any) -> None:
 
 
 def _serve(arguments: argparse.Namespace) -> int | None:
-    gc.disable()  # collections of the modules' objects would take a tenth of the start; see `collector` for later
+    gc.disable()  # collections of the modules' objects would take a tenth of the start; `Collector` collects later
     try:
         from broker.cli import serve
 

@@ -11,9 +11,9 @@ from broker.overlay.virtual_time import NO_VECTOR
 
 KNOWN_VECTORS = 8
 NO_NODES: Final[tuple[str, ...]] = ()
-_UNCONCERNED: Final = 0
-_SUFFICIENT: Final = 1
-_INSUFFICIENT: Final = 2
+_UNCONCERNED: Final = 0  # verdicts on a vector and a direction: no leaf of the vector is there,
+_SUFFICIENT: Final = 1  # the known interest is complete up to the vector,
+_INSUFFICIENT: Final = 2  # or it is not
 
 
 class ForwardingCounts:
@@ -42,7 +42,7 @@ class UnwantedRange:
         self.vector_at = vector_at
         self.since_ms = since_ms
 
-    def leads_to(self, run: StreamRun) -> bool:
+    def is_continued_by(self, run: StreamRun) -> bool:
         """Return whether a run starts right after the range, with the same vector."""
         return self.last + 1 == run.first and self.vector_at == run.vector_at
 
@@ -62,7 +62,7 @@ class Forwarding:
 
     def __init__(self, stream: StreamName) -> None:
         self.stream = stream
-        self.source_node = ""
+        self.source_node = ""  # the tree node from which runs without a target arrive
         self.reached = 0
         self.vector_at = 0
         self.vectors: dict[int, Vector] = {0: NO_VECTOR}
@@ -76,19 +76,19 @@ class Forwarding:
         """Mark the stream as idle until the next run arrives."""
         self.is_idle = True
 
-    def learn(self, run: StreamRun, node: str) -> None:
+    def record(self, run: StreamRun, node: str) -> None:
         """Record the position, the vectors and the direction of the stream from a run, whatever its target."""
         self.is_idle = False
         if not run.target:
             self.source_node = node
         if run.vector is not None:
-            self._know(run.vector_at, run.vector)
+            self._remember(run.vector_at, run.vector)
         if run.last >= self.reached:
             self.reached = run.last
             self.vector_at = max(self.vector_at, run.vector_at)
         for element in run.elements:
             if isinstance(element, VectorChange):
-                self._know(element.number, element.new)
+                self._remember(element.number, element.new)
                 self.vector_at = max(self.vector_at, element.number)
 
     def forward(
@@ -123,19 +123,19 @@ class Forwarding:
                 concerned = True
         counts.add(flooded, matched, filtered)
         if run.target:
-            return [_run(run, run.first, tuple(kept))]
+            return [_with_elements(run, run.first, tuple(kept))]
         if kept:
             return self._send(run, node, tuple(kept))
-        return self._stay_silent(run, node, now_ms) if concerned else []
+        return self._delay(run, node, now_ms) if concerned else []
 
     def flush(self, node: str) -> list[StreamRun]:
         """Remove the unwanted range that was not announced to a node yet, and return it as a run."""
-        silence = self.unwanted.pop(node, None)
-        return [] if silence is None else [self._silent(silence)]
+        unwanted = self.unwanted.pop(node, None)
+        return [] if unwanted is None else [self._silent_run(unwanted)]
 
     def overdue(self, since_ms: int) -> list[str]:
         """Return the nodes with an unwanted range that began at `since_ms` or earlier."""
-        return [node for node, silence in self.unwanted.items() if silence.since_ms <= since_ms]
+        return [node for node, unwanted in self.unwanted.items() if unwanted.since_ms <= since_ms]
 
     def concerns(self, node: str, interest: Interest) -> bool:
         """Return whether the newest vector contains, or may contain, a leaf beyond a node."""
@@ -155,27 +155,27 @@ class Forwarding:
 
     def _send(self, run: StreamRun, node: str, kept: tuple[Element, ...]) -> list[StreamRun]:
         """Return a run with the kept elements, extended by the unwanted range right before it."""
-        silence = self.unwanted.pop(node, None)
-        if silence is None:
-            return [_run(run, run.first, kept)]
-        if silence.leads_to(run):
-            return [_run(run, silence.first, kept)]
-        return [self._silent(silence), _run(run, run.first, kept)]
+        unwanted = self.unwanted.pop(node, None)
+        if unwanted is None:
+            return [_with_elements(run, run.first, kept)]
+        if unwanted.is_continued_by(run):
+            return [_with_elements(run, unwanted.first, kept)]
+        return [self._silent_run(unwanted), _with_elements(run, run.first, kept)]
 
-    def _stay_silent(self, run: StreamRun, node: str, now_ms: int) -> list[StreamRun]:
+    def _delay(self, run: StreamRun, node: str, now_ms: int) -> list[StreamRun]:
         """Extend the unwanted range by a run, and return the earlier range if the run does not continue it."""
-        silence = self.unwanted.get(node)
-        if silence is not None and silence.leads_to(run):
-            silence.extend(run.last)
+        unwanted = self.unwanted.get(node)
+        if unwanted is not None and unwanted.is_continued_by(run):
+            unwanted.extend(run.last)
             return []
         before = self.flush(node)
         self.unwanted[node] = UnwantedRange(run.first, run.last, run.vector_at, now_ms)
         return before
 
-    def _silent(self, silence: UnwantedRange) -> StreamRun:
-        return StreamRun(self.stream, silence.first, silence.last, silence.vector_at)
+    def _silent_run(self, unwanted: UnwantedRange) -> StreamRun:
+        return StreamRun(self.stream, unwanted.first, unwanted.last, unwanted.vector_at)
 
-    def _know(self, number: int, vector: Vector) -> None:
+    def _remember(self, number: int, vector: Vector) -> None:
         self.vectors[number] = vector
         if len(self.vectors) > KNOWN_VECTORS:
             del self.vectors[min(n for n in self.vectors if n)]
@@ -207,7 +207,7 @@ def _concerns(node: str, vector: Vector, interest: Interest) -> bool:
     return False
 
 
-def _run(run: StreamRun, first: int, kept: tuple[Element, ...]) -> StreamRun:
+def _with_elements(run: StreamRun, first: int, kept: tuple[Element, ...]) -> StreamRun:
     """Return the run with another first number and with only the kept elements."""
     if first == run.first and len(kept) == len(run.elements):
         return run

@@ -51,7 +51,7 @@ class Inner(LogicalBroker):
 
     def _receive_run(self, node: str, run: StreamRun, now_ms: int) -> None:
         forwarding = self._forwarding(run.stream)
-        forwarding.learn(run, node)
+        forwarding.record(run, node)
         target = self.interest.direction(run.target) if run.target else None
         for towards in self.peers.nodes:
             if towards != node and (target is None or target == towards):

@@ -13,7 +13,7 @@ from broker.overlay.packets import Space
 class Coverage:
     """A set of received numbers: all up to `upto`, and ranges above it.
 
-    Invariant: the ranges are ascending, with a gap before each.
+    Invariant: the ranges are ascending, with a hole before each.
     """
 
     __slots__ = ("_firsts", "_lasts", "upto")
@@ -50,7 +50,7 @@ class Coverage:
         self._lasts[begin:end] = [last]
 
     def hole(self, reached: int) -> tuple[int, int] | None:
-        """Return the first and the last number of the first gap up to `reached`, None if there is no gap."""
+        """Return the first and the last number of the first hole up to `reached`, None if there is no hole."""
         if self._firsts:
             return self.upto + 1, self._firsts[0] - 1
         return (self.upto + 1, reached) if reached > self.upto else None
@@ -125,7 +125,7 @@ class LagWatch:
         self._due.pop(space, None)
 
 
-PATIENCE_ACKS: Final = 10
+CHECKPOINT_ACKS: Final = 10  # how many acks of a lagging leaf move its checkpoint
 
 
 class CatchUp:
@@ -176,7 +176,7 @@ class LaggingStream:
     def __init__(self, reached: int) -> None:
         self.reached = reached
         self.requested = False
-        self._checkpoint = reached
+        self._checkpoint = reached  # where a leaf that catches up through another broker is nearly up to date
         self._acks = 0
 
     def mark_requested(self) -> None:
@@ -192,6 +192,6 @@ class LaggingStream:
         if number >= self.reached or (not self.requested and number >= self._checkpoint):
             return True
         self._acks += 1
-        if self._acks % PATIENCE_ACKS == 0:
+        if self._acks % CHECKPOINT_ACKS == 0:
             self._checkpoint = self.reached
         return False

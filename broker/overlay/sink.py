@@ -142,10 +142,10 @@ class Sink:
         self._gaps: list[StreamGap] = []
         self._wants_base = False
         self._round_trip = RoundTrip()
-        self._asked_ms = self._asked_first = -1
-        self._repeated = False
-        self._has_answers = False
-        self._hole_first = -1
+        self._asked_ms = self._asked_first = -1  # of the open request; -1 without one
+        self._repeated = False  # the open request repeats an unanswered one
+        self._has_answers = False  # the last run was an answer
+        self._hole_first = -1  # the first hole, which is requested GRACE_MS after `_hole_ms`
         self._hole_ms = 0
         self.attempts = 0
         self.repairs = 0
@@ -218,8 +218,8 @@ class Sink:
         return gaps
 
     def nack(self, floor: int | None, now_ms: int, limit_bytes: int) -> Nack | None:
-        """Return the request for missing numbers, if it is time for one. While answers arrive, each request reports the
-        position, so that the next answers are sent in time.
+        """Return the request for missing numbers, if it is time for one. Without a hole, but while answers arrive, it
+        reports the position, so that the next answers are sent in time.
         """
         hole = self._hole(floor)
         if hole is None:

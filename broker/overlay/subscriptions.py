@@ -43,7 +43,7 @@ class SpaceSubscriptions:
 
     def __init__(self, aggregation: Aggregation) -> None:
         self._holders: dict[str, set[str]] = {}  # pattern -> bindings
-        self._starts: dict[str, int] = {}
+        self._starts: dict[str, int] = {}  # pattern -> start point of its first binding
         self._roots = CoverSet(covers=aggregation is Aggregation.COVERING)
         self._limits: tuple[int, int] | None = None  # cached until the next change
 
@@ -127,19 +127,19 @@ class Subscriptions:
         """Apply added and removed bindings; one in both is replaced. Shapes: `added` are (id, conjunction, durable)."""
         batch = BindingBatch()
         was_durable = bool(self._durable)
-        gone = {binding for binding in removed if binding in self._bindings}
-        old = [(binding, self._bindings[binding][0]) for binding in gone]
+        ended = {binding for binding in removed if binding in self._bindings}
+        old = [(binding, self._bindings[binding][0]) for binding in ended]
         for binding, (conjunction, durable) in {name: (wanted, kept) for name, wanted, kept in added}.items():
             (self._set_durable if durable else self._unset_durable)(binding)
             known = self._bindings.get(binding)
-            if binding in gone:
-                gone.remove(binding)
+            if binding in ended:
+                ended.remove(binding)
             elif known is not None:
                 if known[0] == conjunction:
                     continue
                 old.append((binding, known[0]))
             self._add(binding, conjunction, batch)
-        for binding in gone:
+        for binding in ended:
             del self._bindings[binding]
             self._unset_durable(binding)
         self._recovered = {}

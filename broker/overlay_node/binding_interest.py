@@ -24,7 +24,7 @@ _Pair = tuple["Exchange", Hashable]  # a source and a destination
 
 
 def binding_id(vhost: str, source: Exchange, destination: Any, key: str, arguments: Mapping[str, Any]) -> str:
-    """Return the id of a binding. It survives a restart, but a queue that is declared again gets other ids."""
+    """Return the id of a binding: unchanged by a restart, but new for a queue that is declared again."""
     is_queue = isinstance(destination, Queue)
     target = f"q{destination.number}" if is_queue else f"x{destination.name}"
     table = json.dumps(typed_table(arguments), sort_keys=True) if arguments else ""

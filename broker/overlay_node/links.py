@@ -47,7 +47,7 @@ HEADER: Final = struct.Struct(">HHQH")  # class, weight, body size, flags: no pr
 
 
 class DialledCarrier(ClientEvents):
-    """The connection of a link that this process opens. The first message contains the routing key for this end."""
+    """The connection of a link that this process opens. The first received message has the routing key to send with."""
 
     peer = "the other broker"
     cancelled = "the other broker ended the link"

@@ -123,6 +123,12 @@ async def test_verb_waits_until_what_it_told_was_taken(folder: Path) -> None:
     assert (await raw(folder, b'{"verb":"hand_over"}\n'))[-1] == {"ok": True, "result": False}
 
 
+async def test_silence_is_reported_with_the_limit_of_the_request(folder: Path) -> None:
+    """The text names the limit that was given, not the default."""
+    with pytest.raises(Unanswered, match=r"did not answer within 0\.05 s$"):
+        await asyncio.to_thread(ask, folder, "work_on", silence_s=0.05)
+
+
 async def test_only_the_owner_may_ask(folder: Path) -> None:
     """The socket's mode is 0600, whatever the umask."""
     assert stat.S_IMODE((folder / SOCKET_NAME).stat().st_mode) == 0o600

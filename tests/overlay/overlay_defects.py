@@ -56,14 +56,14 @@ TABLE: Final = r"""
 -if self._version != interest.version:
 +if self._version < 0:
 # silence is claimed over a gap
--if silence.leads_to(run):
+-if unwanted.is_continued_by(run):
 -            return
-+if silence.vector_at == run.vector_at:
++if unwanted.vector_at == run.vector_at:
 +            return
 @ overlay/forwarding.py: unit/overlay/test_forwarding
 # silence is extended over a gap
--if silence is not None and silence.leads_to(run):
-+if silence is not None and silence.vector_at == run.vector_at:
+-if unwanted is not None and unwanted.is_continued_by(run):
++if unwanted is not None and unwanted.vector_at == run.vector_at:
 # an inner broker looks at the routing key alone
 -return any(node in interest.wanting(space, key) for key in data.copies)
 +return False
