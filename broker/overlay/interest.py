@@ -34,8 +34,8 @@ class Interest:
 
     Every broker of a tree node announces to every broker of each neighbour node the patterns of the other directions,
     with their virtual times. The receiver keeps one replica per sender. It matches messages against the union of a
-    direction's replicas, and uses the latest time of each leaf. A leaf broker is a sender to itself. `version` rises
-    with every change of the answers to the queries below. Time is passed in, in milliseconds.
+    direction's replicas, and uses the latest time of each leaf, its V_b. A leaf broker is a sender to itself. `version`
+    rises with every change of the answers to the queries below. Time is passed in, in milliseconds.
 
     Invariant: the patterns of a direction match every message that an active subscription of a leaf beyond it wants, if
         its start point is not later than the leaf's time there. So a message need not be sent in a direction where no
@@ -268,7 +268,7 @@ class Interest:
     # ---- changes -----------------------------------------------------------------------------------------------------
 
     def _locate(self, leaf: str, node: str) -> None:
-        """Update the tree node of a leaf. Of several, prefer those that reach it now, then the latest time of it."""
+        """Update the tree node of a leaf. Of several, prefer those that reach it now, then the one with its V_b."""
         if leaf not in self._nodes and leaf in self._times[node]:
             self._nodes[leaf] = node
             return

@@ -205,8 +205,8 @@ class StreamRun:
 @dataclass(frozen=True, slots=True)
 class Nack:
     """A request of a leaf to the publishing leaf for missing numbers of a stream. With `first` 0 it asks for the stream
-    starting at the vector change that reaches `vst` for this leaf. A leaf that received `former` incarnations of the
-    stream asks for the numbers after those.
+    starting at the vector change that reaches `vst`, the leaf's virtual start time. A leaf that received `former`
+    incarnations of the stream asks for the numbers after those.
     """
 
     stream: StreamName

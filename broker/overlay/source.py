@@ -82,9 +82,9 @@ BURST_RUNS: Final = 16
 class StreamSource:
     """One stream of this leaf.
 
-    `vector` is V_m of the next message: for each leaf, the later of its known virtual time and its time in earlier
-    vectors. An entry never falls while its leaf stays in the vector. If `vector` differs from the last vector change of
-    the stream, a change must be appended before the next message.
+    `vector` is V_m, the vector of the next message: for each leaf, the later of its known virtual time and its time in
+    earlier vectors. An entry never falls while its leaf stays in the vector. If `vector` differs from the last vector
+    change of the stream, a change must be appended before the next message.
 
     The data folder may be a copy that is older than the state of other brokers. So a vector change always precedes the
     first message of a process, and gives the stream a new incarnation. Leaves that received an earlier incarnation ask
