@@ -1,4 +1,4 @@
-"""The packages whose hot modules run compiled, as a wheel installs them, and those that run interpreted."""
+"""Report which packages run compiled, as a wheel installs them, and which run interpreted."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ GROUPS: Final = {
     "slots": "slot",
     "store": "message_log",
 }
-"""The packages that have hot modules, each with one of them: a build compiles all or none."""
+"""One hot module of each package that has any. A build compiles all of a package's hot modules or none of them."""
 
 
 def compiled_groups() -> list[str]:
-    """Return the packages whose hot modules Python imports compiled. Cost: checks for some thirty files."""
+    """Return the packages whose hot modules are compiled. Cost: checks for about thirty files."""
     package = Path(broker.__file__).parent
     return [
         name
@@ -39,13 +39,13 @@ def is_compiled() -> bool:
     return compiled_groups() == list(GROUPS)
 
 
-def kind() -> str:
-    """Return one word for a table or a line."""
+def build_kind() -> str:
+    """Return "compiled" if all packages are compiled, else "interpreted"."""
     return "compiled" if is_compiled() else "interpreted"
 
 
 def why_interpreted() -> str | None:
-    """Return why the installed wheel has only sources; None for a compiled wheel and for a checkout."""
+    """Return why the installed wheel contains only sources; None for a compiled wheel and for a checkout."""
     try:
         return Path(broker.__file__).with_name("interpreted.txt").read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def why_interpreted() -> str | None:
 
 
 def listed() -> str:
-    """Return the packages by kind, as `slotmq --version` prints them, and why any are interpreted, if that is known."""
+    """Return the packages by kind, as `slotmq --version` prints them, and the reason for interpreted ones if known."""
     compiled = compiled_groups()
     kinds = {"compiled": compiled, "interpreted": [name for name in GROUPS if name not in compiled]}
     parts = [f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names]

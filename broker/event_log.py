@@ -1,4 +1,4 @@
-"""The broker's logger: events go to structlog as the process has configured it, or where `redirect` says.
+"""The broker's logger: events go to structlog as the process has configured it, or to the logger of `redirect`.
 
 A program that embeds a broker has a structlog configuration of its own, which the broker must not change.
 """
@@ -10,38 +10,37 @@ from typing import Any
 
 
 class Structlog:
-    """structlog's own logger, which is imported with its first event: a daemon redirects its events before that."""
+    """structlog's own logger, imported with its first event. A daemon redirects its events before that."""
 
     __slots__ = ()
 
     def __getattr__(self, method: str) -> Any:
-        """Return a method of the logger."""
         import structlog  # noqa: PLC0415 - as above
 
         return getattr(structlog.get_logger(), method)
 
 
 class EventLog:
-    """The logger of every module, wherever its events go."""
+    """The logger that all modules share; its target can be replaced."""
 
-    __slots__ = ("to",)
+    __slots__ = ("target",)
 
     def __init__(self) -> None:
-        self.to: Any = Structlog()
+        self.target: Any = Structlog()
 
-    def redirect(self, to: Any) -> None:
-        """Send events to another logger of structlog's kind, or to structlog's own again."""
-        self.to = Structlog() if to is None else to
+    def redirect(self, target: Any = None) -> None:
+        """Send events to another logger with structlog's methods, or to structlog's own again."""
+        self.target = Structlog() if target is None else target
 
-    # Of the current logger. A property costs a third of __getattr__(), which Python tries last.
-    debug = property(attrgetter("to.debug"))
-    info = property(attrgetter("to.info"))
-    warning = property(attrgetter("to.warning"))
-    error = property(attrgetter("to.error"))
+    # The methods of the target. A property costs a third of __getattr__(), which Python tries last.
+    debug = property(attrgetter("target.debug"))
+    info = property(attrgetter("target.info"))
+    warning = property(attrgetter("target.warning"))
+    error = property(attrgetter("target.error"))
 
     def __getattr__(self, method: str) -> Any:
-        """Return `bind` and so on of the current logger."""
-        return getattr(self.to, method)
+        """Return another method of the target, such as `bind`."""
+        return getattr(self.target, method)
 
 
 _log = EventLog()
@@ -52,6 +51,4 @@ def get_logger() -> Any:
     return _log
 
 
-def redirect(to: Any = None) -> None:
-    """Send events to another logger of structlog's kind, or to structlog's own again."""
-    _log.redirect(to)
+redirect = _log.redirect

@@ -1,5 +1,6 @@
-"""The process's memory: the heap keeps freed memory for the next messages, and returns unused memory to the kernel.
-Without glibc nothing here has an effect.
+"""The C heap: keep freed memory for the next messages, and return unused memory to the kernel.
+
+Without glibc this module does nothing.
 Source: mallopt(3), malloc_trim(3), mallinfo(3), madvise(2), sbrk(2), proc_pid_smaps(5).
 """
 
@@ -16,11 +17,11 @@ from typing import Any, Final
 from broker.process_memory import memory_limit_bytes, resident_bytes
 
 INTERVAL_S: Final = 10.0
-GROWTH_BYTES: Final = 4 << 20  # growth since the start below this is not worth a search
-SLICE_BYTES: Final = 4 << 20  # returned in one step of the loop: 0.8 ms
+GROWTH_BYTES: Final = 4 << 20  # below this growth since the start, nothing is returned
+SLICE_BYTES: Final = 4 << 20  # returned in one callback of the loop: 0.8 ms
 PAUSE_S: Final = 0.01  # between two slices
 BLOCKS_BYTES: Final = (SLICE_BYTES, 256 << 10, 64 << 10)
-BLOCKS_MAX: Final = 4096  # taken at once: 3 ms
+BLOCKS_MAX: Final = 4096  # allocated at once: 3 ms
 CHUNKS_MAX: Final = 2000  # free chunks that malloc_trim may visit: 4 µs each
 
 _M_TRIM_THRESHOLD: Final = -1  # <malloc.h> of glibc
@@ -33,7 +34,7 @@ _KEPT_MAX_BYTES: Final = 64 << 20
 _SMAPS: Final = Path("/proc/self/smaps")
 _MAPS: Final = Path("/proc/self/maps")
 QUIET_TURNS: Final = 100 * round(INTERVAL_S)  # with fewer turns of the loop between two checks, the broker is idle
-_KEPT_SHARE: Final = 32  # of the memory that the process may use
+_KEPT_SHARE: Final = 32  # at most 1/32 of the memory limit is kept
 
 
 class _MallInfo(ctypes.Structure):
@@ -45,11 +46,11 @@ class _MallInfo(ctypes.Structure):
 def keep_freed_memory() -> bool:
     """Let glibc keep up to 64 MiB of freed memory for the next message; return False with another C library.
 
-    By default it returns the block of a large body to the kernel and soon takes it back. The kernel then clears every
-    page again at its first use, which costs a message of 200 KiB a quarter of its CPU time. Blocks of 18 MiB and more
-    are still returned: such a block is the memory of a password hash, which no message could use. All threads share one
-    arena. They allocate while they hold Python's lock, so they rarely wait for each other, and what one of them frees
-    serves all.
+    By default glibc returns the block of a large body to the kernel and soon requests it again. The kernel then clears
+    every page at its first use, which costs a message of 200 KiB a quarter of its CPU time. Blocks of 18 MiB and more
+    are still returned: such a block is the memory of a password hash, too large for any message. All threads share one
+    arena. They allocate while they hold the GIL, so they rarely wait for each other, and each can use what another
+    has freed.
     """
     kept_bytes = min(_KEPT_MAX_BYTES, memory_limit_bytes() // _KEPT_SHARE)
     values = ((_M_MMAP_THRESHOLD, _KEPT_BLOCK_MAX_BYTES), (_M_TRIM_THRESHOLD, kept_bytes), (_M_ARENA_MAX, 1))
@@ -71,78 +72,76 @@ class Heap:
     malloc_trim then returns the pages of smaller chunks, if there are few. After a load, the broker first frees data
     that it can compute again, one step per turn, because a few small objects can keep much memory: Python returns an
     arena of 1 MiB only when it is empty. Code that ran is unmapped again.
-    Cost: 20 µs if nothing is free; 0.2 ms per MB. Invariant: only the loop's thread allocates blocks; each is freed
-        once.
+    Cost: 20 µs if nothing is free; 0.2 ms per MB.
+    Invariant: only the loop's thread allocates blocks; each is freed once.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        work: Callable[[], int],
+        turns: Callable[[], int],
         free: Callable[[], Iterator[None]] = lambda: iter(()),
     ) -> None:
-        """`work` returns the number of turns of the loop; `free` frees, in steps, data that the broker can compute
-        again.
-        """
+        """Take `turns`, which counts the turns of the loop, and `free`, which frees recomputable data in steps."""
         self._loop = loop
-        self._work = work
+        self._turns = turns
         self._free = free
-        self._worked = 0
+        self._turns_before = 0
         self._loaded = False  # worked since `free` was called
         self._code: list[tuple[int, int]] = []
         self._start_bytes = 0
         self._libc = _glibc()
         self._blocks: list[tuple[int, int]] = []
-        self._alarm: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Return the memory that the start has freed, then check every ten seconds."""
         if self._libc is not None:
-            self._code = _code()
-            self._unmap_code(self._code)
+            self._code = _clean_mappings()
+            self._unmap(self._code)
             self._libc.malloc_trim(0)
             self._start_bytes = resident_bytes()
-            self._wait()
+            self._schedule()
 
     def close(self) -> None:
-        """Stop looking, and free the blocks that were taken."""
-        if self._alarm is not None:
-            self._alarm.cancel()
+        """Stop checking, and free the allocated blocks."""
+        if self._timer is not None:
+            self._timer.cancel()
         for address, _size_bytes in self._blocks:
             self._libc.free(address)
         self._blocks.clear()
 
     def check(self) -> None:
         """Begin to return free memory if the broker has worked since the last check and uses more than at its start."""
-        work = self._work()
-        worked, self._worked = work - self._worked, work
+        turns = self._turns()
+        worked, self._turns_before = turns - self._turns_before, turns
         if not (worked or self._loaded) or resident_bytes() < self._start_bytes + GROWTH_BYTES:
-            self._wait()
+            self._schedule()
         elif worked < QUIET_TURNS and self._loaded:
             self._loaded = False
-            self._rest(self._free())
+            self._free_computed(self._free())
         else:
             self._loaded = True
             self._return()
 
-    def _rest(self, steps: Iterator[None]) -> None:
-        """Free in steps what can be computed again, and unmap the code; then return all of it."""
+    def _free_computed(self, steps: Iterator[None]) -> None:
+        """Run the steps of `free` and unmap code, one step per callback; then return the free memory."""
         for _ in steps:
-            self._alarm = self._loop.call_later(PAUSE_S, self._rest, steps)
+            self._timer = self._loop.call_later(PAUSE_S, self._free_computed, steps)
             return
         with suppress(OSError), _MAPS.open() as lines:
-            self._unmap_code(set(self._code).intersection(_read_only_files(lines)))
+            self._unmap(set(self._code).intersection(_read_only_files(lines)))
         self._return()
 
     def _return(self) -> None:
-        self._take()
+        self._allocate_free_blocks()
         self._release()
 
-    def _wait(self) -> None:
-        self._alarm = self._loop.call_later(INTERVAL_S, self.check)
+    def _schedule(self) -> None:
+        self._timer = self._loop.call_later(INTERVAL_S, self.check)
 
-    def _take(self) -> None:
-        """Allocate blocks until the heap would have to grow for them: all of them were free."""
+    def _allocate_free_blocks(self) -> None:
+        """Allocate blocks until the heap would have to grow for one: all allocated ones were free."""
         libc = self._libc
         end = libc.sbrk(0)
         for size_bytes in BLOCKS_BYTES:
@@ -163,31 +162,31 @@ class Heap:
             libc.free(address)
             left_bytes -= size_bytes
         if self._blocks:
-            self._alarm = self._loop.call_later(PAUSE_S, self._release)
+            self._timer = self._loop.call_later(PAUSE_S, self._release)
             return
         if libc.mallinfo().ordblks <= CHUNKS_MAX:
             libc.malloc_trim(0)
-        self._wait()
+        self._schedule()
 
-    def _unmap_code(self, places: Iterable[tuple[int, int]]) -> None:
-        """Unmap the pages of files that the process cannot write. Cost: a page fault for each 64 KiB used again."""
-        for address, size_bytes in places:
+    def _unmap(self, mappings: Iterable[tuple[int, int]]) -> None:
+        """Unmap the pages of read-only file mappings. Cost: a page fault for each 64 KiB used again."""
+        for address, size_bytes in mappings:
             self._libc.madvise(address, size_bytes, _MADV_DONTNEED)
 
 
-def _code() -> list[tuple[int, int]]:
-    """Return address and size of what `_clean_files` yields of this process. Cost: 8 ms in a new process."""
+def _clean_mappings() -> list[tuple[int, int]]:
+    """Return the clean file mappings of this process. Cost: 8 ms in a new process."""
     with suppress(OSError), _SMAPS.open() as lines:
         return list(_clean_files(lines))
     return []
 
 
 def _read_only_files(maps: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Yield address and size of each mapping of a file that the process cannot write. Cost: 2 ms at any size."""
+    """Yield address and size of each read-only file mapping. Cost: 2 ms, whatever the size of the process."""
     for line in maps:
-        place, rights, _offset, _device, inode = line.split()[:5]
+        span, rights, _offset, _device, inode = line.split()[:5]
         if rights[1] == "-" and inode != "0":
-            address, end = (int(word, 16) for word in place.split("-"))
+            address, end = (int(word, 16) for word in span.split("-"))
             yield address, end - address
 
 
@@ -206,7 +205,7 @@ def _clean_files(smaps: Iterable[str]) -> Iterator[tuple[int, int]]:
 def _glibc() -> Any:
     """Return the functions of glibc, None with another C library."""
     try:
-        libc = ctypes.PyDLL(None)  # its calls are short: they keep Python's lock
+        libc = ctypes.PyDLL(None)  # its calls are short, so they keep the GIL
         word, pointer = ctypes.c_size_t, ctypes.c_void_p
         libc.mallinfo.restype, libc.mallinfo.argtypes = _MallInfo, ()
         libc.malloc_trim.argtypes = (word,)

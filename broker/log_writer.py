@@ -13,14 +13,14 @@ from threading import Condition, Lock, Thread
 from typing import Final, TextIO
 
 WAITING_MAX: Final = 10_000  # lines
-LAST_WORDS_S: Final = 1.0  # how long a reader has to read the last lines
-LINE_MAX: Final = 1024  # characters of a line that fits in what a pipe with room takes, 4096 bytes
+CLOSE_TIMEOUT_S: Final = 1.0  # how long `close` waits until the last lines are written
+LINE_MAX: Final = 1024  # characters: at most 4096 bytes, which a writable pipe accepts at once
 
 
 class LogWriter:
     """A text stream for log lines that never blocks and never raises.
 
-    The caller writes a line itself if that cannot block: it takes less time than to wake the thread.
+    The caller writes a line itself if that cannot block, which is faster than waking the thread.
     Invariant: lines are written in order; ``lost`` counts the dropped ones.
     """
 
@@ -31,16 +31,16 @@ class LogWriter:
         self._changed = Condition(self._lock)
         self._closing = False
         self._behind = False  # the thread has lines to write
-        self._takes_line = readiness(stream)
-        self._told = 0
+        self._is_writable = writability(stream)
+        self._reported = 0  # the number of lost lines in the last log.lost
         self.lost = 0
         self._writer = Thread(target=self._run, name="log-writer", daemon=True)
         self._writer.start()
 
     def write(self, text: str) -> int:
         """Write a line if that cannot block; otherwise queue it, or drop it when too many wait."""
-        with self._lock:  # a condition's own methods are Python's
-            if not self._behind and len(text) <= LINE_MAX and self._takes_line():
+        with self._lock:  # faster than `with self._changed`, whose methods are written in Python
+            if not self._behind and len(text) <= LINE_MAX and self._is_writable():
                 self._write([text])
             elif len(self._lines) >= WAITING_MAX:
                 self.lost += 1
@@ -51,18 +51,18 @@ class LogWriter:
         return len(text)
 
     def isatty(self) -> bool:
-        """Return whether a person is likely to read the lines."""
+        """Return whether the stream is a terminal."""
         try:
             return self._stream.isatty()
-        except ValueError:  # the stream was closed before the process began
+        except ValueError:  # the process was started with the stream closed
             return False
 
     def close(self) -> bool:
-        """Wait a moment for the last lines, and return whether every line was written."""
+        """Wait until the last lines are written, but not long, and return whether every line was written."""
         with self._changed:
             self._closing = True
             self._changed.notify()
-        self._writer.join(LAST_WORDS_S)
+        self._writer.join(CLOSE_TIMEOUT_S)
         return not self._writer.is_alive() and not self.lost
 
     def _run(self) -> None:
@@ -82,18 +82,18 @@ class LogWriter:
             try:
                 self._stream.write(line)
                 self._stream.flush()
-                if self.lost > self._told:
-                    told = self.lost
-                    self._stream.write(json.dumps({"event": "log.lost", "level": "warning", "lines": told}) + "\n")
-                    self._told = told
+                if self.lost > self._reported:
+                    lost = self.lost
+                    self._stream.write(json.dumps({"event": "log.lost", "level": "warning", "lines": lost}) + "\n")
+                    self._reported = lost
             except (OSError, ValueError):
                 self.lost += 1
 
 
-def readiness(stream: TextIO) -> Callable[[], bool]:
-    """Return a function that tells whether a stream takes a line now without blocking.
+def writability(stream: TextIO) -> Callable[[], bool]:
+    """Return a function that returns whether a line can be written to a stream now without blocking.
 
-    A terminal may take less than a line, and stops while its user reads: it never does.
+    It returns False for a terminal, which may accept less than a line, and none while its user has paused the output.
     """
     try:
         descriptor, terminal = stream.fileno(), stream.isatty()
@@ -101,7 +101,7 @@ def readiness(stream: TextIO) -> Callable[[], bool]:
         return lambda: False
     if terminal or not hasattr(select, "poll"):  # not on Windows
         return lambda: False
-    asked = select.poll()
-    asked.register(descriptor, select.POLLOUT)
-    ready = [(descriptor, select.POLLOUT)]
-    return lambda: asked.poll(0) == ready
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    writable = [(descriptor, select.POLLOUT)]
+    return lambda: poll.poll(0) == writable

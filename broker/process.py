@@ -1,4 +1,4 @@
-"""The broker as a process: runs until a signal, and ends with an exit code."""
+"""Run the broker as a process: until a signal, with an exit code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = get_logger()
 def run(settings: Settings, source: SettingsSource, signals: Signals) -> int:
     """Run the broker until SIGTERM or SIGINT and return the exit code.
 
-    SIGHUP makes it read its settings from `source` again.
+    On SIGHUP it reloads its settings from `source`.
     Raises: what `BrokerServer.recover` raises; StoreFailed when the store failed later.
     """
     keep_freed_memory()
@@ -34,7 +34,7 @@ def run(settings: Settings, source: SettingsSource, signals: Signals) -> int:
         import uvloop
 
         factory: Callable[[], asyncio.AbstractEventLoop] | None = uvloop.new_event_loop
-    except ImportError:  # not available on Windows and PyPy; asyncio's own loop serves too
+    except ImportError:  # not available on Windows and PyPy: asyncio's own loop
         factory = None
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(_serve(settings, source, signals))
@@ -48,7 +48,7 @@ async def _serve(settings: Settings, source: SettingsSource, signals: Signals) -
     try:
         return await _serve_until_stopped(broker, loop, systemd, signals)
     finally:
-        signals.close()  # nothing listens when the loop is closed
+        signals.close()  # their listeners need the loop, which is closed next
         systemd.close()
 
 
@@ -70,14 +70,14 @@ async def _serve_until_stopped(
         await broker.recover()
         recovered = True
 
-    def asked() -> None:
-        """Stop cleanly: first the recovery; at the second signal without waiting for clients."""
+    def request_stop() -> None:
+        """Cancel the recovery, or stop the broker cleanly; a second request drops its clients."""
         systemd.stopping()
         if recovered and stop.is_set():
             broker.drop_clients()
         stop.set()
 
-    signals.listen(lambda: loop.call_soon_threadsafe(asked), *STOPS)
+    signals.listen(lambda: loop.call_soon_threadsafe(request_stop), *STOPS)
     with collector.paused():
         await first_ended(recover(), stop.wait())
     if not recovered:
@@ -97,7 +97,7 @@ async def _serve_until_stopped(
     systemd.ready(_status(broker))
     heap.start()
     await first_ended(broker.wait_failed(), stop.wait())
-    signals.listen(lambda: None, signal.SIGHUP)  # a broker that stops reloads nothing
+    signals.listen(lambda: None, signal.SIGHUP)  # no reload during the stop
     collector.close()
     heap.close()
     if broker.failure is None:
@@ -108,7 +108,7 @@ async def _serve_until_stopped(
 
 
 def ready_line(broker: BrokerServer) -> str:
-    """Return the line with the address, the user and the data folder."""
+    """Return the line that is printed when the broker is ready: its addresses, a user and the data folder."""
     users, first = broker.administration.users, broker.settings.auth.default_user
     user = first if first in users else next(iter(users), "nobody")
     listener = broker.listener
@@ -128,19 +128,17 @@ async def _reload(broker: BrokerServer, systemd: Systemd) -> None:
     try:
         await broker.reload()
     except NotReloaded:
-        pass  # the log says why
-    except Exception as error:  # noqa: BLE001 - a defect in it must not become a line of asyncio's
-        _log.error("settings.not_reloaded", exc_info=error)
+        pass  # it was logged
     finally:
         systemd.ready(_status(broker))
 
 
 async def _failed(broker: BrokerServer, error: BaseException) -> int:
-    """Tell the clients that the broker failed, and return the exit code. Raises: StoreFailed."""
+    """Close the connections with the reason, and return the exit code. Raises: StoreFailed."""
     broker.listener.tell_failed(f"the store failed: {error.reason}" if isinstance(error, StoreFailed) else UNEXPECTED)
     if broker.data.node is not None:
         broker.data.node.database.abort()
-    await asyncio.sleep(0)  # uvloop writes at the end of a step
+    await asyncio.sleep(0)  # uvloop writes at the end of an iteration
     if isinstance(error, StoreFailed):
         raise error
     _log.error("server.crashed", exc_info=error)

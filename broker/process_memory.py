@@ -1,4 +1,4 @@
-"""Memory and descriptors of this process, as the machine reports them."""
+"""Memory and descriptors of this process, as the operating system reports them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def resident_bytes() -> int:
 def open_descriptors() -> int | None:
     """Return the number of open descriptors, None if the system does not report it."""
     try:
-        return sum(1 for _entry in Path("/dev/fd").iterdir()) - 1  # the folder's own, while it is read
+        return sum(1 for _entry in Path("/dev/fd").iterdir()) - 1  # without the descriptor of the folder itself
     except OSError:
         return None
 
@@ -43,7 +43,7 @@ def memory_limit_bytes(cgroups: Path = _CGROUPS, mounted: Path = _MOUNTED) -> in
     Source: cgroups(7); /proc/self/cgroup names the group, which in a container is often the root of the mount.
     """
     least = os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()
-    for path in _limits(cgroups, mounted):
+    for path in _limit_files(cgroups, mounted):
         try:
             text = path.read_text().strip()
         except OSError:
@@ -53,9 +53,9 @@ def memory_limit_bytes(cgroups: Path = _CGROUPS, mounted: Path = _MOUNTED) -> in
     return least
 
 
-def _limits(cgroups: Path, mounted: Path) -> Iterator[Path]:
-    """Yield the files that may limit this process: those of its group and of all its ancestors."""
-    groups = {"": "/", "memory": "/"}  # by controller: "" is version 2, which has one tree for all
+def _limit_files(cgroups: Path, mounted: Path) -> Iterator[Path]:
+    """Yield the files with the memory limits of this process's control group and of all groups that contain it."""
+    groups = {"": "/", "memory": "/"}  # by controller; "" is cgroup version 2, with one tree for all controllers
     try:
         for line in cgroups.read_text().splitlines():
             _number, controllers, path = line.split(":", 2)
@@ -64,5 +64,5 @@ def _limits(cgroups: Path, mounted: Path) -> Iterator[Path]:
         pass
     for controller, file in (("", "memory.max"), ("memory", "memory.limit_in_bytes")):
         group = PurePosixPath(groups[controller].lstrip("/"))
-        for one in (group, *group.parents):
-            yield mounted / controller / one / file
+        for ancestor in (group, *group.parents):
+            yield mounted / controller / ancestor / file

@@ -21,16 +21,16 @@ def size_bytes(text: str) -> int:
 
 
 def duration_ms(text: str, *, plain_ms: int = 1) -> int:
-    """Return the milliseconds of a time such as 90s, 12h or 7d; a number without a unit counts `plain_ms` each.
+    """Return the milliseconds of a time such as 90s, 12h or 7d; a number without a unit is multiplied by `plain_ms`.
 
     Raises: ValueError with the expected form.
     """
     return _quantity(text, {"": plain_ms, **TIMES_MS}, "a time such as 500ms, 90s, 12h or 7d")
 
 
-def _quantity(text: str, units: dict[str, int], meaning: str) -> int:
+def _quantity(text: str, units: dict[str, int], expected: str) -> int:
     found = QUANTITY.fullmatch(text.strip().lower())
     unit = None if found is None else units.get(found[2])
     if found is None or unit is None or (value := Fraction(found[1]) * unit).denominator != 1:
-        raise ValueError(f"should be {meaning}")
+        raise ValueError(f"should be {expected}")
     return int(value)

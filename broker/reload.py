@@ -1,4 +1,4 @@
-"""Reloading of settings: the changes, those that the running broker applies, and those that need a restart."""
+"""Reload settings: apply the changes that a running broker can apply, and report those that need a restart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NotReloaded(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SettingsSource:
-    """The source of a process' settings: `load` reads them again, `log` configures its log by them.
+    """The source of a process's settings: `load` reads them, `log` configures the process's log by them.
 
     Raises: ValueError from `load`, with one line for the operator.
     """
@@ -31,19 +31,19 @@ class SettingsSource:
 
 
 class Reload:
-    """Apply changed settings, one reload after the other."""
+    """Apply changed settings, one reload at a time."""
 
-    def __init__(self, source: SettingsSource | None, take: Callable[[Settings], Awaitable[None]]) -> None:
-        """Take the callback that applies new settings; it raises BrokerError when it applied none.
+    def __init__(self, source: SettingsSource | None, apply: Callable[[Settings], Awaitable[None]]) -> None:
+        """`apply` applies new settings, all of them, or raises BrokerError.
 
-        Without a source, as in an embedded broker, only the certificates are read again.
+        Without a source, as in an embedded broker, only the certificates are reloaded.
         """
         self._source = source
-        self._take = take
+        self._apply = apply
         self._lock = asyncio.Lock()
 
     async def run(self, current: Callable[[], Settings]) -> dict[str, list[dict[str, Any]]]:
-        """Read everything again and return the changed keys and those that need a restart.
+        """Reload everything, and return the changed keys and those that need a restart.
 
         Raises: NotReloaded, after logging the reason; nothing was changed.
         """
@@ -53,16 +53,16 @@ class Reload:
             try:
                 wanted = running if source is None else await asyncio.to_thread(source.load)
                 found = changes(running, wanted)
-                taken = [change for change in found if not change.needs_restart]
-                settings = merged(running, wanted, taken)
-                await self._take(settings)
+                applied = [change for change in found if not change.needs_restart]
+                settings = merged(running, wanted, applied)
+                await self._apply(settings)
             except (ValueError, BrokerError) as error:
                 _log.error("settings.not_reloaded", reason=str(error))
                 raise NotReloaded(str(error)) from None
             if source is not None and settings.log != running.log:
                 source.log(settings)
             outcome = {
-                "changed": [change.row() for change in taken],
+                "changed": [change.row() for change in applied],
                 "needs_restart": [change.row() for change in found if change.needs_restart],
             }
             _log.info("settings.reloaded", **outcome)

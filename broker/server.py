@@ -1,4 +1,4 @@
-"""The broker: its parts in their order, started, stopped and ended by an error."""
+"""The broker: its parts, started in order, stopped in reverse, and aborted after a fatal error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from broker import __version__
 from broker.administration.administration import Administration
-from broker.compiled import kind
+from broker.compiled import build_kind
 from broker.delivery.clock import SteadyClock
 from broker.delivery.engine import Engine
 from broker.delivery.timers import Timers
@@ -37,23 +37,9 @@ from broker.store.files import Files
 from broker.taps.taps import Taps
 from broker.vhosts.vhosts import Vhosts
 
-
-def process_facts(began_s: float) -> dict[str, Any]:
-    """Return version, process and resources of a broker that began at that monotonic time."""
-    return {
-        "version": __version__,
-        "modules": kind(),
-        "pid": os.getpid(),
-        "uptime_s": int(time.monotonic() - began_s),
-        "resident_bytes": resident_bytes(),
-        "descriptors": open_descriptors(),
-        "descriptors_max": descriptors_max(),
-    }
-
-
 _log = get_logger()
 
-OVERLAY_S: Final = 0.02  # between two updates of the time of overlay brokers
+OVERLAY_TICK_S: Final = 0.02
 
 
 class BrokerServer:
@@ -66,14 +52,14 @@ class BrokerServer:
         clock: Callable[[], float] | None = None,
         source: SettingsSource | None = None,
     ) -> None:
-        """Take the files, real ones by default, and the clock in seconds since 1970, which never goes back. `reload`
-        reads the settings again from `source`.
+        """`files` are real ones by default. `clock` returns seconds since 1970 and never goes back. `reload` reads the
+        settings from `source`.
         """
         path = Path(settings.server.data_dir).absolute()
         self.shared = shared = Shared(settings, files or Files(), path, clock or SteadyClock(), self._fail)
         self._on_stop: Callable[[], None] | None = None
-        self._step_more: Callable[[], None] | None = None
-        self._reload = Reload(source, self._take_settings)
+        self._step: Callable[[], None] = lambda: None
+        self._reload = Reload(source, self._apply_settings)
         self._failed = asyncio.Event()
         self._failure: BaseException | None = None
         self._timers: Timers
@@ -100,10 +86,10 @@ class BrokerServer:
             ask_to_stop=self._ask_to_stop,
         )
         self.parts: Final[tuple[Part, ...]] = (ports, http, data, clients, definitions, overlay, entrance, zmq, mqtt)
-        self._opened = AsyncExitStack()  # closes every part that was opened, whatever another one's close raises
+        self._opened = AsyncExitStack()  # closes every opened part, even if another one's `close` raises
 
     async def start(self) -> None:
-        """Recover the data folder and begin to listen."""
+        """Recover the data folder and start listening."""
         await self.recover()
         await self.serve()
 
@@ -123,7 +109,7 @@ class BrokerServer:
         self._start_timers(self._timers)
 
     async def serve(self) -> None:
-        """Begin to answer clients and commands; the signal handlers must be installed by then."""
+        """Start answering clients and commands; the signal handlers must be installed before."""
         try:
             for part in self.parts:
                 with named(part):
@@ -151,7 +137,7 @@ class BrokerServer:
         try:
             for part in reversed(self.parts):
                 await part.stop(self.settings.server.drain_timeout_ms / 1000)
-        finally:  # a failed broker releases its port and its folder too
+        finally:  # a broker whose stop failed releases its ports and its folder too
             self._timers.close()
             await self._opened.aclose()
         _log.info("server.stopped")
@@ -162,7 +148,7 @@ class BrokerServer:
 
     def step_with(self, step: Callable[[], None]) -> None:
         """Set a function that is called ten times a second."""
-        self._step_more = step
+        self._step = step
 
     def _ask_to_stop(self, tell: Callable[[Mapping[str, Any]], None]) -> None:
         """Ask the process to stop the broker, and report the progress of the stop. Raises: ValueError."""
@@ -172,11 +158,11 @@ class BrokerServer:
         self._on_stop()
 
     def drop_clients(self) -> None:
-        """Stop waiting for clients."""
+        """Abort the connections of all clients."""
         self.clients.drop()
 
     def free_computed(self) -> Iterator[None]:
-        """Free, in steps, data that can be recomputed: answers about rights, first misses of caches."""
+        """Free, in steps, data that can be recomputed: the answers of permission checks, and the engines' caches."""
         self.clients.permissions.forget_answers()
         for engine in list(self.engines.values()):
             yield from engine.free_computed()
@@ -192,27 +178,22 @@ class BrokerServer:
 
     @property
     def settings(self) -> Settings:
-        """The settings in force."""
         return self.shared.settings
 
     @property
     def turn(self) -> Turn:
-        """The loop's turn."""
         return self.shared.turn
 
     @property
     def vhosts(self) -> Vhosts:
-        """The vhosts."""
         return self.data.vhosts
 
     @property
     def engines(self) -> dict[str, Engine]:
-        """The engine of each vhost."""
         return self.vhosts.engines
 
     @property
     def taps(self) -> Taps:
-        """The taps."""
         return self.data.taps
 
     @property
@@ -222,7 +203,6 @@ class BrokerServer:
 
     @property
     def administration(self) -> Administration:
-        """The administration of vhosts, users, rights and policies."""
         return self._definitions.administration
 
     @property
@@ -244,7 +224,7 @@ class BrokerServer:
 
     @property
     def url(self) -> str:
-        """The URL for a client, without a user, because half a login is worse than none."""
+        """The URL for clients. It names no user, because the password would be missing."""
         host, listener = self.settings.server.host, self.listener
         scheme, port = ("amqp", listener.port) if listener.port else ("amqps", listener.tls_port)
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/"
@@ -255,10 +235,10 @@ class BrokerServer:
         return self.data.folder.incarnation
 
     async def reload(self) -> dict[str, Any]:
-        """Read settings and certificates again and take what may change at run time. Raises: NotReloaded."""
+        """Reload settings and certificates, and apply the changes that need no restart. Raises: NotReloaded."""
         return await self._reload.run(lambda: self.settings)
 
-    async def _take_settings(self, settings: Settings) -> None:
+    async def _apply_settings(self, settings: Settings) -> None:
         """Apply settings, none of which needs a restart. Raises: TlsUnusable, having changed nothing."""
         await self._ports.apply_settings(settings)
         self.shared.apply_settings(settings)
@@ -266,22 +246,21 @@ class BrokerServer:
             await part.apply_settings(settings)
         await self._certificates.renew()
 
-    def _step(self) -> None:
-        if self._step_more is not None:
-            self._step_more()
+    def _run_step(self) -> None:
+        self._step()
 
     def _start_timers(self, timers: Timers) -> None:
-        """Start the periodic calls. The cost of an idle broker is the number of its wake-ups."""
-        timers.every(lambda: 1 / STEPS, self.listener.step, self.vhosts.page, self.taps.tick, self._step)
+        """Start the periodic calls. They are few, because an idle broker costs only its wake-ups."""
+        timers.every(lambda: 1 / STEPS, self.listener.step, self.vhosts.page, self.taps.tick, self._run_step)
         timers.every(lambda: self.settings.flow.check_interval_ms / 1000, self.clients.alarm_watch.measure)
         timers.every(lambda: 1.0, self.vhosts.tick, self.data.watch.tick, self.zmq.tick)
         timers.every(lambda: self.settings.http.sample_interval_ms / 1000, self.manage.tick)
         timers.every(lambda: self.settings.tls.reload_interval_ms / 1000, self._certificates.reload_if_changed)
         if self.overlay.is_on:
-            timers.every(lambda: OVERLAY_S, self.overlay.tick)
+            timers.every(lambda: OVERLAY_TICK_S, self.overlay.tick)
 
     def _unready(self) -> list[str]:
-        """Return why the broker is not ready, if it is not."""
+        """Return the reasons why the broker is not ready; empty if it is."""
         reasons = [] if self._failure is None else ["the broker has failed"]
         reasons += [f"{alarm['kind']} alarm" for alarm in self.clients.alarm_watch.standing()]
         if self.data.node is not None and (waits := self.data.node.member.unready()):
@@ -290,7 +269,13 @@ class BrokerServer:
 
     def _facts(self) -> dict[str, Any]:
         return {
-            **process_facts(self._began),
+            "version": __version__,
+            "modules": build_kind(),
+            "pid": os.getpid(),
+            "uptime_s": int(time.monotonic() - self._began),
+            "resident_bytes": resident_bytes(),
+            "descriptors": open_descriptors(),
+            "descriptors_max": descriptors_max(),
             "incarnation": self.incarnation,
             "url": self.url,
             "http_url": self.manage.url(),
@@ -300,7 +285,7 @@ class BrokerServer:
         }
 
     def _fail(self, error: BaseException) -> None:
-        """End the broker: a lost store, or a defect. Nothing is confirmed after it; recovery starts from the log."""
+        """Abort the broker after a failed store or an unexpected error. Nothing is confirmed after it."""
         if self._failure is None:
             self._failure = error
             self.turn.stop()

@@ -1,4 +1,4 @@
-"""The signals of a broker's process: SIGHUP, SIGTERM and SIGINT, from its first moment to its last."""
+"""Handlers of SIGHUP, SIGTERM and SIGINT, from the start of the broker's process to its end."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from typing import Any, Final
 STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-def end_at_once() -> None:
-    """End the process at once with exit code 0 on a signal to stop, and ignore SIGHUP: nothing has begun yet."""
+def exit_on_stop_signals() -> None:
+    """Exit at once with code 0 on SIGTERM and SIGINT, and ignore SIGHUP, while the process has nothing to stop."""
     for number in STOPS:
         signal.signal(number, lambda _number, _frame: os._exit(0))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 class Signals:
-    """Pass each signal on to its listener, or remember it until there is one.
+    """Call the listener of each received signal, or remember the signal until it has a listener.
 
-    They are handlers of the process, not of the loop: a loop removes its handlers when it closes, after which a signal
-    would end the process with an exit code of its own. Create it in the main thread.
+    The handlers belong to the process, not to the loop: a loop removes its handlers when it closes, and a signal
+    after that would end the process with an exit code of its own. Create an instance in the main thread.
     """
 
     def __init__(self) -> None:
         self._listeners: dict[int, Callable[[], object]] = {}
-        self._heard: set[int] = set()
+        self._received: set[int] = set()
         for number in (signal.SIGHUP, *STOPS):
-            signal.signal(number, self._hear)
+            signal.signal(number, self._handle)
 
-    def listen(self, tell: Callable[[], object], *numbers: int) -> None:
-        """Call `tell` in the main thread for each of these signals; at once if there was one before."""
-        self._listeners.update(dict.fromkeys(numbers, tell))
-        if not self._heard.isdisjoint(numbers):
-            tell()
+    def listen(self, notify: Callable[[], object], *numbers: int) -> None:
+        """Call `notify` in the main thread for each of these signals; at once if one was received before."""
+        self._listeners.update(dict.fromkeys(numbers, notify))
+        if not self._received.isdisjoint(numbers):
+            notify()
 
     def close(self) -> None:
-        """Ignore the signals from here to the end of the process: it ends with the exit code that it has now."""
+        """Ignore the signals until the process ends, so that they cannot change its exit code."""
         for number in (signal.SIGHUP, *STOPS):
             signal.signal(number, signal.SIG_IGN)
 
-    def _hear(self, number: int, _frame: Any) -> None:
-        self._heard.add(number)
-        tell = self._listeners.get(number)
-        if tell is not None:
-            tell()
+    def _handle(self, number: int, _frame: Any) -> None:
+        self._received.add(number)
+        notify = self._listeners.get(number)
+        if notify is not None:
+            notify()

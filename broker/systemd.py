@@ -1,4 +1,4 @@
-"""Notifications to systemd: ready, alive, reloading or stopping; none without systemd.
+"""Notify systemd that the broker is ready, alive, reloading or stopping.
 
 Source: sd_notify(3): one datagram of lines `KEY=value` to the socket that $NOTIFY_SOCKET names.
 """
@@ -20,7 +20,10 @@ EXTENSION_S: Final = 30  # how long systemd waits after each report of a recover
 
 
 class Systemd:
-    """Report to systemd from the event loop, so that a loop that hangs reports nothing and the watchdog ends it."""
+    """Notify systemd from the event loop, so that a hanging loop sends nothing and the watchdog ends the process.
+
+    Without $NOTIFY_SOCKET nothing is sent.
+    """
 
     def __init__(
         self,
@@ -29,7 +32,7 @@ class Systemd:
         loop: asyncio.AbstractEventLoop,
         recovery: Callable[[], Mapping[str, Any]],
     ) -> None:
-        """`recovery` returns the progress of a running recovery, else an empty text."""
+        """`recovery` returns the progress of a running recovery, else an empty mapping."""
         address = environment.get("NOTIFY_SOCKET", "")
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self._loop = loop
@@ -41,7 +44,6 @@ class Systemd:
             self._watchdog_s = _number(environment.get("WATCHDOG_USEC", "")) / 1_000_000
 
     def start(self) -> None:
-        """Start reporting."""
         if self._address:
             self._tick()
 
@@ -49,25 +51,24 @@ class Systemd:
         """Report that clients can connect, after a start or a reload."""
         self._is_ready = True
         if not self._stops:
-            self._tell("READY=1", f"STATUS={status}")
+            self._notify("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
         """Report that the settings are being read again; `ready` follows."""
-        self._tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        self._notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
         """Report that the broker stops; a second call does nothing."""
         if not self._stops:
             self._stops = True
-            self._tell("STOPPING=1", "STATUS=Stopping")
+            self._notify("STOPPING=1", "STATUS=Stopping")
 
     def waiting(self, step: Mapping[str, Any]) -> None:
         """Report the progress of the stop. Shapes: those of `Stopping`."""
         if "waits_for" in step:
-            self._tell(f"STATUS=Stopping: waits for {step['waits_for']}")
+            self._notify(f"STATUS=Stopping: waits for {step['waits_for']}")
 
     def close(self) -> None:
-        """Stop reporting."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -75,15 +76,15 @@ class Systemd:
         lines = ["WATCHDOG=1"] if self._watchdog_s else []
         progress = self._recovery()
         if progress:
-            lines += [f"EXTEND_TIMEOUT_USEC={EXTENSION_S * 1_000_000}", f"STATUS={_told(progress)}"]
+            lines += [f"EXTEND_TIMEOUT_USEC={EXTENSION_S * 1_000_000}", f"STATUS={_recovery_status(progress)}"]
         if lines:
-            self._tell(*lines)
-        waits_s = [self._watchdog_s / 2] if self._watchdog_s else []
-        waits_s += [] if self._is_ready else [TICK_S]
-        if waits_s:
-            self._timer = self._loop.call_later(min(waits_s), self._tick)
+            self._notify(*lines)
+        intervals_s = [self._watchdog_s / 2] if self._watchdog_s else []
+        intervals_s += [] if self._is_ready else [TICK_S]
+        if intervals_s:
+            self._timer = self._loop.call_later(min(intervals_s), self._tick)
 
-    def _tell(self, *lines: str) -> None:
+    def _notify(self, *lines: str) -> None:
         if not self._address:
             return
         try:
@@ -98,8 +99,7 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
-def _told(progress: Mapping[str, Any]) -> str:
-    """Return the progress of recovery as one line."""
+def _recovery_status(progress: Mapping[str, Any]) -> str:
     left_s = progress["eta_s"]
     rest = "" if left_s is None else f", {left_s:.0f} s left"
     vhost = progress["vhost"].encode("unicode_escape").decode()

@@ -1,4 +1,4 @@
-"""Tasks: the only module that starts them, so that each has an owner, which is notified when it dies.
+"""Start asyncio tasks. Only this module does, so that each task has an owner, which is notified of its failure.
 
 `python -m tools.tasks`, a part of `make lint`, refuses `create_task` and `ensure_future` anywhere else.
 """
@@ -16,24 +16,24 @@ _T = TypeVar("_T")
 
 
 class Tasks:
-    """Run the tasks of one part of the broker until they are done, or stopped.
+    """Run the tasks of one part of the broker until they end or are cancelled.
 
     Invariant: each error of a task reaches `failed`; none is lost.
     """
 
     def __init__(self, failed: Callable[[BaseException], None], ended: Callable[[], None] = lambda: None) -> None:
-        """`failed` is called with each error; `ended` is notified that a task has ended, whichever way."""
+        """`failed` is called with the error of a task; `ended` is called after each task, however it ended."""
         self._failed = failed
-        self._heard_end = ended
+        self._on_end = ended
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @classmethod
     def logged(cls, event: str) -> Tasks:
-        """Return an owner that logs each defect as this event, because its work is not vital."""
+        """Return an owner that logs each error as this event, for work that the broker can do without."""
         return cls(lambda error: _log.error(event, exc_info=error))
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run work in a task of its own, and return the task."""
+        """Start work in a task of its own, and return the task."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -47,7 +47,7 @@ class Tasks:
         try:
             return await asyncio.shield(task)
         finally:
-            del task  # its error holds this frame, and a collection alone would free the two
+            del task  # its error refers to this frame: a reference cycle
 
     @property
     def busy(self) -> bool:
@@ -55,17 +55,17 @@ class Tasks:
         return bool(self._tasks)
 
     def cancel(self) -> None:
-        """Cancel the tasks, and wait for none."""
+        """Cancel the tasks without waiting for their end."""
         for task in self._tasks:
             task.cancel()
 
     async def stop(self) -> None:
-        """Cancel the tasks, and return when all have ended."""
+        """Cancel the tasks and wait until all have ended."""
         self.cancel()
         await self.ended()
 
     async def ended(self) -> None:
-        """Wait until all tasks have ended by themselves. A caller that is cancelled cancels them."""
+        """Wait until all tasks have ended. If the caller is cancelled, so are the tasks."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -73,16 +73,16 @@ class Tasks:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._failed(error)
-        self._heard_end()
+        self._on_end()
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # the caller may have been cancelled, and asyncio warns of errors that are not taken
+            task.exception()  # the caller may have been cancelled, and asyncio warns of errors that are never retrieved
 
 
 async def uncancelled(work: Awaitable[_T], cancelled: Callable[[], None] = lambda: None) -> _T:
-    """Return the result of work. A caller that is cancelled calls `cancelled` and waits for the end of the work."""
+    """Return the result of work. If the caller is cancelled, call `cancelled` and wait until the work has ended."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -90,26 +90,26 @@ async def uncancelled(work: Awaitable[_T], cancelled: Callable[[], None] = lambd
         cancelled()
         await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # nothing awaits it
+            task.exception()  # retrieved, so that asyncio does not warn
         raise
 
 
 async def called_back(begin: Callable[[Callable[[_T], None]], object]) -> _T:
-    """Return the value that `begin` passes to its callback, which does nothing for a caller that was cancelled."""
+    """Call `begin` with a callback, and return the value passed to it. After a cancellation the callback is ignored."""
     answer: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
     begin(lambda value: None if answer.done() else answer.set_result(value))
     return await answer
 
 
 class WakeUp:
-    """Wake one task. Wake-ups that come before the task waits again count once."""
+    """Wake one task. Several wake-ups before the task waits again count as one."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     @property
     def is_set(self) -> bool:
-        """Whether the task has been woken, and has not seen it."""
+        """Whether the task has been woken since its last `wait`."""
         return self._event.is_set()
 
     def set(self) -> None:
@@ -117,7 +117,7 @@ class WakeUp:
         self._event.set()
 
     async def wait(self, timeout_s: float | None = None) -> None:
-        """Return at the next wake-up, or when the time is over."""
+        """Wait for a wake-up or the timeout."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._event.wait()
@@ -127,7 +127,7 @@ class WakeUp:
 
 
 async def first_ended(*works: Awaitable[Any]) -> None:
-    """Run works until one of them has ended; cancel the others, and wait for their end. Raises: its error."""
+    """Run all works until one has ended; then cancel the others and wait for them. Raises: the error of the first."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

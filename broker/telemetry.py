@@ -22,13 +22,13 @@ ERROR: Final = 40
 LEVELS: Final = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR}
 REDACTED: Final = "[redacted]"
 DEPTH_MAX: Final = 6  # deeper values are replaced
-REMEMBERED_MAX: Final = 1024  # kinds of repeated warnings kept apart
-KEYS_MAX: Final = 1024  # keys of events that are kept
+REMEMBERED_MAX: Final = 1024  # kinds of warnings whose repetitions are counted
+KEYS_MAX: Final = 1024  # cached keys of events
 
 SECOND_NS: Final = 1_000_000_000
-TEXT_MAX: Final = 1 << 15  # characters of one value; clients may send longer ones
+TEXT_MAX: Final = 1 << 15  # characters of one value; longer ones, which clients may send, are cut
 
-# Names that hold a secret wherever they occur: user_password, sasl_response, new_secret. Source: CVE-2025-50200.
+# Keys whose values are secret in any event, such as user_password, sasl_response, new_secret. Source: CVE-2025-50200.
 SECRET_KEY: Final = re.compile(
     r"pass(word|wd|phrase)?$|secret|sasl|^response$|authori[sz]ation|token|credential|cookie", re.IGNORECASE
 )
@@ -71,9 +71,9 @@ class LineLogger:
     def warning(self, event: str, **fields: Any) -> None:
         """Log an event that needs attention, unless an equal one was logged just before."""
         if self._least <= WARNING:
-            held_back = self._repeated.admit(event, fields)
-            if held_back is not None:
-                self._log("warning", event, fields, held_back)
+            suppressed = self._repeated.admit(event, fields)
+            if suppressed is not None:
+                self._log("warning", event, fields, suppressed)
 
     def error(self, event: str, **fields: Any) -> None:
         """Log a failure."""
@@ -83,13 +83,13 @@ class LineLogger:
         """Log a failure with the traceback of the exception that is being handled."""
         self._log("error", event, {"exc_info": True, **fields})
 
-    def _log(self, level: str, event: str, fields: dict[str, Any], held_back: int = 0) -> None:
+    def _log(self, level: str, event: str, fields: dict[str, Any], suppressed: int = 0) -> None:
         exc_info = fields.pop("exc_info", None)
         line = redact(fields)
         line["event"] = event
         line["level"] = level
-        if held_back:
-            line["suppressed"] = held_back
+        if suppressed:
+            line["suppressed"] = suppressed
         line["timestamp"] = self._stamp.now()
         if exc_info:
             from structlog.processors import format_exc_info  # noqa: PLC0415 - tracebacks are rare
@@ -118,12 +118,12 @@ def _redacted(key: object, value: Any, depth: int) -> Any:
         return {str(name): _redacted(name, inner, depth - 1) for name, inner in value.items()}  # depth: counted
     if isinstance(value, Sequence):
         return [_redacted(None, inner, depth - 1) for inner in value]  # depth: counted
-    text = str(value)  # of an exception or a path: the renderer's text
+    text = str(value)  # an exception or a path, for example
     return _redacted(None, text, depth - 1)  # depth: counted
 
 
 class Key:
-    """A key of events: whether its values are secrets, and how it begins a field of a JSON line."""
+    """A key of events: whether its values are secret, and its JSON text with the colon."""
 
     __slots__ = ("in_json", "is_secret")
 
@@ -133,7 +133,7 @@ class Key:
 
 
 def key_of(name: str) -> Key:
-    """Return a key, cached: the same few occur in every event. functools.lru_cache would cost more."""
+    """Return a cached key. Events share a few keys, and functools.lru_cache would cost more."""
     key = _keys.get(name)
     if key is None:
         if len(_keys) >= KEYS_MAX:
@@ -146,7 +146,7 @@ _keys: Final[dict[str, Key]] = {}
 
 
 def _redacted_text(text: str) -> str:
-    """Return a text without secrets. Few texts contain the marks of a secret, so those are searched first."""
+    """Return a text without secrets. The patterns are searched only in texts that contain a mark of a secret."""
     if len(text) > TEXT_MAX:
         text = text[:TEXT_MAX] + "[cut]"
     if "://" in text:
@@ -157,17 +157,14 @@ def _redacted_text(text: str) -> str:
 
 
 def text_form(terminal: bool) -> Callable[[dict[str, Any]], str]:
-    """Return a function that writes an event as text, with colours and columns for a terminal.
-
-    An event's name is short, and a file or a pipe has no use for columns.
-    """
+    """Return a function that formats an event as text, for a terminal with colours and aligned columns."""
     from structlog.dev import ConsoleRenderer  # noqa: PLC0415 - JSON lines need none of it
 
     render = ConsoleRenderer(colors=terminal, pad_event_to=28 if terminal else 0)
-    return lambda event: str(render(None, str(event["level"]), spell_out(event)))
+    return lambda event: str(render(None, str(event["level"]), escape(event)))
 
 
-def spell_out(event: dict[str, Any]) -> dict[str, Any]:
+def escape(event: dict[str, Any]) -> dict[str, Any]:
     """Escape unprintable characters, so that a name chosen by a client cannot end a line or control a terminal."""
     for key, value in event.items():
         if isinstance(value, str) and not value.isprintable():
@@ -177,7 +174,7 @@ def spell_out(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def json_line(event: dict[str, Any]) -> str:
-    """Return an event as one line of JSON; nearly all values are texts, which need no encoder of their own."""
+    """Return an event as one line of JSON. Nearly all values are texts, which do not need the full encoder."""
     fields: list[str] = []
     for key, value in event.items():
         fields.append(key_of(key).in_json + (quoted(value) if isinstance(value, str) else encode_value(value)))
@@ -198,7 +195,7 @@ class TimeStamp:
 
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns
-        self._second = (-1, "")  # since the epoch, and as text; replaced at once, because any thread may log
+        self._second = (-1, "")  # seconds since the epoch and their text; one tuple, because any thread may log
 
     def now(self) -> str:
         """Return the present time."""
@@ -207,13 +204,13 @@ class TimeStamp:
         if second != seconds:
             text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
             self._second = (seconds, text)
-        return f"{text}.{str(rest_ns // 1000).zfill(6)}Z"  # a format would be parsed each time
+        return f"{text}.{str(rest_ns // 1000).zfill(6)}Z"  # faster than :06d, which is parsed at each call
 
 
 class RepeatedWarnings:
-    """Pass a warning on once per interval and count the rest; the next one passed says suppressed=n.
+    """Admit a warning once per interval and count its repetitions; the next admitted one says suppressed=n.
 
-    Two warnings are equal when event, kind, reason, user, vhost and queue are. Errors are never held back.
+    Two warnings are equal when event, kind, reason, user, vhost and queue are. Errors are never suppressed.
     Cost: one dictionary look-up per warning; at most REMEMBERED_MAX kinds are kept, the newest ones.
     """
 
@@ -222,10 +219,10 @@ class RepeatedWarnings:
     def __init__(self, interval_s: float, clock: Callable[[], float]) -> None:
         self._interval_s = interval_s
         self._clock = clock
-        self._seen: OrderedDict[tuple[object, ...], list[float]] = OrderedDict()  # kind -> [when it passed, suppressed]
+        self._seen: OrderedDict[tuple[object, ...], list[float]] = OrderedDict()  # kind -> [admitted at, suppressed]
 
     def admit(self, event: str, fields: Mapping[str, Any]) -> int | None:
-        """Return the number held back before this warning, or None to hold it back too."""
+        """Return the number suppressed before this warning, or None to suppress it too."""
         if not self._interval_s:
             return 0
         kind = (event, *(str(fields.get(name)) for name in ("kind", "reason", "user", "vhost", "queue")))
@@ -234,9 +231,9 @@ class RepeatedWarnings:
         if entry is not None and now - entry[0] < self._interval_s:
             entry[1] += 1
             return None
-        held_back = 0 if entry is None else int(entry[1])
+        suppressed = 0 if entry is None else int(entry[1])
         self._seen[kind] = [now, 0]
         self._seen.move_to_end(kind)
         if len(self._seen) > REMEMBERED_MAX:
             self._seen.popitem(last=False)
-        return held_back
+        return suppressed

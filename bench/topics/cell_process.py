@@ -18,7 +18,7 @@ from typing import Any
 
 from bench.topics import workload
 from bench.topics.published_engines import make_engine
-from broker.compiled import kind
+from broker.compiled import build_kind
 from broker.routing.cache import CacheLimits
 from broker.routing.index import TopicIndex
 from broker.routing.topic_exchange import TopicExchange
@@ -90,7 +90,7 @@ class Cell:
         grown = _rss_bytes() - before
         assert self.index.size == len(self.patterns)
         self.runner = Runner(self.index.match, Path(keys).read_text().split())
-        return {"form": kind(), "patterns": len(self.patterns), "build_s": took_s, "rss_bytes": grown}
+        return {"form": build_kind(), "patterns": len(self.patterns), "build_s": took_s, "rss_bytes": grown}
 
     def settle(self, slice_s: float) -> Figures:
         """Calibrate the number of keys in a slice, and count the steps of matching the last keys."""

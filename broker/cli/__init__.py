@@ -1,1 +1,1 @@
-"""The command `slotmq`: runs the broker, and commands for a running one."""
+"""The command `slotmq`: run the broker, or send commands to a running one."""

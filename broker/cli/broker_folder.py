@@ -1,6 +1,6 @@
-"""The data folder of the broker that a command talks to.
+"""The data folder of the broker to which a command connects.
 
-Only this setting is read, from the same layers as `slotmq serve`, so that a command starts in milliseconds and works
+Only this setting is read, from the same layers as by `slotmq serve`, so that a command starts in milliseconds and works
 with a settings file of another version.
 """
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 DEFAULT_FOLDER: Final = "data"  # settings.Server.data_dir
 VARIABLE: Final = "SLOTMQ_SERVER__DATA_DIR"
-FILE_BYTES_MAX: Final = 1 << 20  # a settings file is read whole; nobody writes a megabyte by hand
+FILE_BYTES_MAX: Final = 1 << 20  # a settings file is read into memory; no file written by hand is larger
 
 
 class SettingsError(ValueError):
-    """The settings, or their file, cannot be used; `problems` has one line for each problem."""
+    """The settings, or their file, cannot be used; `problems` contains one line for each problem."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -33,7 +33,7 @@ def folder_of(arguments: argparse.Namespace) -> str:
 
 
 def broker_folder(flag: str | None, file: os.PathLike[str] | str | None) -> str:
-    """Return the data folder. Raises: SettingsError."""
+    """Return the data folder from a flag, the environment or a settings file. Raises: SettingsError."""
     if flag is not None:
         return flag
     environment = {name.upper(): value for name, value in os.environ.items()}
@@ -44,9 +44,9 @@ def broker_folder(flag: str | None, file: os.PathLike[str] | str | None) -> str:
 
 
 def shown(folder: str) -> str:
-    """Return a data folder as error texts show it: its absolute path, and the flag that selects another one."""
+    """Return a data folder for an error text: its absolute path, and the flag that selects another one."""
     try:
-        folder = os.path.abspath(folder)  # noqa: PTH100 - pathlib costs a health check more than its question does
+        folder = os.path.abspath(folder)  # noqa: PTH100 - importing pathlib takes longer than a health check
     except OSError:  # the current folder was removed
         pass
     return f"{folder} (another one: --data-dir D)"
@@ -58,7 +58,7 @@ def read_toml(file: os.PathLike[str] | str) -> dict[str, Any]:
 
     name = os.fspath(file)
     try:
-        with open(file, "rb") as stream:  # noqa: PTH123 - pathlib costs a health check more than its question does
+        with open(file, "rb") as stream:  # noqa: PTH123 - importing pathlib takes longer than a health check
             content = stream.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise SettingsError([f"{name}: cannot be read: {error.strerror}"]) from None

@@ -1,4 +1,4 @@
-"""The broker that a command talks to: by its data folder, or over its HTTP API elsewhere; and the passwords of URLs."""
+"""The broker to which a command connects: by its data folder, or by the URL of its HTTP API; the passwords of URLs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BrokerUrl:
-    """A broker's HTTP API. Shapes: `url` may have a login; an `insecure` client accepts any certificate."""
+    """A broker's HTTP API. Shapes: `url` may contain a login; an `insecure` client accepts any certificate."""
 
     url: str
     ca_file: str | None = None
@@ -34,15 +34,15 @@ class BrokerUrl:
 
 
 class Unanswered(Exception):
-    """The broker could not be reached, or refused; the text is one line for the user."""
+    """The broker could not be reached, or refused the request; the text is one line for the user."""
 
 
 AnyBroker = str | os.PathLike[str] | BrokerUrl
-"""A data folder, or the URL of an API."""
+"""A data folder, or an HTTP API."""
 
 
 def broker_of(arguments: argparse.Namespace) -> AnyBroker:
-    """Return the broker from the flags or the environment: a flag wins over a variable, and a URL over a folder.
+    """Return the broker from the flags or the environment. Flags override variables, a URL overrides a folder.
 
     Raises: SettingsError, BadUsage.
     """
@@ -59,14 +59,14 @@ def broker_of(arguments: argparse.Namespace) -> AnyBroker:
 
 
 def called(broker: AnyBroker) -> str:
-    """Return the name of a broker in error texts."""
+    """Return the name of a broker for error texts."""
     return f"the broker at {broker.shown}" if isinstance(broker, BrokerUrl) else f"the broker on data folder {broker}"
 
 
 def with_password(url: str, variable: str) -> str:
-    """Return the URL with a password if it has a user, so that no password need be in the shell's history.
+    """Return the URL with a password if it names a user, so that no password need be in the shell's history.
 
-    The password is that of the URL, of a variable, of the file named by the variable with _FILE, or typed at the
+    The password comes from the URL, the variable, the file that the variable with the suffix _FILE names, or the
     terminal. Raises: BadUsage.
     """
     parts = urlsplit(url)
@@ -77,7 +77,7 @@ def with_password(url: str, variable: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{parts.username}:{quote(secret, safe='')}@{host}"))
 
 
-def _password(variable: str, whose: str) -> str:
+def _password(variable: str, login: str) -> str:
     if variable in os.environ:
         return os.environ[variable]
     file = os.environ.get(f"{variable}_FILE")
@@ -87,8 +87,8 @@ def _password(variable: str, whose: str) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise BadUsage(f"{variable}_FILE: {file}: cannot be read: {error}") from None
     if not sys.stdin.isatty():
-        raise BadUsage(f"no password for {whose}: set {variable} or {variable}_FILE, or write it into the URL")
+        raise BadUsage(f"no password for {login}: set {variable} or {variable}_FILE, or write it into the URL")
     try:
-        return getpass.getpass(f"Password for {whose}: ")
+        return getpass.getpass(f"Password for {login}: ")
     except EOFError:
-        raise BadUsage(f"no password for {whose}") from None
+        raise BadUsage(f"no password for {login}") from None

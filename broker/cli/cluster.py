@@ -1,4 +1,4 @@
-"""`slotmq cluster`: the nodes that share a PostgreSQL with the running broker; the backup of a cluster."""
+"""`slotmq cluster`: show the cluster of the running broker, declare a node dead, back up and restore a cluster."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ COLUMNS: Final = (
     "node", "state", "epoch", "held", "slots", "clients", "beat_age_ms", "topology_lag", "database_ms", "version",
     "url",
 )  # fmt: skip
-COPY_NODE: Final = "backup"  # what PostgreSQL shows as the name of the connection
+COPY_NODE: Final = "backup"  # the node in the connection's name, which PostgreSQL shows
 NO_DATABASE: Final = "no cluster is named: give --cluster-file FILE, --cluster URL or --config FILE"
-LEAVE_SILENCE_S: Final = 180.0  # checking the node's heartbeats takes as long as its lease allows
+LEAVE_SILENCE_S: Final = 180.0  # the broker waits for a heartbeat of the node as long as the node's lease lasts
 
 
 def add_cluster(commands: Any) -> None:
@@ -49,7 +49,7 @@ def add_cluster(commands: Any) -> None:
 
 
 def _add_copy(command: argparse.ArgumentParser, meaning: str) -> None:
-    """Add the arguments of a command that needs the database, and no broker."""
+    """Add the arguments of a command that needs the database, but no broker."""
     add_value(command, "file", "FILE", meaning, type=Path)
     add_value(command, "--cluster", "URL", "the PostgreSQL of the cluster (postgresql://...)")
     add_value(command, "--cluster-file", "FILE", "a file that holds the URL")
@@ -58,7 +58,7 @@ def _add_copy(command: argparse.ArgumentParser, meaning: str) -> None:
 
 
 def cluster_text(facts: Mapping[str, Any]) -> str:
-    """Return the cluster as one line for `slotmq status`."""
+    """Describe the cluster in one line, for `slotmq status`."""
     silent = sum(row["state"] == "silent" for row in facts["nodes"])
     return (
         f"node {facts['node']} {facts['state']}, {len(facts['nodes'])} nodes"
@@ -68,7 +68,7 @@ def cluster_text(facts: Mapping[str, Any]) -> str:
 
 
 def rows_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each node, with how many changes of the topology it has not applied yet."""
+    """Return a row for each node, with the number of topology changes that it has not applied yet."""
     newest = max((row["topology"] for row in facts["nodes"]), default=0)
     return [{**row, "topology_lag": newest - row["topology"]} for row in facts["nodes"]]
 
@@ -99,8 +99,8 @@ def _leave(arguments: argparse.Namespace) -> int:
 
         ask_for(arguments, "cluster")  # refused by a broker that is not a node
         return stop(broker_of(arguments), None)
-    gone = ask_for(arguments, "cluster_leave", "node", silence_s=LEAVE_SILENCE_S)
-    print(f"node {cell(gone['node'])} is counted out: the other nodes have what it held")
+    answer = ask_for(arguments, "cluster_leave", "node", silence_s=LEAVE_SILENCE_S)
+    print(f"node {cell(answer['node'])} is declared dead: the other nodes have its messages")
     return 0
 
 
@@ -112,7 +112,7 @@ def _ms(value: float | None) -> str:
 
 
 def _backup(arguments: argparse.Namespace) -> None:
-    """Write a backup and return the exit code. A file that was not finished is removed. Raises: SettingsError."""
+    """Write a backup; remove the file if it was not finished. Raises: SettingsError; BadUsage; Unanswered."""
     settings, file = _settings(arguments), arguments.file
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -136,7 +136,7 @@ def _backup(arguments: argparse.Namespace) -> None:
 
 
 def _restore(arguments: argparse.Namespace) -> None:
-    """Restore a backup and return the exit code. Raises: SettingsError."""
+    """Restore a backup. Raises: SettingsError; BadUsage; Unanswered."""
     settings, file = _settings(arguments), arguments.file
     try:
         stream: BinaryIO = file.open("rb")
@@ -160,7 +160,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     try:
         settings = load(arguments.config, {"cluster": {**layer["cluster"], "node": COPY_NODE}})
     except SettingsError:
-        if not load(arguments.config, layer).cluster.is_on:  # otherwise it reports what is wrong
+        if not load(arguments.config, layer).cluster.is_on:  # or it raises the error again
             raise BadUsage(NO_DATABASE) from None
         raise
     return with_cluster_url(settings)
@@ -169,7 +169,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 def _run(
     settings: Settings, work: Callable[..., Coroutine[Any, Any, dict[str, int]]], *arguments: Any
 ) -> dict[str, int]:
-    """Copy and return the counts. Raises: Unanswered, BadUsage with one line."""
+    """Run a backup or a restore and return its counts. Raises: Unanswered; BadUsage."""
     import asyncio
 
     from broker.cluster.backup_file import BackupRefused

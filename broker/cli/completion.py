@@ -1,6 +1,6 @@
-"""`slotmq completion`: scripts that let a shell complete commands, options, and names of the running broker.
+"""`slotmq completion`: scripts with which a shell completes commands, options, and names of the running broker.
 
-A script asks `slotmq completion words` at each Tab, so it never differs from the commands that are installed.
+A script runs `slotmq completion words` at each Tab, so that it always knows the installed commands.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ SHELLS: Final = ("bash", "zsh", "fish")
 NAMES_MAX: Final = 200
 SILENCE_S: Final = 2.0
 FILES, FOLDERS = ":files", ":folders"
-OWN: Final = {"FILE": FILES, "DIR": FOLDERS, "D": FOLDERS}
-LISTED: Final = {"QUEUE": "queues", "EXCHANGE": "exchanges", "USER": "users", "V": "vhosts"}  # metavar -> kind
-NAMED: Final = ("queue", "exchange", "user", "vhost", "policy")  # words before a NAME
-BROKER: Final = ("config", "data_dir", "url", "cafile")
+PATHS: Final = {"FILE": FILES, "DIR": FOLDERS, "D": FOLDERS}  # by metavar
+LISTED: Final = {"QUEUE": "queues", "EXCHANGE": "exchanges", "USER": "users", "V": "vhosts"}  # by metavar
+NAMED: Final = ("queue", "exchange", "user", "vhost", "policy")  # the commands that define the kind of a NAME
+BROKER: Final = ("config", "data_dir", "url", "cafile")  # the options that choose the broker
 
 
 def completions(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[str]:
-    """Yield the candidates for the last word, each with a Tab and a description if it has one."""
+    """Yield the candidates for the last word. A candidate may be followed by a Tab and a description."""
     *before, current = [word for word in words[:-1] if word != "="] + [words[-1].removeprefix("=")]
     try:
-        place = CompletionPlace(parser)
+        position = CompletionPosition(parser)
         for word in before:
-            place.pass_word(word)
-        found = list(place.candidates(current))
+            position.advance(word)
+        found = list(position.candidates(current))
     except (BadUsage, KeyError):  # an unknown command, or one whose extra is missing
         return
     yield from [line for line in found if line in (FILES, FOLDERS) or line.startswith(current)]
 
 
-class CompletionPlace:
-    """A place on the command line: the parser of the command so far, and the arguments that may follow."""
+class CompletionPosition:
+    """A position on the command line: the command before it, and the options and arguments that may follow."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         self._path: list[str] = []
         self._given: dict[str, str] = {}
-        self._option: argparse.Action | None = None  # whose value comes next
+        self._option: argparse.Action | None = None  # the option whose value follows
         self._only_arguments = False
         self._enter(parser)
 
-    def pass_word(self, word: str) -> None:
-        """Process a complete word. Raises: KeyError for an unknown command; BadUsage."""
+    def advance(self, word: str) -> None:
+        """Advance over a complete word. Raises: KeyError for an unknown command; BadUsage."""
         if self._option is not None:
             self._given[self._option.dest] = word
             self._option = None
@@ -71,7 +71,6 @@ class CompletionPlace:
                 self._arguments.pop(0)
 
     def candidates(self, current: str) -> Iterator[str]:
-        """Yield completions for the current word."""
         if self._option is not None:
             yield from self._values(self._option, current)
         elif current.startswith("-") and not self._only_arguments:
@@ -80,7 +79,7 @@ class CompletionPlace:
             yield from self._values(self._arguments[0], current)
 
     def _enter(self, parser: argparse.ArgumentParser) -> None:
-        if hasattr(parser, "own_parser"):  # its module is imported on use
+        if hasattr(parser, "own_parser"):  # a LazyParser, which imports the command's module on use
             parser = parser.own_parser()
         actions = parser._actions  # noqa: SLF001 - as above
         self._options = {name: action for action in actions for name in action.option_strings}
@@ -97,13 +96,13 @@ class CompletionPlace:
             kind = LISTED.get(metavar.partition("|")[0].partition("[")[0])
             if metavar == "NAME":
                 kind = next((f"{word}s" for word in self._path if word in NAMED), None)
-            if metavar in OWN:
-                yield OWN[metavar]
+            if metavar in PATHS:
+                yield PATHS[metavar]
             elif kind is not None:
                 yield from self._names("policies" if kind == "policys" else kind, current)
 
     def _names(self, kind: str, current: str) -> Iterator[str]:
-        """Yield the names that the broker has; none if it cannot be asked."""
+        """Yield names of the broker's objects; none if the broker does not answer."""
         chosen = argparse.Namespace(insecure=False, **{name: self._given.get(name) for name in BROKER})
         vhost = None if kind in ("users", "vhosts") else self._given.get("vhost", "/")
         try:
@@ -119,8 +118,8 @@ class CompletionPlace:
 def script_of(shell: str) -> str:
     """Return the script for a shell.
 
-    It never evaluates the lines of `completion words`, because a queue may be called `$(reboot)`. They are candidates,
-    with a Tab and a description after some; `:files` and `:folders` ask the shell for its own.
+    It must not evaluate the lines of `completion words`, because a queue may be named `$(reboot)`. A line is a
+    candidate, which may be followed by a Tab and a description. For `:files` and `:folders` the shell completes paths.
     """
     return (Path(__file__).parent / "shells" / f"slotmq.{shell}").read_text()
 

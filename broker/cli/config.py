@@ -1,4 +1,4 @@
-"""`slotmq config`: checks a settings file, and writes the documented one from the models."""
+"""`slotmq config`: check a settings file, or print the documented one, which is generated from the models."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def example(_arguments: argparse.Namespace) -> None:
-    """Print the documented file."""
+    """Print the documented settings file."""
     print(documented(), end="")
 
 
 def documented() -> str:
-    """Return a settings file that has every key, commented out at its default."""
+    """Return a settings file with every key, commented out, at its default."""
     lines = [HEAD]
     for name, model, fields in sections():
         lines += ["", f"[{name}]", *_wrapped(str(model.__doc__))]
@@ -56,8 +56,8 @@ def documented() -> str:
 def texts_of(model: type[SettingsSection]) -> dict[str, str]:
     """Return the text below each field of a section and of its base classes."""
     found = {}
-    for one in reversed(model.__mro__[: model.__mro__.index(SettingsSection)]):
-        (section,) = ast.parse(inspect.getsource(one)).body
+    for base in reversed(model.__mro__[: model.__mro__.index(SettingsSection)]):
+        (section,) = ast.parse(inspect.getsource(base)).body
         assert isinstance(section, ast.ClassDef)
         for field, text in pairwise(section.body):
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
@@ -66,26 +66,26 @@ def texts_of(model: type[SettingsSection]) -> dict[str, str]:
 
 
 def _wrapped(text: str) -> Iterator[str]:
-    words = " ".join(text.split())  # a docstring has its indentation up to Python 3.12
+    words = " ".join(text.split())  # up to Python 3.12, a docstring contains its indentation
     return (f"# {line}" for line in textwrap.wrap(words, WIDTH))
 
 
 def _meaning(field: FieldInfo, text: str) -> str:
-    """Return the meaning of a key, its unit, limits and source, as sentences."""
-    said = [text.rstrip(".") + "."]
+    """Return sentences with the meaning of a key, its unit, limits and source."""
+    sentences = [text.rstrip(".") + "."]
     extra = field.json_schema_extra
     if isinstance(extra, dict) and "unit" in extra:
         low, high = limits(field)
-        said += [f"Unit: {extra['unit']}."] if extra["unit"] else []
-        said += [f"Limits: {low} to {high}."]
-        said += [f"Source: {extra['source']}."] if extra["source"] else []
+        sentences += [f"Unit: {extra['unit']}."] if extra["unit"] else []
+        sentences += [f"Limits: {low} to {high}."]
+        sentences += [f"Source: {extra['source']}."] if extra["source"] else []
     elif get_origin(field.annotation) is Literal:
-        said += [f"One of: {', '.join(get_args(field.annotation))}."]
+        sentences += [f"One of: {', '.join(get_args(field.annotation))}."]
     elif field.annotation is bool:
-        said += ["One of: true, false."]
+        sentences += ["One of: true, false."]
     reload = reload_of(field)
-    said += [f"Reload: {reload}."] if reload else []
-    return " ".join(said)
+    sentences += [f"Reload: {reload}."] if reload else []
+    return " ".join(sentences)
 
 
 def _toml(value: Any) -> str:

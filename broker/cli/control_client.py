@@ -1,4 +1,4 @@
-"""Asks the running broker, over the control socket in its data folder or over its HTTP API."""
+"""Send requests to the running broker, over the control socket in its data folder or over its HTTP API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ __all__ = ["Unanswered", "ask", "ask_for", "conversation", "first_interrupt", "r
 
 ANSWER_MAX_BYTES: Final = 1 << 28
 NOT_SENT: Final = frozenset("config data_dir url cafile insecure json run version".split())  # options of all commands
-TIMEOUT_S: Final = 30.0  # between two lines of the broker, or pieces of one line
+TIMEOUT_S: Final = 30.0  # the longest silence of the broker, within a line or between two lines
+
+
+OnProgress = Callable[[Mapping[str, Any]], None]
 
 
 class ControlStream(Protocol):
@@ -33,14 +36,14 @@ class ControlStream(Protocol):
         """Send bytes."""
 
     def recv(self, size: int, /) -> bytes:
-        """Return the received bytes, at least one before the end."""
+        """Return received bytes; none at the end."""
 
     def shutdown(self, how: int, /) -> None:
-        """End this side."""
+        """End the request; the answer may continue."""
 
 
 def ask_for(command: argparse.Namespace, verb: str, /, *names: str, **more: Any) -> Any:
-    """Return the result of `ask` for the chosen broker; `names` are command-line arguments to pass on unchanged.
+    """Return the result of `ask` for the chosen broker; `names` are command-line arguments to send unchanged.
 
     Raises: SettingsError, BadUsage, Unanswered.
     """
@@ -61,16 +64,16 @@ def ask(
     broker: AnyBroker,
     verb: str,
     *,
-    told: Callable[[Mapping[str, Any]], None] | None = None,
+    on_progress: OnProgress | None = None,
     silence_s: float | None = TIMEOUT_S,
     accepts: bool = False,
     interruptible: bool = False,
     **arguments: Any,
 ) -> Any:
-    """Return the result of a verb; `told` gets its progress.
+    """Return the result of a verb; `on_progress` is called with each report of progress.
 
-    With `accepts` the broker is told each time that `told` has returned. With `interruptible` the first interrupt asks
-    the broker to stop and answer; a second one ends the command.
+    With `accepts` each report is acknowledged to the broker after `on_progress` has returned. With `interruptible` the
+    first interrupt asks the broker to stop and answer; a second one ends the command.
     Units: `silence_s` is how long the broker may be silent, None forever.
     Raises: Unanswered, BadUsage.
     """
@@ -78,14 +81,14 @@ def ask(
         conversation(broker, verb, silence_s=silence_s, **arguments) as client,
         first_interrupt(lambda: client.shutdown(socket.SHUT_WR)) if interruptible else nullcontext(),
     ):
-        return _result(client, called(broker), told, accepts=accepts)
+        return _result(client, called(broker), silence_s, on_progress, accepts=accepts)
 
 
 @contextmanager
 def conversation(
     broker: AnyBroker, verb: str, *, silence_s: float | None = TIMEOUT_S, **arguments: Any
 ) -> Iterator[ControlStream]:
-    """Yield a connection to the broker that has been sent a verb.
+    """Yield a connection to the broker over which a verb was sent.
 
     Raises: Unanswered; BadUsage. Later failures of the connection are OSErrors.
     """
@@ -94,27 +97,27 @@ def conversation(
     except UnicodeEncodeError:
         raise BadUsage("names and texts should be UTF-8") from None
     with ExitStack() as stack:
-        with _answering(called(broker)):
+        with _answering(called(broker), silence_s):
             opened = _remote(broker, silence_s) if isinstance(broker, BrokerUrl) else _local(broker, silence_s)
             client = stack.enter_context(opened)
-            with suppress(BrokenPipeError, ConnectionResetError):  # the broker may have sent a reason first
+            with suppress(BrokenPipeError, ConnectionResetError):  # the broker may have sent the reason before
                 client.sendall(request)
         yield client
 
 
 @contextmanager
-def _answering(name: str) -> Iterator[None]:
-    """Report a failure of the connection, but not of what the command prints. Raises: Unanswered."""
+def _answering(name: str, silence_s: float | None) -> Iterator[None]:
+    """Report a failure of the connection; failures of the command's output stay OSErrors. Raises: Unanswered."""
     try:
         yield
     except TimeoutError:
-        raise Unanswered(f"{name} did not answer within {TIMEOUT_S:g} s") from None
+        raise Unanswered(f"{name} did not answer within {silence_s:g} s") from None
     except OSError as error:
-        raise Unanswered(f"{name} cannot be asked: {error.strerror or error}") from None
+        raise Unanswered(f"{name} does not answer: {error.strerror or error}") from None
 
 
 def _remote(broker: BrokerUrl, silence_s: float | None) -> AbstractContextManager[ControlStream]:
-    from broker.cli.control_url import HttpConversation  # most commands need not import HTTP and TLS
+    from broker.cli.control_url import HttpConversation  # imports HTTP and TLS, which most commands do not need
 
     return closing(HttpConversation(broker, silence_s))
 
@@ -142,31 +145,31 @@ def _local(folder: os.PathLike[str] | str, silence_s: float | None) -> Iterator[
 
 
 def _result(
-    client: ControlStream, name: str, told: Callable[[Mapping[str, Any]], None] | None, *, accepts: bool
+    client: ControlStream, name: str, silence_s: float | None, on_progress: OnProgress | None, *, accepts: bool
 ) -> Any:
     buffer = bytearray()
     while True:
-        with _answering(name):
+        with _answering(name, silence_s):
             line = read_line(client, buffer)
         try:
             answer = json.loads(line)
             if "progress" in answer:
-                if told is not None:
-                    told(answer["progress"])
+                if on_progress is not None:
+                    on_progress(answer["progress"])
                 if accepts:
-                    with _answering(name):
+                    with _answering(name, silence_s):
                         client.sendall(b"\n")
                 continue
             if answer["ok"]:
                 return answer["result"]
             reason = str(answer["error"])
         except (ValueError, KeyError, TypeError):
-            raise Unanswered(f"{name} ended the conversation") from None
+            raise Unanswered(f"{name} closed the connection") from None
         raise Unanswered(reason)
 
 
 def read_line(client: ControlStream, buffer: bytearray) -> bytes:
-    """Return the next line, or a part of it when the broker ends. Cost: linear in its length."""
+    """Return the next line, or a part of it if the connection ends. Cost: linear in its length."""
     searched = 0
     while len(buffer) < ANSWER_MAX_BYTES:
         end = buffer.find(b"\n", searched)
@@ -185,15 +188,15 @@ def read_line(client: ControlStream, buffer: bytearray) -> bytes:
 @contextmanager
 def first_interrupt(action: Callable[[], object]) -> Iterator[None]:
     """Call `action` at the first interrupt instead of raising KeyboardInterrupt; a second one raises it."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+    if threading.current_thread() is not threading.main_thread():  # only the main thread handles signals
         yield
         return
 
-    def hear(_number: int, _frame: FrameType | None) -> None:
+    def handle(_number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         action()
 
-    before = signal.signal(signal.SIGINT, hear)
+    before = signal.signal(signal.SIGINT, handle)
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """The conversation of a command with a broker over HTTP: one POST, whose body and answer are open at the same time.
 
-The body is chunked: the request, a line for each message that the command accepts, and its end when the command has
-enough. The answer has the lines of the control socket.
+The body is chunked: the request, then a line for each report that the command has accepted. Its end asks the broker to
+stop. The answer consists of the lines of the control socket.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 class HttpConversation:
-    """A request to a broker. Raises: Unanswered when there is none, or it refuses; BadUsage for a URL that is none."""
+    """A request to a broker. Raises: Unanswered if it does not answer, or refuses; BadUsage for an invalid URL."""
 
     def __init__(self, broker: BrokerUrl, silence_s: float | None) -> None:
         """Connect and send the head of the request."""
@@ -40,28 +40,27 @@ class HttpConversation:
             raise
 
     def sendall(self, data: bytes, /) -> None:
-        """Send bytes as one piece of the body."""
+        """Send bytes as one chunk of the body."""
         self._socket.sendall(b"%x\r\n%b\r\n" % (len(data), data))
 
     def recv(self, size: int, /) -> bytes:
         """Return the received part of the answer, empty at its end."""
         try:
             if self._answer is None:
-                self._answer = HTTPResponse(self._socket, method="POST")  # `close` closes it, also when it is refused
+                self._answer = HTTPResponse(self._socket, method="POST")  # set before it can fail, for `close`
                 self._begin(self._answer)
             return self._answer.read1(size)
         except HTTPException as error:
-            reason = "the answer broke off" if isinstance(error, IncompleteRead) else str(error) or "it is no HTTP"
+            reason = "the answer broke off" if isinstance(error, IncompleteRead) else str(error) or "not HTTP"
             raise Unanswered(f"no SlotMQ answers at {self._broker.shown}: {reason}") from None
 
     def shutdown(self, how: int, /) -> None:
-        """End the body: the command has enough."""
+        """End the body, which asks the broker to stop."""
         if not self._ended:
             self._ended = True
             self._socket.sendall(LAST_CHUNK)
 
     def close(self) -> None:
-        """Hang up."""
         if self._answer is not None:
             self._answer.close()
         self._socket.close()
@@ -71,7 +70,7 @@ class HttpConversation:
         try:
             port = parts.port or PORTS[parts.scheme]
         except ValueError:
-            raise BadUsage(f"the port of {self._broker.shown} is none") from None
+            raise BadUsage(f"no valid port in {self._broker.shown}") from None
         if not parts.hostname:
             raise BadUsage(f"no host in {self._broker.shown}")
         try:
@@ -116,14 +115,14 @@ class HttpConversation:
         return "\r\n".join([*lines, "", ""]).encode()
 
     def _begin(self, answer: HTTPResponse) -> None:
-        """Read the head of the answer. Raises: Unanswered when it is not a conversation."""
+        """Read the head of the answer. Raises: Unanswered for any status but 200."""
         answer.begin()
         if answer.status == 200:
             return
         body = answer.read(REASON_BYTES_MAX)
         if answer.getheader("Server") != SERVER:
-            said = f"{answer.status} {answer.reason}"
-            raise Unanswered(f"no SlotMQ answers at {self._broker.shown}, but something else: {said}")
+            status = f"{answer.status} {answer.reason}"
+            raise Unanswered(f"no SlotMQ answers at {self._broker.shown}, but something else: {status}")
         try:
             reason = str(json.loads(body)["reason"])
         except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""`slotmq definitions`: imports RabbitMQ's definitions JSON into the running broker, and exports it."""
+"""`slotmq definitions`: import a definitions file in RabbitMQ's JSON format into the running broker, or export one."""
 
 from __future__ import annotations
 
@@ -52,11 +52,10 @@ def read_document(name: str) -> Any:
 
 def import_document(arguments: argparse.Namespace, document: Any, name: str, vhost: str | None = None) -> Any:
     """Import definitions into the broker and return its answer. Raises: Unanswered."""
+    request = {"definitions": document, "vhost": vhost}
     with ProgressLine() as line:
         try:
-            return ask_for(
-                arguments, "import_definitions", "skip_refused", told=line.step, definitions=document, vhost=vhost
-            )
+            return ask_for(arguments, "import_definitions", "skip_refused", on_progress=line.show_step, **request)
         except Unanswered as refused:
             raise Unanswered(f"{name}: {refused}") from None
 
@@ -64,14 +63,14 @@ def import_document(arguments: argparse.Namespace, document: Any, name: str, vho
 def print_imported(answer: Mapping[str, Any]) -> None:
     """Print what an import changed."""
     for reason in answer["skipped"]:
-        warn(f"passed over {reason}")
-    for said, key in (("made", "made"), ("changed", "changed"), ("there already", "present")):
+        warn(f"skipped {reason}")
+    for label, key in (("made", "made"), ("changed", "changed"), ("there already", "present")):
         if any(answer[key].values()):
-            print(f"{said}: {', '.join(counted(n, part.replace('_', ' ')) for part, n in answer[key].items() if n)}")
+            print(f"{label}: {', '.join(counted(n, part.replace('_', ' ')) for part, n in answer[key].items() if n)}")
     for name in answer["without_effect"]:
         print(f"without effect: {cell(name)}")
     if not any(answer["imported"].values()):
-        print("nothing in it")
+        print("no definitions in it")
 
 
 def _export(arguments: argparse.Namespace) -> None:
@@ -81,9 +80,9 @@ def _export(arguments: argparse.Namespace) -> None:
         return
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     try:
-        # It holds password hashes: readable by its owner only, whatever the umask.
+        # The file contains password hashes, so only its owner may read it, whatever the umask.
         descriptor = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # an existing one may be open to everybody
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # an existing file may be readable by others
             os.fchmod(descriptor, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(text)

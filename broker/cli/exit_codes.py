@@ -1,11 +1,11 @@
 """The exit codes of all commands.
 
-    0 done; for a broker, a clean stop
+    0    success; for a broker, a clean stop
     1    refused or failed, and a retry may succeed: a full disk, a port or data folder in use, no broker, a defect
     2    wrong usage, settings, rights or files: every retry fails until they are changed
     130  interrupted
 
-The unit for systemd starts a broker again after 1, and not after 2.
+The systemd unit restarts a broker after 1, but not after 2.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Final
 
 FAILED: Final = 1
 UNUSABLE: Final = 2
-INTERRUPTED_CODE: Final = 130  # 128 + SIGINT, as shells say it
+INTERRUPTED_CODE: Final = 130  # 128 + SIGINT, as in shells
 
-# What the operating system says when a path, an address or a right is wrong. Every other reason may pass.
-_LASTING: Final = frozenset(
+# The errors for a wrong path, address or right. Any other error may be temporary.
+_PERMANENT: Final = frozenset(
     (
         *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR),
         *(errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.EOPNOTSUPP),
@@ -27,23 +27,23 @@ _LASTING: Final = frozenset(
 
 
 def code_of_start(error: BaseException) -> int:
-    """Return the exit code of a broker that cannot start because of an error, by the error and what caused it."""
+    """Return the exit code of a broker that cannot start because of an error, from the error and its causes."""
     from broker.amqp.errors import Fatal, NotNow
 
     if isinstance(error, Fatal | NotNow):
         return FAILED
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, OSError) and _may_pass(cause):
+        if isinstance(cause, OSError) and _is_temporary(cause):
             return FAILED
-        cause = cause.__cause__ or cause.__context__  # compiled, `raise ... from` sets the latter alone
+        cause = cause.__cause__ or cause.__context__  # in compiled code, `raise ... from` sets only the latter
     return UNUSABLE
 
 
-def _may_pass(error: OSError) -> bool:
+def _is_temporary(error: OSError) -> bool:
     import socket
     import ssl
 
     if isinstance(error, socket.gaierror):
         return error.errno == socket.EAI_AGAIN
-    return not isinstance(error, ssl.SSLError) and error.errno is not None and error.errno not in _LASTING
+    return not isinstance(error, ssl.SSLError) and error.errno is not None and error.errno not in _PERMANENT

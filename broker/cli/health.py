@@ -1,11 +1,11 @@
-"""`slotmq health`: checks that the running broker answers; cheap enough to run every few seconds.
+"""`slotmq health`: check that the running broker answers; cheap enough to run every few seconds.
 
-Imports almost nothing, not even argparse: nearly all of its cost is the start of the interpreter.
+It imports almost nothing, not even argparse, so that its cost is hardly more than the start of the interpreter.
 """
 
 from __future__ import annotations
 
-import _socket  # the base of socket, whose imports of enum and selectors cost more than the rest of this command
+import _socket  # without socket's imports of enum and selectors, which cost more than the rest of this command
 import os
 import sys
 
@@ -24,7 +24,7 @@ HEALTHY: Final = b'{"ok":true'
 
 
 def health(argv: Sequence[str]) -> int:
-    """Return 0 when the broker answers, 1 when it does not, 2 for wrong usage; says why in one line."""
+    """Return 0 if the broker answers, 1 if it does not, 2 for wrong usage; print the reason in one line."""
     given: dict[str, str] = {}
     words = list(argv)
     while words:

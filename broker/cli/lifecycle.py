@@ -1,4 +1,4 @@
-"""`slotmq reload`, `stop`, `drain` and `backup`: the running broker reads its settings, ends clients, copies data."""
+"""`slotmq reload`, `stop`, `drain` and `backup`: reload the settings of the running broker, stop it, copy its data."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def _drain_s(text: str) -> int:
 def _drain(arguments: argparse.Namespace) -> None:
     with ProgressLine() as line:
 
-        def told(progress: Mapping[str, Any]) -> None:
+        def show(progress: Mapping[str, Any]) -> None:
             line.show(f"waiting for {counted(progress['count'], progress['waits_for'])}")
 
         names = ("connection", "queue", "vhost")
-        outcome = ask_for(arguments, "drain", *names, timeout_s=arguments.timeout, told=told)
+        outcome = ask_for(arguments, "drain", *names, timeout_s=arguments.timeout, on_progress=show)
     if arguments.json:
         print_json(outcome)
     else:
@@ -94,5 +94,5 @@ def _backup(arguments: argparse.Namespace) -> None:
         raise BadUsage("the folder is on the broker's machine: give its absolute path")
     target = arguments.folder if isinstance(broker, BrokerUrl) else str(Path(arguments.folder).resolve())
     with ProgressLine() as line:
-        made = ask(broker, "backup", told=line.step, target=target)
+        made = ask(broker, "backup", on_progress=line.show_step, target=target)
     print(f"{target}: {counted(made['files'], 'files')}, {counted(made['bytes'], 'bytes')}")

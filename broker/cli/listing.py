@@ -13,7 +13,7 @@ from broker.cli.parser import BadUsage, add_any_vhost, add_command, add_value, f
 from broker.cli.table import cell, in_columns, print_facts, print_rows
 from broker.cli.taps import cursor_text
 
-# What rabbitmqctl's list_* give under the same names, the useful ones first. `--columns` and `--json` have the others.
+# The default columns, named like those of rabbitmqctl's list_* commands. `--columns` and `--json` show others.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "queues": (
         "vhost", "name", "messages_ready", "messages_unacknowledged", "messages", "consumers", "state", "policy",
@@ -64,14 +64,14 @@ def add_listing(commands: Any) -> None:
     )
     kinds = command.add_subparsers(title="kinds", metavar="KIND", required=True)
     for kind, columns in COLUMNS.items():
-        one = add_command(kinds, kind, f"columns: {', '.join(columns)}")
-        add_any_vhost(one)
-        add_value(one, "--columns", "A,B", "show these columns; --json shows all columns")
-        finish(one, partial(print_list, kind), json=True)
+        command = add_command(kinds, kind, f"columns: {', '.join(columns)}")
+        add_any_vhost(command)
+        add_value(command, "--columns", "A,B", "show these columns; --json shows all columns")
+        finish(command, partial(print_list, kind), json=True)
 
 
 def print_list(kind: str, arguments: argparse.Namespace) -> None:
-    """Print what the broker lists, of one vhost if the command has chosen one. Raises: Unanswered."""
+    """Print the list of a kind of object, of one vhost if the command names one. Raises: Unanswered; BadUsage."""
     filters = {"vhost": arguments.vhost} if "vhost" in arguments else {}
     chosen = getattr(arguments, "columns", None)
     wanted = COLUMNS[kind] if chosen is None else chosen.split(",")
@@ -84,7 +84,7 @@ def print_list(kind: str, arguments: argparse.Namespace) -> None:
 
 
 def _chosen(columns: Sequence[str], kind: str, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-    """Return the columns. Raises: BadUsage for an unknown one, if there are rows."""
+    """Return the columns, checked if there are rows. Raises: BadUsage for an unknown column."""
     known = sorted({*COLUMNS[kind], *(name for row in rows for name in row)})
     for column in columns:
         if rows and column not in known:
@@ -102,7 +102,7 @@ ROW_TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "vhosts_down": lambda row: f"{row['vhost']} ({row['reason']})",
     "queues_recovered": lambda row: f"{row['queue']} in {row['vhost']} ({row['messages']} messages)",
 }
-"""How the rows of a fact of the status are shown."""
+"""The text of a row, for each field of the status that consists of rows."""
 
 
 def _shown(name: str, value: Any) -> str:

@@ -1,13 +1,13 @@
-"""The command line: parses the arguments, runs one command, and turns an error into one line and an exit code.
+"""The command line: parse the arguments, run one command, and turn an error into one line and an exit code.
 
-`exit_codes` says what each exit code means.
+`exit_codes` documents the exit codes.
 """
 
 from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # importing typing would cost more than a health check
+TYPE_CHECKING = False  # importing typing takes longer than a health check
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
@@ -22,9 +22,9 @@ NOT_WINDOWS: Final = "SlotMQ does not run on Windows: use WSL 2 or a Linux conta
 
 
 def build_parser(command: str = "") -> argparse.ArgumentParser:
-    """Return the parser of `slotmq`; each command sets `run`, which takes the arguments and returns the exit code.
+    """Return the parser of `slotmq`. Each command sets `run`, which takes the arguments and returns the exit code.
 
-    When the first word is `serve`, only its own group of commands is added, so that a broker starts sooner.
+    For the command `serve` only its own module is imported, so that a broker starts sooner.
     """
     from broker.cli.parser import OneLineParser, ShowVersion
     from broker.cli.running import add_running
@@ -60,9 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             return health(words[1:])
         if words[:1] == ["serve"]:
-            from broker.signals import end_at_once
+            from broker.signals import exit_on_stop_signals
 
-            end_at_once()  # until `serve` handles signals
+            exit_on_stop_signals()  # until `serve` handles signals
         return _run(words)
     except KeyboardInterrupt:
         from broker.cli.exit_codes import INTERRUPTED_CODE
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_remote(words: Sequence[str]) -> bool:
-    """Return whether a health check uses HTTP, for which it needs the imports of the other commands."""
+    """Return whether a health check uses HTTP, which needs the imports of the other commands."""
     import os
 
     from broker.cli.client_variables import URL_VARIABLE
@@ -83,16 +83,16 @@ def _run(words: Sequence[str]) -> int:
     from broker.cli.broker_folder import SettingsError
     from broker.cli.control_client import Unanswered
     from broker.cli.parser import BadUsage
-    from broker.cli.standard_streams import leave, take_standard_streams
+    from broker.cli.standard_streams import exit_at_once, open_standard_streams
     from broker.cli.table import failed
 
-    take_standard_streams()
+    open_standard_streams()
     try:
         try:
             arguments = build_parser("".join(words[:1])).parse_args(words)
             code: int = arguments.run(arguments) or 0
         finally:
-            sys.stdout.flush()  # a failure while the interpreter ends could not be reported
+            sys.stdout.flush()  # the interpreter's own flush at exit could not report a failure
     except (BadUsage, SettingsError) as error:
         for problem in getattr(error, "problems", [str(error)]):
             failed(problem)
@@ -100,8 +100,8 @@ def _run(words: Sequence[str]) -> int:
     except Unanswered as error:
         return failed(str(error), 1)
     except BrokenPipeError:  # `slotmq list queues | head`
-        leave(1)
-    except OSError as error:  # a full disk after `>`; commands report their own files themselves
+        exit_at_once(1)
+    except OSError as error:  # standard output, such as a full disk after `>`; commands report their own files
         failed(f"cannot write: {error.strerror or error}", 1)
-        leave(1)
+        exit_at_once(1)
     return code

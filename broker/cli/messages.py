@@ -1,4 +1,4 @@
-"""`slotmq publish` and `slotmq get`: publish messages to a running broker, and get them from it."""
+"""`slotmq publish` and `slotmq get`: publish messages to the running broker, or remove them from a queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROPERTIES: Final = (
     "message_id", "timestamp", "type", "user_id", "app_id",
 )  # fmt: skip
 NUMBERS: Final = ("delivery_mode", "priority", "timestamp")
-BODY_MAX_BYTES: Final = 32 << 20  # it travels in one request, as base64
+BODY_MAX_BYTES: Final = 32 << 20  # of a body, which is sent in one request, as base64
 BATCH_MESSAGES: Final = 1000
 BATCH_BYTES: Final = 4 << 20
 GET_MAX: Final = 1000
@@ -50,7 +50,7 @@ def add_messages(commands: Any) -> None:
 
 
 def message_count(text: str) -> int:
-    """Return the number of messages to show. Raises: ArgumentTypeError."""
+    """Parse a number of messages to show. Raises: ArgumentTypeError."""
     if text.isdecimal() and 1 <= int(text) <= GET_MAX:
         return int(text)
     raise argparse.ArgumentTypeError(f"'{text}' is not a number from 1 to {GET_MAX}")
@@ -74,7 +74,7 @@ def _property(text: str) -> tuple[str, Any]:
 
 def _publish(arguments: argparse.Namespace) -> int:
     if arguments.body is not None and (arguments.file is not None or arguments.lines):
-        raise BadUsage("a BODY goes with neither --file nor --lines")
+        raise BadUsage("give either a BODY, or --file and --lines")
     properties = _properties(arguments)
     total = {"published": 0, "unroutable": 0, "refused": 0}
     stops: list[bool] = []
@@ -82,7 +82,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     with ProgressLine(quiet=arguments.quiet) as line:
         try:
             for bodies in _batches(arguments):
-                with first_interrupt(lambda: stops.append(True)):  # sent messages are counted
+                with first_interrupt(lambda: stops.append(True)):  # so that the sent batch is counted
                     encoded = [b64encode(body).decode() for body in bodies]
                     answer = ask_for(arguments, "publish", "to", "vhost", properties=properties, bodies=encoded)
                 to = answer["to"]
@@ -107,7 +107,7 @@ def _publish(arguments: argparse.Namespace) -> int:
 
 def _properties(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the properties of each message. Raises: BadUsage for properties that the broker would refuse."""
-    from broker.amqp.content_header import facts_of  # imported here: no other command should pay for them
+    from broker.amqp.content_header import facts_of  # other commands do not need these imports
     from broker.amqp.header_edit import encode_header
 
     properties = {"delivery_mode": 2, **arguments.property}
@@ -164,8 +164,8 @@ def _checked(body: bytes) -> bytes:
 
 
 def _get(arguments: argparse.Namespace) -> None:
-    def show(told: Mapping[str, Any]) -> None:
-        messages = told["messages"]
+    def show(progress: Mapping[str, Any]) -> None:
+        messages = progress["messages"]
         if arguments.json:
             print_json(messages)
         elif arguments.body:
@@ -177,9 +177,9 @@ def _get(arguments: argparse.Namespace) -> None:
             print_messages(messages)
         else:
             warn(f"queue '{arguments.queue}' has no message ready")
-        sys.stdout.flush()  # the broker settles them after this
+        sys.stdout.flush()  # before the broker settles the messages
 
-    ask_for(arguments, "get", "queue", "vhost", "count", "requeue", told=show, accepts=True)
+    ask_for(arguments, "get", "queue", "vhost", "count", "requeue", on_progress=show, accepts=True)
 
 
 def _octets(message: Mapping[str, Any]) -> bytes:
@@ -188,13 +188,12 @@ def _octets(message: Mapping[str, Any]) -> bytes:
 
 
 def print_messages(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Print messages as lines to read."""
+    """Print messages as readable lines."""
     if messages:
         print("\n\n".join("\n".join(_lines(message)) for message in messages))
 
 
 def _lines(message: Mapping[str, Any]) -> list[str]:
-    """Return one message as lines to read."""
     lines = [f"message {message['id']}{', redelivered' if message['redelivered'] else ''}"]
     lines += [f"  {name}: {cell(message[name])}" for name in ("exchange", "routing_key")]
     lines += [f"  {name}: {cell(value)}" for name, value in message["properties"].items()]
@@ -202,7 +201,7 @@ def _lines(message: Mapping[str, Any]) -> list[str]:
 
 
 def body_lines(message: Mapping[str, Any]) -> list[str]:
-    """Return the body of a message as lines to read."""
-    shown = "" if message["body_complete"] else ", cut"
-    head = f"  body ({counted(message['body_bytes'], 'bytes')}, {message['body_encoding']}{shown}):"
+    """Return the body of a message as readable lines."""
+    cut = "" if message["body_complete"] else ", cut"
+    head = f"  body ({counted(message['body_bytes'], 'bytes')}, {message['body_encoding']}{cut}):"
     return [head, *[f"    {cell(line)}" for line in message["body"].split("\n")]]

@@ -1,4 +1,4 @@
-"""`slotmq migrate`: takes over the definitions and the messages of another AMQP broker."""
+"""`slotmq migrate`: import the definitions of another AMQP broker, and drain its queues."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def add_migrate(commands: Any) -> None:
     )
     drained = "the broker to drain: amqp://user@host:5672/vhost, amqps:// for TLS; without a vhost all of them"
     add_value(command, "--from", "URL", drained, dest="source", required=True)
-    taker = "the SlotMQ that takes the messages; default %(default)s"
-    add_value(command, "--to", "URL", taker, dest="target", default="amqp://guest:guest@localhost:5672")
+    target = "the SlotMQ broker that receives the messages; default %(default)s"
+    add_value(command, "--to", "URL", target, dest="target", default="amqp://guest:guest@localhost:5672")
     add_value(command, "--definitions", "FILE", "import this file of `rabbitmqctl export_definitions`")
     add_value(command, "--from-api", "URL", "import the definitions of RabbitMQ's HTTP API: http://user@host:15672")
     add_switch(command, "--skip-refused", "skip definitions that are refused, and name them")
@@ -106,7 +106,7 @@ def _definitions(arguments: argparse.Namespace, source: AmqpAddress) -> Mapping[
 def _run(
     source: AmqpAddress, target: AmqpAddress, places: Sequence[QueuePlace], arguments: argparse.Namespace
 ) -> Migration:
-    """Return the migration after its end."""
+    """Run a migration, and return it after its end."""
     import asyncio
 
     from broker.migrate.migration import Migration
@@ -161,6 +161,6 @@ def _remarks(drain: Drain) -> Iterator[str]:
         yield f"{counted(drain.in_flight, 'messages')} may be in both brokers: run it again"
     if drain.doubtful:
         yield (
-            f"{counted(drain.doubtful, 'messages')} may be there twice, because the source lost acknowledgements: "
+            f"{counted(drain.doubtful, 'messages')} may be duplicates, because the source lost acknowledgements: "
             "they have the header x-possibly-duplicate"
         )

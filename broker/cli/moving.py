@@ -1,4 +1,4 @@
-"""`slotmq move` and `slotmq requeue-dead-letters`: takes messages from one queue to others."""
+"""`slotmq move` and `slotmq requeue-dead-letters`: move messages from one queue to others."""
 
 from __future__ import annotations
 
@@ -65,24 +65,24 @@ def _finish(command: argparse.ArgumentParser, run: Any) -> None:
 
 
 def _destination(text: str) -> str:
-    if not text:  # an unset variable, say: the default exchange would return each message to its queue
+    if not text:  # such as an unset variable: the default exchange would return each message to its queue
         raise argparse.ArgumentTypeError("name a queue or an exchange; ':NAME' is the default exchange with that key")
     return text
 
 
 def positive(text: str) -> int:
-    """Return a number of messages. Raises: ArgumentTypeError."""
+    """Parse a number of messages. Raises: ArgumentTypeError."""
     try:
         number = int(text)
     except ValueError:
         number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of messages from 1 on")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number of messages")
     return number
 
 
 def _condition(text: str) -> str:
-    from broker.core.moving.condition import condition_of  # imported here: no other command should pay for it
+    from broker.core.moving.condition import condition_of  # other commands do not need this import
 
     try:
         condition_of(text)
@@ -94,16 +94,16 @@ def _condition(text: str) -> str:
 def _carry_out(verb: str, names: Sequence[str], arguments: argparse.Namespace) -> int:
     with ProgressLine(quiet=arguments.quiet) as line:
 
-        def tell(so_far: Mapping[str, Any]) -> None:
-            line.show(f"{so_far['moved']:,} moved, {share_of(so_far['looked'], so_far['total'])} looked at")
+        def show(progress: Mapping[str, Any]) -> None:
+            line.show(f"{progress['moved']:,} moved, {share_of(progress['looked'], progress['total'])} checked")
 
         names = ("queue", "vhost", "limit", "match", *names)
-        answer = ask_for(arguments, verb, *names, told=tell, interruptible=True)
+        answer = ask_for(arguments, verb, *names, on_progress=show, interruptible=True)
     if arguments.json:
         print_json(answer)
     else:
-        passed_by = f", {answer['unwanted']} not chosen" if answer["unwanted"] else ""
-        print(f"{counted(answer['moved'], 'messages')} moved{destination_text(answer['to'])}{passed_by}")
+        unmatched = f", {answer['unwanted']} not chosen" if answer["unwanted"] else ""
+        print(f"{counted(answer['moved'], 'messages')} moved{destination_text(answer['to'])}{unmatched}")
     for problem in _problems(answer):
         warn(problem)
     if answer["stopped"] == INTERRUPTED:
@@ -112,7 +112,7 @@ def _carry_out(verb: str, names: Sequence[str], arguments: argparse.Namespace) -
 
 
 def destination_text(to: Mapping[str, str]) -> str:
-    """Return the destination as the last words of a line."""
+    """Return the destination as the end of a sentence."""
     if "queue" in to:
         return f" to queue '{cell(to['queue'])}'"
     if "exchange" in to:
@@ -122,13 +122,13 @@ def destination_text(to: Mapping[str, str]) -> str:
 
 
 def _problems(answer: Mapping[str, Any]) -> list[str]:
-    """Return why messages were not moved."""
+    """Return the reasons why messages were not moved."""
     problems = []
     if answer["stopped"]:
         problems.append(f"stopped before the end: {answer['stopped']}; {counted(answer['left'], 'messages')} left")
     if answer["unroutable"]:
-        gone = answer["to"].get("death") == "queue"
-        reason = "the queue where they died does not exist" if gone else "no queue is bound there"
+        to_queues = answer["to"].get("death") == "queue"
+        reason = "the queue where they died does not exist" if to_queues else "no queue is bound there"
         problems.append(f"{counted(answer['unroutable'], 'messages')} left in place: {reason}")
     if answer["refused"] and not answer["stopped"]:
         problems.append(f"{counted(answer['refused'], 'messages')} left in place: a queue of the route is full")

@@ -1,4 +1,4 @@
-"""`slotmq overlay`: links, interest and streams of the overlay brokers in a process, and the route of a message."""
+"""`slotmq overlay`: show the links, interest and streams of the overlay brokers, and the route of a message."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def add_overlay(commands: Any) -> None:
 
 
 def _print_brokers(brokers: Sequence[Mapping[str, Any]]) -> None:
-    for place, broker in enumerate(brokers):
-        if place:
+    for index, broker in enumerate(brokers):
+        if index:
             print()
         for line in broker_lines(broker):
             print(line)
@@ -43,11 +43,11 @@ def broker_lines(broker: Mapping[str, Any]) -> Iterable[str]:
     yield from _table(
         "links", broker["links"], ("peer", "node", "state", "subscriptions", "sent_bytes", "received_bytes")
     )
-    yield from _table("leaves behind them (V_b)", broker["leaves"], ("leaf", "node", "time", "durable"))
+    yield from _table("leaves beyond the links (V_b)", broker["leaves"], ("leaf", "node", "time", "durable"))
     wanted = [
         {**row, "some": ", ".join(row["patterns"]), "vector": _vector(row["vector"])} for row in broker["patterns"]
     ]
-    yield from _table("what they want", wanted, ("node", "vhost", "exchange", "count", "some", "vector"))
+    yield from _table("patterns that they want", wanted, ("node", "vhost", "exchange", "count", "some", "vector"))
     if broker["leaf"]:
         streams = [{**row, "vector": _vector(row["vector"])} for row in broker["streams"]]
         columns = ("vhost", "exchange", "last", "sent", "acked", "lag", "vector")

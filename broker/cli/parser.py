@@ -1,4 +1,4 @@
-"""The shared parts of the commands' parsers: one-line errors, the data folder, the vhost, the output format."""
+"""The shared parts of the commands' parsers: one-line errors, options for the broker, the vhost and the output."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from broker.core.definitions.json_text import read_json
 from broker.quantities import duration_ms, size_bytes
 
 Run = Callable[[argparse.Namespace], int | None]
-"""Runs a command and returns its exit code, None for 0."""
+"""A function that runs a command and returns its exit code, None for 0."""
 
 DEFAULT_VHOST = "/"
 LOGIN = re.compile(r"//[^\s@]*@")  # the password of a URL among unknown arguments
 
 
 def name_and_text(text: str) -> tuple[str, str]:
-    """Return both sides of a NAME=VALUE. Raises: ArgumentTypeError."""
+    """Parse NAME=VALUE. Raises: ArgumentTypeError."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"'{text}' should be NAME=VALUE")
@@ -29,7 +29,7 @@ def name_and_text(text: str) -> tuple[str, str]:
 
 
 def name_and_value(text: str) -> tuple[str, Any]:
-    """Return name and value of a NAME=VALUE: `n=3` is a number, `n="3"` a text, as is `n=three`.
+    """Parse NAME=VALUE, where VALUE may be JSON: `n=3` is a number; `n="3"` and `n=three` are texts.
 
     Raises: ArgumentTypeError.
     """
@@ -45,12 +45,11 @@ class BadUsage(Exception):
 
 
 class TableEntry(argparse.Action):
-    """Add a pair to the table of an option that can be repeated. Raises: BadUsage when a name comes twice."""
+    """Add a pair to the table of an option that can be repeated. Raises: BadUsage for a repeated name."""
 
     def __call__(
         self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
     ) -> None:
-        """Process one NAME=VALUE."""
         (name, value), table = values, getattr(namespace, self.dest)
         if name in table:
             raise BadUsage(f"{option_string} {name} is given twice")
@@ -58,7 +57,7 @@ class TableEntry(argparse.Action):
 
 
 def add_table(command: Any, name: str, meaning: str, entry: Callable[[str], Any] = name_and_value, **more: Any) -> None:
-    """Add an option whose pairs become a table; `more` is for argparse."""
+    """Add an option whose NAME=VALUE pairs form a table; `more` is for argparse."""
     add_value(command, name, "NAME=VALUE", meaning, action=TableEntry, default={}, type=entry, **more)
 
 
@@ -69,7 +68,7 @@ def add_arguments_option(command: argparse.ArgumentParser, example: str) -> None
 
 
 def size(text: str) -> int:
-    """Return the bytes of an argument such as 10GB, for argparse."""
+    """Parse a size such as 10GB, for argparse."""
     try:
         return size_bytes(text)
     except ValueError as error:
@@ -77,7 +76,7 @@ def size(text: str) -> int:
 
 
 def time_ms(text: str, plain_ms: int = 1) -> int:
-    """Return the milliseconds of an argument such as 7d, for argparse; a plain number counts `plain_ms` each."""
+    """Parse a time such as 7d, for argparse; a number without a unit is multiplied by `plain_ms`."""
     try:
         return duration_ms(text, plain_ms=plain_ms)
     except ValueError as error:
@@ -85,12 +84,12 @@ def time_ms(text: str, plain_ms: int = 1) -> int:
 
 
 def time_s(text: str) -> float:
-    """Return the seconds of an argument such as 90 or 5m, for argparse."""
+    """Parse a time such as 90 (seconds) or 5m, for argparse."""
     return time_ms(text, plain_ms=1000) / 1000
 
 
 def version_line() -> str:
-    """Return the version, and which packages have their hot modules compiled."""
+    """Return the version, and which packages are compiled."""
     from broker.compiled import listed
 
     return f"slotmq {__version__} ({listed()})"
@@ -100,20 +99,19 @@ class ShowVersion(argparse.Action):
     """Print the version and exit; the imports happen only on use."""
 
     def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> None:
-        """End with exit code 0."""
         print(version_line())
         parser.exit()
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Report errors in one line; `--help` has the rest. Options may stand anywhere among a command's arguments."""
+    """Report errors in one line that refers to `--help`, and accept options anywhere among a command's arguments."""
 
     _intermixed = False
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Return the arguments and the rest; an optional argument may follow an option: `publish q --quiet body`."""
+        """Parse arguments; an optional argument may follow an option, as in `publish q --quiet body`."""
         if self._intermixed or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
         self._intermixed = True
@@ -123,7 +121,7 @@ class OneLineParser(argparse.ArgumentParser):
             self._intermixed = False
 
     def error(self, message: str) -> NoReturn:
-        """End with exit code 2."""
+        """Print the error and exit with code 2."""
         self.exit(2, f"{self.prog}: {cell(LOGIN.sub('//***@', message))} (see {self.prog} --help)\n")
 
 
@@ -134,12 +132,12 @@ class LazyParser(OneLineParser):
     program = ""
     add: Callable[[str, Any], None] | None = None
 
-    def lead_to(self, name: str, program: str, add: Callable[[str, Any], None]) -> None:
-        """Defer to the parser that `add` adds under this name to the commands of a program."""
+    def defer(self, name: str, program: str, add: Callable[[str, Any], None]) -> None:
+        """Use the parser that `add` adds under this name to the commands of a program."""
         self.name, self.program, self.add = name, program, add
 
     def own_parser(self) -> argparse.ArgumentParser:
-        """Return the command's own parser, or this one if it does not defer to another."""
+        """Return the command's own parser, or this one if `defer` was not called."""
         if self.add is None:
             return self
         own = OneLineParser(prog=self.program).add_subparsers(prog=self.program)
@@ -150,27 +148,26 @@ class LazyParser(OneLineParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse with the command's own parser."""
         own = self.own_parser()
         return super().parse_known_args(args, namespace) if own is self else own.parse_known_args(args, namespace)
 
 
 def add_command(commands: Any, name: str, summary: str, *words: str) -> argparse.ArgumentParser:
-    """Return the parser of a new command; it takes these words, such as QUEUE as `queue`, or queue=NAME."""
-    made: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+    """Add a command and return its parser. `words` are its arguments: QUEUE is stored as `queue`, as is queue=NAME."""
+    command: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
     for word in words:
         argument, _, metavar = word.partition("=")
-        made.add_argument(argument.lower(), metavar=metavar or word)
-    return made
+        command.add_argument(argument.lower(), metavar=metavar or word)
+    return command
 
 
 def add_group(commands: Any, name: str, summary: str) -> Any:
-    """Return the subparsers of a new group, such as `slotmq user add`."""
+    """Add a group of commands, such as `slotmq user`, and return its subparsers."""
     return add_command(commands, name, summary).add_subparsers(title="commands", metavar="COMMAND", required=True)
 
 
 def add_broker(command: argparse.ArgumentParser) -> None:
-    """Add the options that choose the broker: one on this machine, or any over HTTP."""
+    """Add the options that choose the broker: on this machine, or over HTTP."""
     add_folder(command)
     command.add_argument("--url", metavar="URL", help="a broker's HTTP API, such as http://guest@localhost:15672")
     add_value(command, "--cafile", "FILE", "the authority that signed the certificate of an https:// URL")
@@ -189,7 +186,7 @@ def add_value(command: argparse._ActionsContainer, name: str, metavar: str, mean
 
 
 def add_list(command: argparse._ActionsContainer, name: str, metavar: str, meaning: str, **more: Any) -> None:
-    """Add an option that can be repeated, each time with a value; `more` is for argparse."""
+    """Add an option with a value that can be repeated; `more` is for argparse."""
     add_value(command, name, metavar, meaning, action="append", default=[], **more)
 
 
@@ -199,7 +196,7 @@ def add_switch(command: argparse._ActionsContainer, name: str, meaning: str) -> 
 
 
 def finish(command: argparse.ArgumentParser, run: Run, *, json: bool = False, vhost: bool = False) -> None:
-    """Add the last options of a command that asks the broker, and set the function that runs it."""
+    """Add the common options of a command that sends a request to the broker, and set the function that runs it."""
     if json:
         add_json(command)
     if vhost:
@@ -209,7 +206,7 @@ def finish(command: argparse.ArgumentParser, run: Run, *, json: bool = False, vh
 
 
 def add_any_vhost(command: argparse.ArgumentParser) -> None:
-    """Add the option for the only vhost to show."""
+    """Add the option that restricts the output to one vhost."""
     command.add_argument("--vhost", metavar="V", help="only this vhost; default all")
 
 

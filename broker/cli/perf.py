@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from broker.cli.exit_codes import FAILED
 from broker.cli.parser import BadUsage, LazyParser, add_command
 from broker.cli.table import failed
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     import argparse
 
     from broker.perf.result import Result
-
-FAILED = 1
 
 
 def add_perf(commands: Any) -> None:
@@ -27,17 +26,16 @@ def add_perf(commands: Any) -> None:
     perf = add_command(commands, "perf", "measure any AMQP 0-9-1 or MQTT broker")
     scenarios = perf.add_subparsers(title="scenarios", metavar="SCENARIO", required=True, parser_class=Scenario)
     for name, summary in SCENARIOS.items():
-        scenarios.add_parser(name, help=summary, add_help=False).lead_to(name, "slotmq perf", add)
+        scenarios.add_parser(name, help=summary, add_help=False).defer(name, "slotmq perf", add)
     _add_compare(scenarios)
 
 
 class Scenario(LazyParser):
-    """The parser of a scenario, which remembers the command line for the result."""
+    """The parser of a scenario, which stores the command line for the result."""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse with the scenario's own parser."""
         found, rest = super().parse_known_args(args, namespace)
         if self.add is not None:
             from broker.perf.flags import masked
@@ -71,7 +69,7 @@ def run_scenario(arguments: argparse.Namespace) -> int:
 
 
 def _check_files(arguments: argparse.Namespace) -> None:
-    """Raise BadUsage now for a file that could not be written after a long run."""
+    """Check before a long run that its files can be written. Raises: BadUsage."""
     for name in (arguments.json, arguments.plot):
         if name is not None and str(name) != "-":
             _write(Path(name), "", mode="a")
@@ -101,7 +99,6 @@ def _show(result: Result, arguments: argparse.Namespace) -> None:
 
 
 def _add_compare(commands: Any) -> None:
-    """Add `slotmq perf compare`, which shows the results that `--json FILE` wrote."""
     command = add_command(commands, "compare", "show results of earlier runs side by side, with ratios to the first")
     command.add_argument("files", metavar="FILE", nargs="+", type=Path, help="files written by --json")
     command.add_argument("--plot", metavar="FILE", type=Path, help="draw all of them as one HTML page")
@@ -109,7 +106,7 @@ def _add_compare(commands: Any) -> None:
 
 
 def run_compare(arguments: argparse.Namespace) -> None:
-    """Show results side by side, with ratios to the first, and return the exit code.
+    """Show results side by side, with ratios to the first.
 
     Raises: BadUsage for a file without a result, or a page that cannot be written.
     """

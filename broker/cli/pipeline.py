@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from broker.cli.parser import BadUsage, LazyParser, add_command
 
-JOBS: Final = {  # name -> what `slotmq pipeline --help` says; broker.pipeline.jobs.<name> has add_<name>
+JOBS: Final = {  # name -> summary in `slotmq pipeline --help`; broker.pipeline.jobs.<name> defines add_<name>
     "doctor": "check whether the pipeline can run on this machine",
     "archive": "copy the messages of taps into a lake, each once",
     "compact": "merge a lake's many small files into few large ones",
@@ -22,7 +22,7 @@ JOBS: Final = {  # name -> what `slotmq pipeline --help` says; broker.pipeline.j
     "server": "start, stop or check a Spark server that commands share",
 }
 NEEDED: Final = ("pyspark", "pyarrow", "pandas", "numpy", "deltalake", "rich")
-WITHOUT_EXTRA: Final = frozenset({"doctor"})  # it reports missing parts itself
+WITHOUT_EXTRA: Final = frozenset({"doctor"})  # it reports missing packages itself
 
 
 def missing_packages() -> list[str]:
@@ -35,7 +35,7 @@ def add_pipeline(commands: Any) -> None:
     pipeline = add_command(commands, "pipeline", "archive, query, report and replay messages with Spark")
     jobs = pipeline.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=LazyParser)
     for name, summary in JOBS.items():
-        jobs.add_parser(name, help=summary, add_help=False).lead_to(name, "slotmq pipeline", _add_job)
+        jobs.add_parser(name, help=summary, add_help=False).defer(name, "slotmq pipeline", _add_job)
 
 
 def _add_job(name: str, commands: Any) -> None:

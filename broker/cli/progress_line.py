@@ -12,7 +12,7 @@ ERASE: Final = "\r\x1b[K"
 
 
 class ProgressLine:
-    """Show one line until the next, and clear it at the end."""
+    """A line that shows the latest progress, and is cleared at the end."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._live = not quiet and sys.stderr.isatty()
@@ -34,11 +34,11 @@ class ProgressLine:
             room = os.get_terminal_size(sys.stderr.fileno()).columns - 1  # a line that wraps cannot be overwritten
             print(f"{ERASE}{line[:room]}", end="", file=sys.stderr, flush=True)
 
-    def step(self, so_far: Mapping[str, Any]) -> None:
-        """Show the broker's progress in a step."""
-        self.show(f"{so_far['step']}: {share_of(so_far['done'], so_far['total'])}")
+    def show_step(self, progress: Mapping[str, Any]) -> None:
+        """Show the broker's progress in a step of its work."""
+        self.show(f"{progress['step']}: {share_of(progress['done'], progress['total'])}")
 
 
 def share_of(done: int, total: int) -> str:
-    """Return the finished share as text."""
+    """Return the completed share as text."""
     return f"{done:,} of {total:,} ({done * 100 // total if total else 100} %)"

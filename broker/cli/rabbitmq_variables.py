@@ -1,7 +1,7 @@
-"""Settings from the environment variables of RabbitMQ's container image and of its nodes.
+"""Settings from the environment variables of RabbitMQ's container image and of RabbitMQ nodes.
 
-Those of the image set the first user: `RABBITMQ_DEFAULT_USER`, `_PASS` and `_VHOST`. With the suffix `_FILE` a variable
-names a file that has the value. `SLOTMQ_DEFAULT_USER` and so on mean the same, and take precedence.
+The image's variables set the first user: `RABBITMQ_DEFAULT_USER`, `_PASS` and `_VHOST`. With the suffix `_FILE` a
+variable names a file that contains the value. `SLOTMQ_DEFAULT_USER` etc. have the same meaning, and take precedence.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VARIABLES: Final = frozenset(
 
 WATERMARK: Final = "RABBITMQ_VM_MEMORY_HIGH_WATERMARK"
 NODE_KEYS: Final = {"RABBITMQ_NODE_PORT": "server.port", "RABBITMQ_NODE_IP_ADDRESS": "server.host"}
-# These concern Erlang, RabbitMQ's files, logs and plugins, or were only read by images before 3.9.
+# Variables of Erlang, of RabbitMQ's files, logs and plugins, and of images before 3.9.
 IGNORED: Final = frozenset(
     "ADVANCED_CONFIG_FILE BASE CONFIG_FILE CONFIG_FILES CONF_ENV_FILE CTL_DIST_PORT_MAX CTL_DIST_PORT_MIN CTL_ERL_ARGS "
     "DEFAULT_USER_TAGS DIST_PORT ENABLED_PLUGINS ENABLED_PLUGINS_FILE ERLANG_COOKIE FEATURE_FLAGS "
@@ -40,10 +40,10 @@ POWERS: Final = {"K": 1, "M": 2, "G": 3}
 
 
 def settings_from_variables(environ: Mapping[str, str]) -> tuple[dict[str, tuple[str, Any]], list[str]]:
-    """Return the settings that variables give, each with its variable and value, and a line for each bad variable.
+    """Return the settings of the variables, each with its variable and value, and a line for each bad variable.
 
-    An empty variable is ignored, because a compose file may pass on unset ones. No line has the value, which may be a
-    password. *Blocking.*
+    An empty variable is ignored, because a compose file may pass unset variables as empty ones. No line contains a
+    value, which may be a password. *Blocking.*
     """
     found: dict[str, tuple[str, Any]] = {
         key: (name, environ[name]) for name, key in NODE_KEYS.items() if environ.get(name)
@@ -71,24 +71,24 @@ def settings_from_variables(environ: Mapping[str, str]) -> tuple[dict[str, tuple
 
 
 def ignored_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return the variables of a node that are set and have no effect here."""
+    """Return the RabbitMQ variables that are set but have no effect on SlotMQ."""
     return sorted(f"RABBITMQ_{name}" for name in IGNORED if environ.get(f"RABBITMQ_{name}"))
 
 
 def _size(value: str) -> str | int:
-    """Return a size of RabbitMQ in bytes; a malformed one is returned as it is, and the settings refuse it."""
+    """Convert a size in RabbitMQ's notation to bytes; return a malformed one unchanged, for the settings to refuse."""
     found = SIZE.fullmatch(value)
     if found is None:
         return value
     number, unit, kind = found.groups()
     if unit is None:
         return int(number)
-    step = 1000 if kind in ("b", "B") else 1024
-    return int(number) * int(step ** POWERS[unit.upper()])
+    base = 1000 if kind in ("b", "B") else 1024
+    return int(number) * int(base ** POWERS[unit.upper()])
 
 
 def read(path: Path) -> str:
-    """Return the text of a file without line ends after it. Raises: ValueError with the reason."""
+    """Return the text of a file without trailing line breaks. Raises: ValueError with the reason."""
     try:
         with path.open("rb") as stream:
             content = stream.read(FILE_BYTES_MAX + 1)

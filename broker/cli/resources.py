@@ -1,4 +1,4 @@
-"""The commands for one queue, exchange, binding or connection: declared, bound, changed, looked at and deleted."""
+"""The commands for one queue, exchange, binding or connection: declare, bind, purge, pause, peek, delete and others."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_resources(commands: Any) -> None:
     finish(command, request("purge_queue", print_count("purged")), vhost=True)
 
     command = add_command(commands, "release", "deliver the delayed messages of a queue now, due or not", "QUEUE")
-    add_value(command, "--limit", "N", "at most N messages, those that are due next", type=positive)
+    add_value(command, "--limit", "N", "at most N messages, those with the earliest delivery time", type=positive)
     finish(command, request("release_delayed", print_count("released")), vhost=True)
 
     verbs = add_group(commands, "queue", "pause a queue or resume it")
@@ -72,7 +72,7 @@ def add_resources(commands: Any) -> None:
 
     command = add_command(commands, "close-connection", "close a client's connection with 320 CONNECTION_FORCED")
     add_value(command, "name", "NAME", 'as in the list of connections, such as "127.0.0.1:50000 -> 127.0.0.1:5672"')
-    add_value(command, "--reason", "TEXT", "the text that the client gets", default="Closed via command line")
+    add_value(command, "--reason", "TEXT", "the text that the client receives", default="Closed via command line")
     finish(command, request("close_connection"))
 
     command = add_command(commands, "slots", "show the slots of a queue of the running broker", "QUEUE")
@@ -106,7 +106,7 @@ def _print_bound(answer: Mapping[str, Any]) -> None:
 
 
 def slot_table(answer: Mapping[str, Any]) -> str:
-    """Return the answer as lines to read. Shapes: a range names its first and its last message id."""
+    """Return the slots of a queue as a table. Shapes: a range is the first and the last message id of a slot."""
     rows: list[Sequence[str]] = [SLOT_COLUMNS, *(_slot_cells(slot) for slot in answer["slots"])]
     if answer["levels"] > 1:
         levels = ["level", *(str(slot["level"]) for slot in answer["slots"])]
@@ -115,8 +115,7 @@ def slot_table(answer: Mapping[str, Any]) -> str:
     more = answer["slot_count"] - len(answer["slots"])
     if more:
         lines.append(f"... and {more:,} more")
-    # repr: a queue's name may hold control characters, and this is a terminal
-    lines.append(
+    lines.append(  # repr() escapes control characters in a queue's name
         f"queue {answer['queue']!r} in vhost {answer['vhost']!r}: {answer['slot_count']:,} slots, "
         f"{answer['ready']:,} messages ready, {answer['unacked']:,} unacked"
     )

@@ -1,4 +1,4 @@
-"""`slotmq serve`, `health`, `config` and `version`: start a broker, check settings, or need none."""
+"""`slotmq serve`, `health`, `config` and `version`: the commands that run a broker, or work without one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_running(commands: Any) -> None:
     command.add_argument("--log-format", choices=("text", "json"), help="default: text on a terminal, JSON elsewhere")
     command.set_defaults(run=_serve)
 
-    # Without --url it is run by main() before any parser is built.
+    # Without --url, main() runs this command before any parser is created.
     command = add_command(commands, "health", "check whether the running broker answers: exit code 0 or 1")
     finish(command, _health)
 
@@ -40,11 +40,11 @@ def add_running(commands: Any) -> None:
     command.set_defaults(run=lambda _arguments: print(version_line()))
 
 
-# These modules load pydantic, which takes longer than most other commands.
+# These functions import modules that load pydantic, which takes longer than most other commands.
 
 
 def _serve(arguments: argparse.Namespace) -> int | None:
-    gc.disable()  # objects of modules stay: collecting them takes a tenth of the start; see `collector` for the rest
+    gc.disable()  # collections of the modules' objects would take a tenth of the start; `Collector` collects later
     try:
         from broker.cli import serve
 

@@ -1,4 +1,4 @@
-"""`slotmq serve`: settings and logging first, then the server; a failure to start is one line."""
+"""`slotmq serve`: load the settings, set up logging and run the server. A failure to start is reported in one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker.cli.client_variables import INTERPRETED_VARIABLE
 from broker.cli.exit_codes import FAILED, code_of_start
 from broker.cli.rabbitmq_variables import ignored_variables
 from broker.cli.settings_layers import load, with_cluster_url
-from broker.cli.standard_streams import leave
+from broker.cli.standard_streams import exit_at_once
 from broker.compiled import why_interpreted
 from broker.event_log import get_logger, redirect
 from broker.log_writer import LogWriter
@@ -26,10 +26,10 @@ from broker.telemetry import LineLogger
 
 
 def raise_file_limit() -> None:
-    """Raise the soft limit to the hard one, up to DESCRIPTORS_WANTED; never lowers it.
+    """Raise the soft limit of open files to the hard limit, but at most to DESCRIPTORS_WANTED.
 
-    A shell's default of 1,024 exists for select(2). With it the thousandth client or vhost would leave the store
-    without a descriptor for its next segment, and a store that cannot write ends the broker.
+    A shell's default of 1,024 exists for select(2). With it, a thousand clients or vhosts would leave the store without
+    a descriptor for its next segment, and a store that cannot write ends the broker.
     """
     if sys.platform == "win32":
         return
@@ -39,7 +39,7 @@ def raise_file_limit() -> None:
     wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
-    with suppress(OSError, ValueError):  # macOS has a lower limit of its own, which has to suffice
+    with suppress(OSError, ValueError):  # macOS may refuse it, because the system has a lower limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
@@ -48,28 +48,28 @@ log = get_logger()
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the broker and return its exit code. Raises: SettingsError."""
-    signals = Signals()  # before the settings are read: later changes are reloaded
+    signals = Signals()  # before the settings are read, so that a SIGHUP after that reloads them
     try:
         return serve_until_stopped(arguments, signals)
     finally:
-        signals.close()  # the end of the interpreter would restore the default actions, which end the process
+        signals.close()  # otherwise Python restores the default actions at exit, and a signal would kill the process
 
 
 def serve_until_stopped(arguments: argparse.Namespace, signals: Signals) -> int:
-    """Set up the log, run the broker and write the last lines. Raises: SettingsError."""
-    given = flags(arguments)
+    """Set up the log, run the broker and write the last lines of the log. Raises: SettingsError."""
+    layer = flags(arguments)
 
-    def settings_now() -> Settings:
-        return with_cluster_url(load(arguments.config, given))
+    def load_settings() -> Settings:
+        return with_cluster_url(load(arguments.config, layer))
 
-    settings = settings_now()
+    settings = load_settings()
     writer = LogWriter(sys.stderr)
 
-    def log_by(settings: Settings) -> None:
-        wanted = settings.log
-        redirect(LineLogger(writer, wanted.level, wanted.format, wanted.repeat_interval_ms))
+    def configure_log(settings: Settings) -> None:
+        section = settings.log
+        redirect(LineLogger(writer, section.level, section.format, section.repeat_interval_ms))
 
-    log_by(settings)
+    configure_log(settings)
     ignored = ignored_variables(os.environ)
     if ignored:
         log.warning("variables.ignored", names=ignored, reason="variables of RabbitMQ that have no effect here")
@@ -77,15 +77,15 @@ def serve_until_stopped(arguments: argparse.Namespace, signals: Signals) -> int:
     if reason:
         log.info("modules.interpreted", reason=reason)
     raise_file_limit()
-    code = serve(settings, SettingsSource(settings_now, log_by), signals)
+    code = serve(settings, SettingsSource(load_settings, configure_log), signals)
     if not writer.close():
-        leave(code)
+        exit_at_once(code)
     return code
 
 
 def flags(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Return the flags that were given, as a layer of settings."""
-    given = {
+    """Return the given flags as a layer of settings."""
+    values = {
         "server": {
             "host": arguments.host,
             "port": arguments.port,
@@ -97,12 +97,12 @@ def flags(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
         "store": {"sync": False if arguments.no_sync else None},
         "log": {"format": arguments.log_format},
     }
-    return {section: {k: v for k, v in keys.items() if v is not None} for section, keys in given.items()}
+    return {section: {k: v for k, v in keys.items() if v is not None} for section, keys in values.items()}
 
 
 def serve(settings: Settings, source: SettingsSource, signals: Signals) -> int:
     """Run the server and return its exit code."""
-    from broker import process  # the other commands need no server, and start faster without
+    from broker import process  # other commands start sooner without importing the server
 
     try:
         return process.run(settings, source, signals)
@@ -116,17 +116,17 @@ def serve(settings: Settings, source: SettingsSource, signals: Signals) -> int:
     except BrokerError as error:
         _say(str(error))
         return code_of_start(error)
-    except OSError as error:  # of a call that has no message of its own: the log has the traceback
+    except OSError as error:  # of a call without its own message: the traceback is logged
         log.exception("server.failed")
         words = [*getattr(error, "__notes__", ["the broker failed"]), error.filename, error.strerror or str(error)]
         _say(": ".join([str(word) for word in words if word]))
         return code_of_start(error)
-    except Exception:  # a defect: reported once, in the log, where operators look
+    except Exception:  # a defect: reported only in the log
         log.exception("server.crashed")
         return FAILED
 
 
 def _say(problem: str) -> None:
-    with suppress(OSError, ValueError):  # nowhere to report: the exit code remains
-        # one write: the thread of the log may be writing too
+    with suppress(OSError, ValueError):  # standard error may be closed: the exit code must do
+        # one write, because the log's thread may be writing too
         print(f"slotmq: {problem}\n", end="", file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
-"""The layers of settings, of which a later one overrides an earlier one.
+"""Load the settings from their layers, each of which overrides the ones before it.
 
-A TOML file, RabbitMQ's variables, `SLOTMQ_SECTION__KEY` in the environment, flags.
+The layers are a TOML file, RabbitMQ's variables, `SLOTMQ_SECTION__KEY` in the environment, and flags.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from broker.settings.problem import nearest, problem_lines
 
 DELIMITER: Final = "__"
 MISSING_DRIVER: Final = "the cluster needs asyncpg, which the extra has: pip install '.[cluster]' in a clone of SlotMQ"
-ENTRIES: Final = (dict[str, SecretStr],)  # tables with free names: one variable per entry, or JSON
-FLAGS: Final = {"cluster.url": "--cluster", "cluster.url_file": "--cluster-file"}  # others are named like their key
+ENTRIES: Final = (dict[str, SecretStr],)  # tables with any keys: a variable sets one entry, or the table as JSON
+FLAGS: Final = {"cluster.url": "--cluster", "cluster.url_file": "--cluster-file"}  # other flags are named like the key
 SERVICE_LINK: Final = re.compile(r"SLOTMQ_(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT_\d+_(TCP|UDP)\w*)")
 
 
 def load(
     file: Path | None = None, flags: Mapping[str, Mapping[str, Any]] | None = None, *, environment: bool = True
 ) -> Settings:
-    """Return the settings of file, environment and flags; each overrides those before.
+    """Return the settings of file, environment and flags; each layer overrides the ones before it.
 
     Raises: SettingsError with one line for each problem: the layer, the key, the range or the nearest known key.
     """
@@ -56,7 +56,7 @@ def load(
     ]
     merged: dict[str, Any] = {}
     for _name, layer in layers:
-        _lay_over(merged, layer)
+        _merge(merged, layer)
     try:
         return Settings(**merged)
     except ValidationError as error:
@@ -64,7 +64,7 @@ def load(
 
 
 def with_cluster_url(settings: Settings) -> Settings:
-    """Return settings whose `cluster.url` is known, if the broker is a node of a cluster. *Blocking.*
+    """Return settings with `cluster.url`, read from `cluster.url_file` if that is set. *Blocking.*
 
     Raises: SettingsError when the driver is not installed, or the file of the URL cannot be used.
     """
@@ -89,16 +89,16 @@ def with_cluster_url(settings: Settings) -> Settings:
 def read_environment(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return the settings of the environment, by section and key.
 
-    Tables and lists are JSON. A variable may set one entry of a table, and overrides the JSON of the table.
-    Raises: SettingsError that names each SLOTMQ_ variable that is no setting, and the nearest known one. A value may be
-        a password: no text repeats it.
+    Tables and lists are JSON. A variable may also set one entry of a table; it overrides the table's JSON.
+    Raises: SettingsError that names each unknown SLOTMQ_ variable, with the nearest known one. No text contains a
+        value, which may be a password.
     """
     known = {
         _variable(f"{section}.{key}"): field for section, _model, fields in sections() for key, field in fields.items()
     }
-    said: dict[str, dict[str, Any]] = {}
+    settings: dict[str, dict[str, Any]] = {}
     problems = []
-    for name in sorted(environ, key=str.upper):  # a table before its entries
+    for name in sorted(environ, key=str.upper):  # a table comes before its entries
         variable, value = name.upper(), environ[name]
         if not variable.startswith(PREFIX):
             continue
@@ -108,7 +108,7 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
             if not (_is_service_link(variable, value) or name in VARIABLES or name in CLIENT_VARIABLES):
                 problems.append(f"{name}: unknown setting{nearest(variable, list(known), DELIMITER)}")
             continue
-        inner: Any = said.setdefault(section, {})
+        inner: Any = settings.setdefault(section, {})
         for table in path[:-1]:
             inner = inner.setdefault(table, {})
             if not isinstance(inner, dict):  # not a table: the model refuses it
@@ -121,7 +121,7 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
                 problems.append(f"{name}: not valid JSON")
     if problems:
         raise SettingsError(problems)
-    return said
+    return settings
 
 
 def _variable(key: str) -> str:
@@ -133,15 +133,15 @@ def _flag(key: str) -> str:
 
 
 def _is_service_link(name: str, value: str) -> bool:
-    """Return whether Kubernetes sets this variable in a pod because there is a service called slotmq."""
+    """Return whether Kubernetes sets this variable in pods for a service named slotmq."""
     if name.endswith("_PORT"):
         return value.startswith(("tcp://", "udp://"))
     return SERVICE_LINK.fullmatch(name) is not None
 
 
-def _lay_over(below: dict[str, Any], above: Mapping[str, Any]) -> None:
-    for key, value in above.items():
-        if isinstance(value, Mapping) and isinstance(below.get(key), dict):
-            _lay_over(below[key], value)
+def _merge(merged: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    for key, value in layer.items():
+        if isinstance(value, Mapping) and isinstance(merged.get(key), dict):
+            _merge(merged[key], value)
         else:
-            below[key] = dict(value) if isinstance(value, Mapping) else value
+            merged[key] = dict(value) if isinstance(value, Mapping) else value

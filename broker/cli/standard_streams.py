@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NoReturn
 
 
-def take_standard_streams() -> None:
-    """Put the null device where a standard stream was closed.
+def open_standard_streams() -> None:
+    """Open the null device in place of each closed standard stream.
 
-    Otherwise the next file or socket would become a standard stream, and prints would go to it.
+    Otherwise the next opened file or socket would become a standard stream, and receive its output.
     """
     while True:
         descriptor = os.open(os.devnull, os.O_RDWR)
@@ -22,16 +22,16 @@ def take_standard_streams() -> None:
             break
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            stream = Path(os.devnull).open("r" if name == "stdin" else "w")  # noqa: SIM115 - for the process's life
+            stream = Path(os.devnull).open("r" if name == "stdin" else "w")  # noqa: SIM115 - open until the process ends
             setattr(sys, name, stream)
         elif name == "stdout" and isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show must not fail
+            sys.stdout.reconfigure(errors="backslashreplace")  # escape characters that the terminal cannot show
 
 
-def leave(code: int) -> NoReturn:
-    """End the process at once, when standard error cannot be written.
+def exit_at_once(code: int) -> NoReturn:
+    """Exit without the interpreter's cleanup, after an output stream could not be written.
 
-    At its end the interpreter would flush its buffer, which fails again (exit code 120) or waits forever.
+    The cleanup would flush the stream again, which fails (exit code 120) or blocks forever.
     """
     with suppress(OSError, ValueError):
         sys.stdout.flush()

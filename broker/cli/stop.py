@@ -1,4 +1,4 @@
-"""`slotmq stop`: stop the running broker, print what it waits for, and return once its process has ended."""
+"""Carry out `slotmq stop`: stop the running broker, print what it waits for, and return once its process has ended."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from broker.cli.control_client import Unanswered, ask, conversation, read_line
 from broker.cli.table import cell, counted
 
 POLL_S: Final = 0.05  # between two checks of a process, where the system does not report its end
-CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid: what SO_PEERCRED gives
+CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid, as SO_PEERCRED returns them
 
 
 class Deadline:
-    """When to give up. Raises: Unanswered once it has passed."""
+    """The time by which the broker must have stopped."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
@@ -29,7 +29,7 @@ class Deadline:
         self.waits_for = ""
 
     def left_s(self) -> float | None:
-        """Return the time that is left, None without an end."""
+        """Return the remaining time, None without a timeout. Raises: Unanswered once the time is over."""
         if self._end is None:
             return None
         left_s = self._end - time.monotonic()
@@ -42,34 +42,34 @@ class Deadline:
 def stop(broker: AnyBroker, timeout_s: float | None, *, drain_s: int | None = None) -> int:
     """Stop a broker, and wait for its end if it runs on this machine; with `drain_s` its clients may finish first.
 
-    Raises: Unanswered when there is none, or when it has not stopped in time.
+    Raises: Unanswered if no broker answers, or if it has not stopped in time.
     """
-    drained: dict[str, Any] = {} if drain_s is None else {"drain": True, "drain_s": drain_s}
+    options: dict[str, Any] = {} if drain_s is None else {"drain": True, "drain_s": drain_s}
     if isinstance(broker, BrokerUrl):
-        ask(broker, "stop", **drained)
-        print("stopping")  # it does not answer from here on
+        ask(broker, "stop", **options)
+        print("stopping")  # HTTP reports nothing further
         return 0
     deadline = Deadline(timeout_s)
-    with conversation(broker, "stop", **drained) as client:
+    with conversation(broker, "stop", **options) as client:
         assert isinstance(client, socket.socket)
         process = ServerProcess(client)
-        in_order = _follow(client, process, deadline)
+        is_clean = _follow(client, process, deadline)
     process.wait(deadline)
-    if not in_order:
-        raise Unanswered(f"{called(broker)} has ended, but not in order: its log says why")
+    if not is_clean:
+        raise Unanswered(f"{called(broker)} has ended, but not cleanly: its log says why")
     print("stopped")
     return 0
 
 
 class ServerProcess:
-    """The process at the other end of a socket; its own pid is used where the system gives none."""
+    """The process at the other end of a socket. Where the system does not report its pid, the broker sends it."""
 
     def __init__(self, client: socket.socket) -> None:
         self.pid = 0
         self._descriptor: int | None = None
         if hasattr(socket, "SO_PEERCRED"):
             answer = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-            self.pid = CREDENTIALS.unpack(answer)[0]  # 0 for one that cannot be seen from this container
+            self.pid = CREDENTIALS.unpack(answer)[0]  # 0 for a process outside this container
         if self.pid and hasattr(os, "pidfd_open"):
             with suppress(OSError):
                 self._descriptor = os.pidfd_open(self.pid)
@@ -83,30 +83,30 @@ class ServerProcess:
             finally:
                 os.close(self._descriptor)
             return
-        while self.pid and _is_there(self.pid):
+        while self.pid and _is_running(self.pid):
             deadline.left_s()
             time.sleep(POLL_S)
 
 
-def _is_there(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True
 
 
 def _follow(client: socket.socket, process: ServerProcess, deadline: Deadline) -> bool:
-    """Print what the broker waits for until it closes the socket, and return whether it stopped cleanly."""
+    """Print each step that the stop waits for, and return whether the broker stopped cleanly."""
     buffer = bytearray()
     while True:
         client.settimeout(deadline.left_s())
         try:
             line = read_line(client, buffer)
         except TimeoutError:
-            continue  # the deadline reports it
+            continue  # the deadline raises the error
         except ConnectionError:
             return False
         if not line:
@@ -118,14 +118,13 @@ def _follow(client: socket.socket, process: ServerProcess, deadline: Deadline) -
         if "stopped" in step:
             return True
         if "waits_for" in step:
-            deadline.waits_for = _said(step)
+            deadline.waits_for = _step_text(step)
             print(f"waiting for {deadline.waits_for}", flush=True)
         elif not process.pid and not hasattr(socket, "SO_PEERCRED"):
             process.pid = int(step["pid"])
 
 
-def _said(step: Mapping[str, Any]) -> str:
-    """Describe what a step waits for."""
+def _step_text(step: Mapping[str, Any]) -> str:
     what = str(step["waits_for"])
     if "count" in step:
         return counted(int(step["count"]), cell(what))

@@ -1,6 +1,6 @@
-"""Output of rows: aligned under their names on a terminal, tab-separated without names elsewhere, or JSON.
+"""Print rows: as an aligned table on a terminal, tab-separated without a header elsewhere, or as JSON.
 
-Lines for other programs have no head, as those of `gh` and `ps -o name=`: the columns are in the order of `--help`.
+Lines for other programs have no header, as with `gh` and `ps -o name=`: the columns are in the order of `--help`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ def in_columns(columns: Sequence[str]) -> Callable[[Sequence[Mapping[str, Any]]]
     return lambda rows: print_rows(rows, columns, as_json=False)
 
 
-def print_count(what: str) -> Callable[[Mapping[str, Any]], None]:
-    """Return a function that prints the count of messages in an answer, and what became of them."""
-    return lambda answer: print(f"{counted(answer['messages'], 'messages')} {what}")
+def print_count(participle: str) -> Callable[[Mapping[str, Any]], None]:
+    """Return a function that prints the number of messages in an answer, followed by a participle such as `purged`."""
+    return lambda answer: print(f"{counted(answer['messages'], 'messages')} {participle}")
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
-    """Print rows. JSON has every key, a table only the columns."""
+    """Print rows. JSON contains every key, a table only the columns."""
     if as_json:
         print_json(rows)
         return
@@ -33,14 +33,14 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_
 
 
 def print_facts(facts: Mapping[str, str]) -> None:
-    """Print a line for each fact, its text after its name."""
+    """Print a line for each fact: its name and its text."""
     width = max(map(len, facts))
     for name, text in facts.items():
         print(f"{name.ljust(width)}  {text}")
 
 
 def print_json(value: Any) -> None:
-    """Print JSON to read; in ASCII where the output is not UTF-8, or a name is none."""
+    """Print indented JSON; in ASCII if the output is not UTF-8, or a name is not valid UTF-8."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     try:
         text.encode("utf-8" if is_utf_8(sys.stdout.encoding) else "ascii")
@@ -50,12 +50,12 @@ def print_json(value: Any) -> None:
 
 
 def is_utf_8(encoding: str | None) -> bool:
-    """Return whether an encoding can represent all text; an output without an encoding can."""
+    """Return whether an encoding is UTF-8; an output without an encoding counts as UTF-8."""
     return encoding is None or encoding.lower().replace("-", "").replace("_", "") == "utf8"
 
 
 def aligned(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Return aligned lines."""
+    """Yield the lines of a table with aligned columns, the header first."""
     rows = [list(columns), *cells]
     widths = [max(len(row[column]) for row in rows) for column in range(len(columns))]
     for row in rows:
@@ -63,7 +63,7 @@ def aligned(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterable[
 
 
 def counted(count: int, plural: str) -> str:
-    """Return a number with its noun, which has one message and two messages."""
+    """Return a number with its noun: `1 message`, `2 messages`."""
     if count == 1:
         plural = f"{plural.removesuffix('ies')}y" if plural.endswith("ies") else plural.removesuffix("s")
     return f"{count} {plural}"
@@ -75,13 +75,13 @@ def warn(problem: str) -> None:
 
 
 def failed(problem: str, code: int = 1) -> int:
-    """Print why a command failed, and return its exit code."""
+    """Print why a command failed, and return the exit code."""
     warn(problem)
     return code
 
 
 def cell(value: Any) -> str:
-    """Return a value as one word or text without anything that could steer a terminal or split a line."""
+    """Return a value as text without characters that could control a terminal or end a line."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""`slotmq tap` and `slotmq cursor`: which messages of an exchange are kept for readers, and the readers' positions."""
+"""`slotmq tap` and `slotmq cursor`: keep messages of an exchange for readers, and store the readers' positions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TAP_COLUMNS: Final = (
     "vhost", "name", "exchange", "pattern", "waiting", "slots", "messages", "bytes", "first_seal", "last_seal",
     "cursors",
 )  # fmt: skip
-_CURSOR: Final = ("NAME", "TAP")
+_CURSOR: Final = ("NAME", "TAP")  # the arguments that name a cursor
 CURSOR_COLUMNS: Final = ("vhost", "tap", "name", "seal", "lag_slots", "lag_messages", "lag_bytes", "lag_s", "user")
 
 
@@ -66,7 +66,7 @@ def add_taps(commands: Any) -> None:
 
 
 def cursor_text(cursor: Mapping[str, Any]) -> str:
-    """Return the position of a cursor and its lag: `archive:42 (3 slots, 48123 bytes, 12 s behind)`."""
+    """Return the position and the lag of a cursor: `archive:42 (3 slots, 48123 bytes, 12 s behind)`."""
     slots, size, age = counted(cursor["lag_slots"], "slots"), counted(cursor["lag_bytes"], "bytes"), cursor["lag_s"]
     lag = f"{slots}, {size}, {age:.0f} s behind" if cursor["lag_slots"] else "up to date"
     return f"{cursor['name']}:{cursor['seal']} ({lag})"
@@ -85,5 +85,5 @@ def _remove(arguments: argparse.Namespace) -> None:
 
 
 def _print_taps(rows: Sequence[Mapping[str, Any]]) -> None:
-    shown = [{**row, "cursors": [cursor_text(one) for one in row["cursors"]]} for row in rows]
+    shown = [{**row, "cursors": [cursor_text(cursor) for cursor in row["cursors"]]} for row in rows]
     print_rows(shown, TAP_COLUMNS, as_json=False)

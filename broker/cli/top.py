@@ -1,4 +1,4 @@
-"""`slotmq top`: a live view of the queues: rates, lengths, the age of the head, consumers."""
+"""`slotmq top`: a live view of the queues with rates, lengths, the age of the oldest message, and consumers."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from broker.cli.parser import BadUsage, add_any_vhost, add_command, add_switch, 
 from broker.cli.table import print_json, print_rows
 from broker.cli.top_view import SORT_KEYS, TopView
 
-ENTER: Final = "\x1b[?1049h\x1b[?25l"  # the alternate screen, and no cursor
+ENTER: Final = "\x1b[?1049h\x1b[?25l"  # use the alternate screen, and hide the cursor
 LEAVE: Final = "\x1b[?25h\x1b[?1049l"
 HOME: Final = "\x1b[H"
 CLEAR_LINE: Final = "\x1b[K"
 KEY: Final = re.compile(r"\x1b[\[O][A-D]|\x1b\[[56]~|.", re.DOTALL)
 KEY_NAMES: Final = {"A": "up", "B": "down", "C": "right", "D": "left", "5~": "page up", "6~": "page down"}
 KEY_BYTES_MAX: Final = 64
-END: Final = "\x04"  # Ctrl-D, and a terminal that is gone
+END: Final = "\x04"  # Ctrl-D; also returned when the terminal was closed
 STYLES: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class TopTerminal:
-    """Show lines and read keys. Must be left, which restores the terminal."""
+    """Show lines and read keys. A context manager, whose exit restores the terminal."""
 
     def __init__(self) -> None:
         self._in = sys.stdin.fileno()
         self._typed: deque[str] = deque()
         self._before: list[Any] = []
-        self._wakes: tuple[int, int] = (-1, -1)
+        self._wakes: tuple[int, int] = (-1, -1)  # a pipe: a resize of the terminal ends the wait for a key
         self._plain = "NO_COLOR" in os.environ
 
     def __enter__(self) -> Self:
@@ -64,16 +64,15 @@ class TopTerminal:
             os.close(descriptor)
 
     def size(self) -> os.terminal_size:
-        """Return columns and lines."""
         return shutil.get_terminal_size()
 
     def show(self, lines: Sequence[str]) -> None:
-        """Draw the lines over the current ones."""
+        """Draw lines over the current ones."""
         drawn = f"{CLEAR_LINE}\r\n".join(lines)
         self._write(f"{HOME}{STYLES.sub('', drawn) if self._plain else drawn}{CLEAR_LINE}")
 
     def key(self, timeout_s: float | None) -> str:
-        """Return the next key, or nothing after the time or when the window has a new size."""
+        """Return the next key; an empty text after the timeout, or when the terminal was resized."""
         if self._typed:
             return self._next()
         ready, _, _ = select.select([self._in, self._wakes[0]], [], [], timeout_s)
@@ -90,7 +89,7 @@ class TopTerminal:
         return KEY_NAMES[key[2:]] if len(key) > 1 else "escape" if key == "\x1b" else key
 
     def _wake(self, _number: int, _frame: FrameType | None) -> None:
-        with suppress(BlockingIOError):  # enough wake-ups wait
+        with suppress(BlockingIOError):  # the pipe is full: a wake-up is pending
             os.write(self._wakes[1], b"\n")
 
     @staticmethod
@@ -118,7 +117,7 @@ def add_top(commands: Any) -> None:
     add_value(command, "--filter", "TEXT", "only queues whose name contains TEXT", default="")
     add_any_vhost(command)
     add_value(
-        command, "--interval", "S", f"seconds between two looks, default {INTERVAL_S:g}", type=float, default=INTERVAL_S
+        command, "--interval", "S", f"seconds between updates, default {INTERVAL_S:g}", type=float, default=INTERVAL_S
     )
     add_switch(command, "--once", "print one table and end, as without a terminal")
     add_value(command, "--limit", "N", f"rows of that table, default {ROWS}", type=int, default=ROWS)
@@ -133,29 +132,29 @@ def _top(arguments: argparse.Namespace) -> None:
     view = TopView(arguments.sort, arguments.filter, arguments.vhost, reverse=arguments.reverse)
     broker = broker_of(arguments)
 
-    def look(limit: int) -> Mapping[str, Any]:
-        answer: Mapping[str, Any] = ask(broker, "top", limit=min(limit, ROWS_MAX), **view.question())
+    def fetch(limit: int) -> Mapping[str, Any]:
+        answer: Mapping[str, Any] = ask(broker, "top", limit=min(limit, ROWS_MAX), **view.request())
         return answer
 
     if arguments.json:
-        print_json(look(arguments.limit))
+        print_json(fetch(arguments.limit))
     elif arguments.once or not (sys.stdout.isatty() and sys.stdin.isatty()):
-        print_rows(look(arguments.limit)["queues"], COLUMNS, as_json=False)
+        print_rows(fetch(arguments.limit)["queues"], COLUMNS, as_json=False)
     else:
         with suppress(KeyboardInterrupt):
-            _watch(view, look, arguments.interval)
+            _watch(view, fetch, arguments.interval)
 
 
-def _watch(view: TopView, look: Any, interval_s: float) -> None:
+def _watch(view: TopView, fetch: Any, interval_s: float) -> None:
     """Show the view until the user ends it. Raises: Unanswered if the first request fails."""
-    view.take(look(1))
+    view.update(fetch(1))
     with TopTerminal() as terminal:
         due_s = time.monotonic()
         while True:
             size = terminal.size()
             if not view.paused and time.monotonic() >= due_s:
                 try:
-                    view.take(look(view.rows_of(size.lines)))
+                    view.update(fetch(view.rows_of(size.lines)))
                 except Unanswered as problem:
                     view.fail(str(problem))
                 due_s = time.monotonic() + interval_s

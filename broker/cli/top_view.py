@@ -1,4 +1,4 @@
-"""The screen of `slotmq top` as lines of text, and its keys."""
+"""The screen of `slotmq top`: it handles keys, and returns the lines to show."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from broker.cli.table import cell, counted
 
 SORT_KEYS: Final = ("publish", "deliver", "ack", "ready", "unacked", "age", "consumers", "name")
-HEAD_LINES: Final = 4  # two of totals, an empty one, the names of the columns
+HEAD_LINES: Final = 4  # two lines of totals, an empty one, the titles of the columns
 FOOT_LINES: Final = 1
 NAME_CHARS: Final = 12
 NUMBER_CHARS: Final = 10
@@ -27,20 +27,20 @@ TITLES: Final = {
 }
 NUMBERS: Final = SORT_KEYS[:-1]
 KEYS: Final = "q quit  ←→ sort  r reverse  / filter  v vhost  ↑↓ scroll  space pause"
-ENDS: Final = ("q", "Q", "\x03", "\x04")
+ENDS: Final = ("q", "Q", "\x03", "\x04")  # the last two, Ctrl-C and Ctrl-D, also while a filter is typed
 
 
 class TopView:
     """The state of the view.
 
-    Shapes: `paused` while the user reads; `changed` if the last key needs other rows.
+    Shapes: `paused` says that the user has paused the updates, `changed` that the last key requires other rows.
     """
 
-    def __init__(self, sort: str, sought: str, vhost: str | None, *, reverse: bool) -> None:
+    def __init__(self, sort: str, filter_text: str, vhost: str | None, *, reverse: bool) -> None:
         self.paused = False
         self.changed = False
         self._sort = sort
-        self._sought = sought
+        self._filter = filter_text
         self._vhost = vhost
         self._reverse = reverse
         self._offset = 0
@@ -48,42 +48,42 @@ class TopView:
         self._problem = ""
         self._answer: Mapping[str, Any] = {"queues": [], "matching": 0, "vhosts": []}
 
-    def question(self) -> dict[str, Any]:
+    def request(self) -> dict[str, Any]:
         """Return the arguments of the next request."""
         chosen = {} if self._vhost is None else {"vhost": self._vhost}
-        return {"by": self._sort, "reverse": self._reverse, "filter": self._sought, "offset": self._offset, **chosen}
+        return {"by": self._sort, "reverse": self._reverse, "filter": self._filter, "offset": self._offset, **chosen}
 
     def rows_of(self, height: int) -> int:
         """Return the number of queues that fit into a terminal."""
         return max(1, height - HEAD_LINES - FOOT_LINES)
 
-    def take(self, answer: Mapping[str, Any]) -> None:
+    def update(self, answer: Mapping[str, Any]) -> None:
         """Show the broker's answer."""
         self._answer, self._problem = answer, ""
         self._offset = min(self._offset, max(0, answer["matching"] - 1))
 
     def fail(self, problem: str) -> None:
-        """Show why the broker did not answer; the last rows stay."""
+        """Show why the broker did not answer, below the last rows."""
         self._problem = problem
 
     # -- keys ---------------------------------------------------------------------------------------------------------
 
     def press(self, key: str) -> bool:
         """Handle a key, and return whether to continue."""
-        before = self.question()
-        going_on = self._type(key) if self._typing else self._command(key)
-        self.changed = self.question() != before
-        return going_on
+        before = self.request()
+        continues = self._type(key) if self._typing else self._command(key)
+        self.changed = self.request() != before
+        return continues
 
     def _type(self, key: str) -> bool:
         if key in ("\r", "\n"):
             self._typing = False
         elif key == "escape":
-            self._typing, self._sought = False, ""
+            self._typing, self._filter = False, ""
         elif key in ("\x7f", "\b"):
-            self._sought = self._sought[:-1]
+            self._filter = self._filter[:-1]
         elif len(key) == 1 and key.isprintable():
-            self._sought += key
+            self._filter += key
             self._offset = 0
         return key not in ENDS[2:]
 
@@ -105,18 +105,18 @@ class TopView:
             case " ":
                 self.paused = not self.paused
             case "escape":
-                self._sought = ""
+                self._filter = ""
         return key not in ENDS
 
     def _next_vhost(self) -> str | None:
-        """Return the vhost after the chosen one; None, which is all of them, after the last."""
+        """Return the vhost after the chosen one; None, which means all vhosts, after the last."""
         choices = [None, *self._answer["vhosts"]]
         return choices[(choices.index(self._vhost) + 1) % len(choices)] if self._vhost in choices else None
 
     # -- lines --------------------------------------------------------------------------------------------------------
 
     def lines(self, size: os.terminal_size) -> list[str]:
-        """Return the lines of the view, at most as many as the terminal has, each cut to its width."""
+        """Return the lines of the view, cut to the size of the terminal."""
         width, height = size
         name_chars = max(NAME_CHARS, width - len(NUMBERS) * (NUMBER_CHARS + 1))
         rows = [self._row(row, name_chars, width) for row in self._answer["queues"][: self.rows_of(height)]]
@@ -127,12 +127,12 @@ class TopView:
         totals = self._answer.get("totals", {})
         matching = self._answer["matching"]
         where = "all vhosts" if self._vhost is None else f"vhost {cell(self._vhost)}"
-        told = f"{counted(matching, 'queues')} in {where}, {counted(self._answer.get('connections', 0), 'connections')}"
-        if self._sought or self._typing:
-            told += f", filter: {cell(self._sought)}{'_' if self._typing else ''}"
+        text = f"{counted(matching, 'queues')} in {where}, {counted(self._answer.get('connections', 0), 'connections')}"
+        if self._filter or self._typing:
+            text += f", filter: {cell(self._filter)}{'_' if self._typing else ''}"
         rates = "  ".join(f"{name} {totals.get(name, 0):,.1f}/s" for name in SORT_KEYS[:3])
         counts = "  ".join(f"{name} {totals.get(name, 0):,}" for name in ("ready", "unacked", "consumers"))
-        return [_cut(f"SlotMQ  {told}", width, BOLD), _cut(f"{rates}  {counts}", width)]
+        return [_cut(f"SlotMQ  {text}", width, BOLD), _cut(f"{rates}  {counts}", width)]
 
     def _titles(self, name_chars: int, width: int) -> str:
         arrow = "↑" if self._reverse != (self._sort == "name") else "↓"
@@ -166,7 +166,7 @@ def _rate(rate: float) -> str:
 
 
 def _age(age_s: float | None) -> str:
-    """Return a time in at most two units."""
+    """Return a duration in at most two units."""
     if age_s is None:
         return "·"
     if age_s < 60:

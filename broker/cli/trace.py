@@ -1,4 +1,4 @@
-"""`slotmq trace`: show messages live as they are published and delivered, and switch the firehose on and off."""
+"""`slotmq trace`: show messages as they are published and delivered, or switch the firehose on or off."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILTERS: Final = ("exchange", "queue", "key", "user")
 
 
 class _Ended(Exception):
-    """The requested number of messages was shown, or its cause: the output cannot be written."""
+    """The requested number of messages was shown, or the output cannot be written; then that error is the cause."""
 
 
 def add_trace(commands: Any) -> None:
@@ -43,40 +43,40 @@ def _trace(arguments: argparse.Namespace) -> None:
     broker, filters = broker_of(arguments), {name: getattr(arguments, name) for name in FILTERS}
     if arguments.switch is not None:
         if arguments.count is not None or any(value is not None for value in filters.values()):
-            raise BadUsage("filters and --count are for what is shown: the firehose has everything")
+            raise BadUsage("filters and --count limit only the output, not the firehose")
         ask(broker, "set_tracing", vhost=arguments.vhost, on=arguments.switch == "on")
         return
     if arguments.count is not None and arguments.count < 1:
         raise BadUsage("--count should be at least 1")
     left, compact = arguments.count, arguments.json
 
-    def show(told: Mapping[str, Any]) -> None:
+    def show(progress: Mapping[str, Any]) -> None:
         nonlocal left
         try:
-            for row in told.get("passed", ()):
+            for row in progress.get("passed", ()):
                 print(_compact(row) if compact else _line(row))
                 if left is not None:
                     left -= 1
                     if not left:
                         raise _Ended
-            if "dropped" in told:
-                print(_compact(told) if compact else f"... {counted(told['dropped'], 'messages')} not shown")
-            if "tracing" in told:
-                print(f"tracing vhost {cell(told['tracing'])}: ctrl-C ends it", file=sys.stderr, flush=True)
+            if "dropped" in progress:
+                print(_compact(progress) if compact else f"... {counted(progress['dropped'], 'messages')} not shown")
+            if "tracing" in progress:
+                print(f"tracing vhost {cell(progress['tracing'])}: ctrl-C ends it", file=sys.stderr, flush=True)
             print(end="", flush=True)
         except OSError as error:
             raise _Ended from error
 
     chosen = {"vhost": arguments.vhost, "body_bytes": arguments.body_bytes, **filters}
     try:
-        ask(broker, "trace", told=show, silence_s=None, **chosen)
+        ask(broker, "trace", on_progress=show, silence_s=None, **chosen)
     except _Ended as ended:
         if ended.__cause__ is not None:
             raise ended.__cause__ from None
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    """Return a message as one line to read."""
+    """Return a message as one readable line."""
     at = datetime.fromtimestamp(row["at_ms"] / 1000).astimezone().isoformat(timespec="milliseconds")
     facts = {"exchange": row["exchange"], "key": row["routing_keys"]}
     if row["kind"] == "publish":
@@ -84,9 +84,9 @@ def _line(row: Mapping[str, Any]) -> str:
     else:
         facts |= {"queue": row["queue"], "redelivered": row["redelivered"]}
     facts |= {name: row[name] for name in ("user", "connection", "channel")} | row["properties"]
-    said = " ".join(f"{name}={cell(value)}" for name, value in facts.items())
+    words = " ".join(f"{name}={cell(value)}" for name, value in facts.items())
     cut = "" if row["body_complete"] else " ..."
-    return f"{at[11:23]} {row['kind']} {said} body({row['body_bytes']})={cell(row['body'])}{cut}"
+    return f"{at[11:23]} {row['kind']} {words} body({row['body_bytes']})={cell(row['body'])}{cut}"
 
 
 def _compact(row: Mapping[str, Any]) -> str:

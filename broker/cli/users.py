@@ -14,7 +14,7 @@ from broker.cli.listing import print_list
 from broker.cli.parser import BadUsage, add_any_vhost, add_command, add_group, add_list, add_switch, add_value, finish
 
 PASSWORD_MAX_BYTES: Final = 1 << 16
-COUNTED: Final = "at most N {}; 0 allows none, -1 any number"
+LIMIT_HELP: Final = "at most N {}; 0 allows none, -1 any number"
 
 
 def add_users(commands: Any) -> None:
@@ -30,7 +30,7 @@ def add_users(commands: Any) -> None:
         finish(command, _add if name == "add" else _set)
     command = add_command(kinds, "delete", "delete a user and its permissions, and close its connections", "NAME")
     finish(command, request("delete_user"))
-    add_limits(kinds, "user", {"connections": COUNTED, "channels": COUNTED})
+    add_limits(kinds, "user", {"connections": LIMIT_HELP, "channels": LIMIT_HELP})
     command = add_command(kinds, "list", "list the users")
     finish(command, partial(print_list, "users"), json=True)
 
@@ -58,10 +58,10 @@ def add_users(commands: Any) -> None:
 
 
 def add_limits(kinds: Any, owner: str, limited: Mapping[str, str]) -> None:
-    """Add the commands for a user or a vhost. Shapes: `limited` has the help of each limit."""
+    """Add the commands that limit a user or a vhost. Shapes: `limited` maps each limited object to its help."""
 
     def set_limits(arguments: argparse.Namespace) -> None:
-        given = {f"max-{one}": getattr(arguments, f"max_{one}".replace("-", "_")) for one in limited}
+        given = {f"max-{noun}": getattr(arguments, f"max_{noun}".replace("-", "_")) for noun in limited}
         limits = {name: value for name, value in given.items() if value is not None}
         if not limits:
             raise BadUsage(f"nothing to change: give {' or '.join(f'--{name}' for name in given)}")
@@ -70,8 +70,8 @@ def add_limits(kinds: Any, owner: str, limited: Mapping[str, str]) -> None:
     command = add_command(
         kinds, "set-limits", f"limit the connections and other objects of a {owner}; existing ones stay", "NAME"
     )
-    for one, told in limited.items():
-        add_value(command, f"--max-{one}", "N", told.format(one), type=int)
+    for noun, meaning in limited.items():
+        add_value(command, f"--max-{noun}", "N", meaning.format(noun), type=int)
     finish(command, set_limits)
     command = add_command(kinds, "clear-limits", f"remove the limits of a {owner}", "NAME")
     finish(command, request(f"clear_{owner}_limits"))
@@ -94,13 +94,13 @@ def _set(arguments: argparse.Namespace) -> None:
 
 
 def _password(arguments: argparse.Namespace) -> str:
-    """Return a password that no process list shows. Raises: BadUsage."""
+    """Read a password from standard input or the terminal: process lists show arguments. Raises: BadUsage."""
     if arguments.password_stdin:
         password = _first_line()
     elif sys.stdin.isatty():
         try:
             password = getpass(f"Password of {arguments.name}: ")
-            if getpass("The same again: ") != password:
+            if getpass("Repeat the password: ") != password:
                 raise BadUsage("the passwords differ")
         except EOFError:
             raise BadUsage("no password was given") from None

@@ -1,4 +1,4 @@
-"""`slotmq vhost` and `slotmq policy`."""
+"""`slotmq vhost` and `slotmq policy`: add, limit and delete vhosts; set and delete policies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from broker.cli.control_client import request
 from broker.cli.listing import print_list
 from broker.cli.parser import BadUsage, add_any_vhost, add_command, add_group, add_switch, add_value, finish
-from broker.cli.users import COUNTED, add_limits
+from broker.cli.users import LIMIT_HELP, add_limits
 from broker.core.definitions.json_text import read_json
 
 APPLY_TO = ("all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams")
@@ -25,7 +25,7 @@ def add_vhosts(commands: Any) -> None:
     command = add_command(kinds, "delete", "delete a vhost with everything in it, and close its connections", "NAME")
     finish(command, request("delete_vhost"))
     blocked = "close a connection that an alarm has blocked for N seconds; 0 nacks publishes, -1 lets it wait"
-    add_limits(kinds, "vhost", {"connections": COUNTED, "queues": COUNTED, "blocked-seconds": blocked})
+    add_limits(kinds, "vhost", {"connections": LIMIT_HELP, "queues": LIMIT_HELP, "blocked-seconds": blocked})
     command = add_command(kinds, "list", "list the vhosts")
     finish(command, partial(print_list, "vhosts"), json=True)
 

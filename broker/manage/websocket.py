@@ -22,7 +22,7 @@ from broker.manage.client import ApiClient
 from broker.manage.client_protocol import LingeringTransport
 from broker.manage.origin import is_foreign
 from broker.manage.refusal import HttpRefused, bad_request
-from broker.mqtt.websocket_frames import BINARY, GOING, NORMAL, PONG, WebSocketFrames, encode_close, encode_frame
+from broker.mqtt.websocket_frames import BINARY, NORMAL, OPEN, PONG, WebSocketFrames, encode_close, encode_frame
 
 PATH: Final = "/mqtt"
 SUBPROTOCOL: Final = "mqtt"
@@ -78,7 +78,7 @@ class WebSocket(LingeringTransport):
             self._client.data_received(payload)
         if self.is_closing():
             return
-        if self._more or self._frames.code != GOING:
+        if self._more or self._frames.code != OPEN:
             self._transport.pause_reading()
             self._read_soon()
         elif self._reads:
@@ -95,7 +95,7 @@ class WebSocket(LingeringTransport):
         if not self._reads or self.is_closing():
             return
         code, reason = self._frames.code, self._frames.reason
-        if code == GOING:
+        if code == OPEN:
             self._read()
             return
         self._transport.write(encode_close(code, reason))

@@ -1,9 +1,9 @@
-"""The conversation with one client as a value: octets in, packets out, and the states in which they are allowed.
+"""The conversation with one client: it decodes received octets into packets, and checks the state of the connection.
 
     EXPECTS_CONNECT --CONNECT--> LOGIN --accepted--> OPEN --DISCONNECT, an error--> ENDED
 
-It has no socket, clock or session. Whoever drives it answers each packet, and sends what `refusal` returns for an
-error, after which nothing more is cut.
+It has no socket, clock or session. The caller answers each packet. After an error it sends the packet that `refusal`
+returns, and reads no more packets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from broker.mqtt.properties import REASON_STRING, REQUEST_PROBLEM
 from broker.mqtt.reason_codes import PROTOCOL_ERROR
 from broker.mqtt.wire import Reader
 
-CONNECT_MAX_BYTES: Final = 4096  # of any packet before the login
+CONNECT_MAX_BYTES: Final = 4096  # the largest packet before the login
 CONNECT: Final = 0x10
 EXPECTS_CONNECT: Final = 0
 LOGIN: Final = 1
@@ -50,9 +50,9 @@ PING: Final = Ping()
 
 
 class Conversation(PacketCutter):
-    """One client's packets.
+    """The packets of one client, and the state of its connection.
 
-    Invariant: after a PacketError of `next_packet`, or `end`, there are no more packets.
+    Invariant: after a PacketError of `next_packet`, and after `end`, there are no more packets.
     """
 
     __slots__ = ("_packet_max_bytes", "reasons", "state", "version")
@@ -62,25 +62,24 @@ class Conversation(PacketCutter):
         self._packet_max_bytes = packet_max_bytes
         self.state = EXPECTS_CONNECT
         self.version = V311
-        self.reasons = True  # whether the client takes reason strings
+        self.reasons = True  # whether the client accepts reason strings
 
     def feed(self, data: bytes) -> None:
-        """Process received octets."""
         if self.state != ENDED:
             super().feed(data)
 
     def accept(self) -> None:
-        """Accept packets of any size, because the client has logged in."""
+        """Enter the state OPEN after the login, and accept packets up to the configured size."""
         self.state = OPEN
         self.limit_bytes = self._packet_max_bytes
 
     def end(self) -> None:
-        """Stop processing packets."""
+        """Enter the state ENDED, and discard the remaining octets."""
         self.state = ENDED
         self.clear()
 
     def next_packet(self) -> Any:
-        """Return the next packet, None when there is none: a Connect, PublishRun, Acks, Subscribe, ... HOT.
+        """Return the next packet, a Connect, PublishRun, Acks, Subscribe, ..., or None. HOT.
 
         Raises: PacketError.
         """
@@ -131,19 +130,19 @@ class Conversation(PacketCutter):
         raise PacketError(PROTOCOL_ERROR, f"{what} is not allowed here")
 
     def refusal(self, reason_code: int, text: str) -> bytes:
-        """Return the packet with the reason for the end of the connection: a CONNACK, a DISCONNECT, or nothing in
-        3.1.1.
+        """Return the packet that reports why the connection is closed, a CONNACK or a DISCONNECT. It is empty if
+        version 3.1.1 has none, and before a CONNECT.
         """
         reason = text if self.reasons else ""
         if self.state == OPEN:
             return encode_disconnect(self.version, reason_code, reason)
-        if self.state != LOGIN:  # what came is no CONNECT
+        if self.state != LOGIN:
             return b""
         properties = {REASON_STRING: reason} if reason and self.version == V5 else {}
         return encode_connack(self.version, reason_code, present=False, properties=properties)
 
 
 def version_of(octets: bytes, at: int, end: int) -> int:
-    """Return the version for the answer to a CONNECT, even if it is malformed or has an unknown version."""
-    place = at + 2 + int.from_bytes(octets[at : at + 2], "big")
-    return V5 if place < end and octets[place] >= V5 else V311
+    """Return the version in which to answer a CONNECT, even if it is malformed or has an unknown version."""
+    version_at = at + 2 + int.from_bytes(octets[at : at + 2], "big")
+    return V5 if version_at < end and octets[version_at] >= V5 else V311

@@ -1,4 +1,4 @@
-"""Errors of an MQTT client: each has a reason code of MQTT 5, and ends the connection."""
+"""Errors of MQTT clients. Each has a reason code of MQTT 5, and ends the connection."""
 
 from __future__ import annotations
 

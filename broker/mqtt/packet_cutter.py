@@ -1,4 +1,4 @@
-"""Cuts received octets into MQTT packets, and consecutive publishes and acknowledgements into runs.
+"""Split received octets into MQTT packets, and join consecutive publishes and acknowledgements to runs.
 
 Source: MQTT 5.0, section 2.1.
 """
@@ -15,16 +15,15 @@ DUP: Final = 0x08
 ACKS: Final = frozenset((0x40, 0x50, 0x62, 0x70))  # PUBACK, PUBREC, PUBREL, PUBCOMP
 ACK_RUN: Final = -1
 PUBLISH_RUN: Final = -2
-HEADER_MAX_BYTES: Final = 5  # of a packet: its type and the length of the rest
-FLAGS: Final = {0x80: 0x02, 0xA0: 0x02, 0x60: 0x02}  # SUBSCRIBE, UNSUBSCRIBE, PUBREL
+FLAGS: Final = {0x80: 0x02, 0xA0: 0x02, 0x60: 0x02}  # SUBSCRIBE, UNSUBSCRIBE, PUBREL; other types have 0
 RUN_MAX: Final = 1000
 
 
 class PublishRun:
     """Consecutive publishes with equal QoS, RETAIN and properties.
 
-    Shapes: `topics`, `bodies` and `packet_ids` have an item for each; a packet id is 0 at QoS 0. `properties` are
-        encoded, without their length, empty in 3.1.1.
+    Shapes: `topics`, `bodies` and `packet_ids` have an item for each publish; the packet id is 0 at QoS 0.
+        `properties` are encoded, without their length; empty in 3.1.1.
     """
 
     __slots__ = ("bodies", "packet_ids", "properties", "qos", "retain", "topics")
@@ -39,14 +38,14 @@ class PublishRun:
 
 
 class PacketCutter:
-    """Collect received octets until they form packets.
+    """Buffer received octets, and cut packets from them.
 
-    `cut` returns the first octet of a packet, whose body is `buffer[body:body_end]`, or the kind of a run: then
-    `publishes` has it, or `acked` its packet ids, and `ack_octet` the first octet of each. None means that the rest is
-    not a complete packet.
-    Shapes: in MQTT 5 publishes have properties.
-    Units: `limit_bytes` is the largest packet, its header included.
-    Cost: linear in the octets, regardless of how they are split.
+    `cut` returns the first octet of a packet, whose body is `buffer[body:body_end]`, or the kind of a run: a run of
+    publishes is in `publishes`; of a run of acks, `acked` contains the packet ids, and `ack_octet` the first octet.
+    None means that the remaining octets are not a complete packet.
+    Shapes: `has_properties` is set in MQTT 5, where publishes have properties.
+    Units: `limit_bytes` is the largest packet, including its header.
+    Cost: linear in the octets, however they are split.
     """
 
     __slots__ = ("_arrived", "_arrived_bytes", "_at", "_missing", "ack_octet", "acked", "body", "body_end", "buffer",
@@ -63,11 +62,11 @@ class PacketCutter:
         self._at = 0
         self._arrived: list[bytes] = []
         self._arrived_bytes = 0
-        self._missing = 0  # octets that the first packet lacks at least
+        self._missing = 0  # the first packet needs at least this many more octets
 
     @property
     def buffered_bytes(self) -> int:
-        """The number of octets that are not cut yet."""
+        """The number of octets that were not cut yet."""
         return len(self.buffer) - self._at + self._arrived_bytes
 
     @property
@@ -84,23 +83,21 @@ class PacketCutter:
 
     @property
     def has_packet(self) -> bool:
-        """Whether a whole packet may be there."""
+        """Whether a whole packet may be buffered."""
         return self._arrived_bytes >= self._missing and self.buffered_bytes >= 2
 
     def feed(self, data: bytes) -> None:
-        """Append received octets."""
         if data:
             self._arrived.append(data)
             self._arrived_bytes += len(data)
 
     def clear(self) -> None:
-        """Discard all octets."""
         self.buffer = b""
         self._at = self._arrived_bytes = self._missing = 0
         self._arrived.clear()
 
     def _gather(self) -> bool:
-        """Join what arrived to the buffer, and return whether there is anything new."""
+        """Append the fed octets to the buffer if they may complete a packet, and return whether they were appended."""
         if not self._arrived_bytes or self._arrived_bytes < self._missing:
             return False
         rest = self.buffer[self._at :]
@@ -111,10 +108,10 @@ class PacketCutter:
         return True
 
     def cut(self) -> int | None:
-        """Cut the next packet, or the next run of them. HOT.
+        """Cut the next packet or run. HOT.
 
-        Raises: PacketError 0x81 for a malformed header or publish, 0x95 for a packet over the limit. What comes after
-            it is not to be cut.
+        Raises: PacketError 0x81 for a malformed header or publish, 0x95 for a packet over the limit. Do not call it
+            again after an error.
         """
         first = self._next_header()
         if first < 0:
@@ -131,7 +128,7 @@ class PacketCutter:
         return first
 
     def _next_header(self) -> int:
-        """Find the next whole packet without passing over it; return its first octet, or -1. Raises: as cut."""
+        """Find the next whole packet, without advancing; return its first octet, or -1. Raises: as `cut`."""
         while True:
             buffer = self.buffer
             at = self._at
@@ -171,13 +168,13 @@ class PacketCutter:
                 return -1
 
     def _cut_publishes(self, first: int) -> None:
-        """Cut publishes while they have the flags and properties of the first, and are well-formed."""
+        """Cut well-formed publishes with the flags and properties of the first one."""
         qos = first >> 1 & 3
         if qos == 3:
             raise PacketError(MALFORMED, "QoS 3")
         buffer = self.buffer
         run: PublishRun | None = None
-        alike = first & ~DUP
+        flags = first & ~DUP
         while True:
             body = self.body
             end = self.body_end
@@ -214,15 +211,15 @@ class PacketCutter:
             run.bodies.append(buffer[rest:end])
             run.packet_ids.append(packet_id)
             self._at = end
-            if len(run.bodies) >= RUN_MAX or not self._find_alike(alike):
+            if len(run.bodies) >= RUN_MAX or not self._find_publish(flags):
                 break
         self.publishes = run
 
-    def _find_alike(self, alike: int) -> bool:
-        """Find the next packet if it is whole, short, and a publish with these flags; else `cut` finds it."""
+    def _find_publish(self, flags: int) -> bool:
+        """Find the next packet if it is whole, short, and a publish with these flags; `cut` finds any other."""
         buffer = self.buffer
         at = self._at
-        if len(buffer) - at < 2 or buffer[at] & ~DUP != alike:
+        if len(buffer) - at < 2 or buffer[at] & ~DUP != flags:
             return False
         size = buffer[at + 1]
         body = at + 2
@@ -238,7 +235,7 @@ class PacketCutter:
         return True
 
     def _size_of_properties(self, at: int, end: int) -> tuple[int, int]:
-        """Return the size of a publish's properties, -1 if it is wrong, and where they begin."""
+        """Return the size of a publish's properties, -1 if it is invalid, and their position."""
         size = shift = 0
         while at < end and shift <= 21:
             octet = self.buffer[at]

@@ -1,4 +1,4 @@
-"""The packets of a client, decoded, and those of the broker, encoded. Source: MQTT 5.0, section 3; MQTT 3.1.1."""
+"""Decode the packets of clients, and encode those of the broker. Source: MQTT 5.0, section 3; MQTT 3.1.1."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Will(NamedTuple):
 class Connect:
     """A CONNECT packet.
 
-    Shapes: `user` and `password` are None where the packet has none. `properties` is empty in 3.1.1.
-    Units: `session_expiry_s` is None for a 3.1.1 session that lasts: the broker decides how long.
+    Shapes: `user` and `password` are None if the packet has none. `properties` is empty in 3.1.1.
+    Units: `session_expiry_s` is None for a 3.1.1 session without Clean Session: the broker chooses its expiry.
     """
 
     __slots__ = ("clean_start", "client_id", "keep_alive_s", "password", "properties", "session_expiry_s", "user",
@@ -83,13 +83,13 @@ class Connect:
             self.session_expiry_s = None
 
     def forget(self) -> None:
-        """Clear fields that are not needed after the login: the password, and the client's requests."""
+        """Clear the fields that are not needed after the login: the password and the properties."""
         self.password = None
         self.properties = NO_PROPERTIES
 
 
 class Subscription:
-    """One topic filter of a SUBSCRIBE, with its options; in 3.1.1 only the QoS is one."""
+    """One topic filter of a SUBSCRIBE, with its options; in 3.1.1 the QoS is the only one."""
 
     __slots__ = ("no_local", "qos", "retain_as_published", "retain_handling", "topic_filter")
 
@@ -117,8 +117,9 @@ class Unsubscribe(NamedTuple):
 
 
 class Acks:
-    """Consecutive acknowledgements of one type without a reason code, or one with it. Shapes: `octet` is the first of
-    each packet.
+    """Consecutive acknowledgements of one type without a reason code, or a single one with a reason code.
+
+    Shapes: `octet` is the first octet of each packet.
     """
 
     __slots__ = ("octet", "packet_ids", "reason_code")
@@ -140,7 +141,7 @@ class Disconnect(NamedTuple):
 
 
 def read_connect(reader: Reader) -> Connect:
-    """Return a CONNECT packet. Raises: PacketError 0x81, 0x82; 0x84 for another protocol or version."""
+    """Read a CONNECT packet. Raises: PacketError 0x81, 0x82; 0x84 for another protocol or version."""
     name, version = reader.binary(), reader.octet()
     if name != PROTOCOL_NAME or version not in (V311, V5):
         raise PacketError(VERSION_UNSUPPORTED, f"protocol {name[:10]!r} {version}: MQTT 3.1.1 and 5 are supported")
@@ -169,7 +170,7 @@ def read_connect(reader: Reader) -> Connect:
 
 
 def read_publish_properties(octets: bytes) -> dict[int, Any]:
-    """Return the properties of a publish. Raises: PacketError 0x81, 0x82; 0x90 for a response topic with wildcards."""
+    """Read the properties of a publish. Raises: PacketError 0x81, 0x82; 0x90 for a response topic with wildcards."""
     size = varint(len(octets))
     properties = read_properties(Reader(size + octets, 0, len(size) + len(octets)), 3)
     response = properties.get(RESPONSE_TOPIC)
@@ -179,7 +180,7 @@ def read_publish_properties(octets: bytes) -> dict[int, Any]:
 
 
 def read_subscribe(reader: Reader, version: int) -> Subscribe:
-    """Return a SUBSCRIBE packet. Raises: PacketError 0x81, 0x82."""
+    """Read a SUBSCRIBE packet. Raises: PacketError 0x81, 0x82."""
     packet_id = _packet_id(reader)
     properties = read_properties(reader, 8) if version == V5 else NO_PROPERTIES
     subscriptions: list[Subscription] = []
@@ -199,7 +200,7 @@ def read_subscribe(reader: Reader, version: int) -> Subscribe:
 
 
 def read_unsubscribe(reader: Reader, version: int) -> Unsubscribe:
-    """Return an UNSUBSCRIBE packet. Raises: PacketError 0x81, 0x82."""
+    """Read an UNSUBSCRIBE packet. Raises: PacketError 0x81, 0x82."""
     packet_id = _packet_id(reader)
     if version == V5:
         read_properties(reader, 10)
@@ -212,7 +213,7 @@ def read_unsubscribe(reader: Reader, version: int) -> Unsubscribe:
 
 
 def read_ack(reader: Reader, version: int, octet: int) -> Acks:
-    """Return an acknowledgement by the first octet of its packet. Raises: PacketError 0x81, 0x82."""
+    """Read an acknowledgement; `octet` is the first octet of its packet. Raises: PacketError 0x81, 0x82."""
     packet_id = _packet_id(reader)
     reason_code = 0
     if version == V5 and reader.left:
@@ -224,7 +225,7 @@ def read_ack(reader: Reader, version: int, octet: int) -> Acks:
 
 
 def read_disconnect(reader: Reader, version: int) -> Disconnect:
-    """Return a DISCONNECT packet. Raises: PacketError 0x81, 0x82."""
+    """Read a DISCONNECT packet. Raises: PacketError 0x81, 0x82."""
     reason_code = 0
     properties: dict[int, Any] = {}
     if version == V5 and reader.left:
@@ -246,7 +247,7 @@ def _packet_id(reader: Reader) -> int:
 
 
 def encode_connack(version: int, reason_code: int, *, present: bool, properties: dict[int, Any]) -> bytes:
-    """Return a CONNACK packet; empty when 3.1.1 has no return code for the reason."""
+    """Encode a CONNACK packet; empty if 3.1.1 has no return code for the reason code."""
     flags = b"\x01" if present else b"\x00"
     if version == V5:
         return _packet(0x20, flags + bytes((reason_code,)) + counted(properties))
@@ -255,7 +256,7 @@ def encode_connack(version: int, reason_code: int, *, present: bool, properties:
 
 
 def encode_answer(kind: int, version: int, packet_id: int, codes: list[int], reason: str = "") -> bytes:
-    """Return a SUBACK or UNSUBACK packet with a code for each filter; `reason` says why some were refused."""
+    """Encode a SUBACK or UNSUBACK packet with a code for each filter; `reason` says why filters were refused."""
     properties = b""
     if version == V5:
         properties = counted({REASON_STRING: reason} if reason else {})
@@ -263,14 +264,14 @@ def encode_answer(kind: int, version: int, packet_id: int, codes: list[int], rea
 
 
 def encode_disconnect(version: int, reason_code: int, reason: str = "") -> bytes:
-    """Return a DISCONNECT packet; empty in 3.1.1, where the broker only closes."""
+    """Encode a DISCONNECT packet; empty in 3.1.1, where the broker only closes the connection."""
     if version != V5:
         return b""
     return _packet(0xE0, bytes((reason_code,)) + counted({REASON_STRING: reason} if reason else {}))
 
 
 def counted(properties: dict[int, Any]) -> bytes:
-    """Return properties with their length."""
+    """Encode properties, preceded by their length."""
     octets = encode_properties(properties)
     return varint(len(octets)) + octets
 

@@ -1,4 +1,4 @@
-"""The properties of MQTT 5 packets, by one table.
+"""Decode and encode the properties of MQTT 5 packets, which a table defines.
 
 Source: MQTT 5.0, section 2.2.2.
 """
@@ -60,7 +60,7 @@ USER_PROPERTY: Final = 0x26
 MAXIMUM_QOS: Final = 0x24
 MAXIMUM_PACKET_SIZE: Final = 0x27
 
-# Types of packets that a client sends; WILL is the will in a CONNECT.
+# The types of packets that a client sends. WILL stands for the will in a CONNECT.
 WILL: Final = 0
 CONNECT: Final = 1
 PUBLISH: Final = 3
@@ -72,14 +72,14 @@ AUTH: Final = 15
 
 
 class Property(NamedTuple):
-    """The type of a property's value, and the packets of a client that may have it."""
+    """The type of a property's value, and the types of a client's packets that may contain it."""
 
     kind: int
     packets: frozenset[int]
 
 
 MESSAGE: Final = frozenset((WILL, PUBLISH))
-NOBODY: Final[frozenset[int]] = frozenset()
+BROKER_ONLY: Final[frozenset[int]] = frozenset()
 
 PROPERTIES: Final[dict[int, Property]] = {
     PAYLOAD_FORMAT: Property(FLAG, MESSAGE),
@@ -89,36 +89,36 @@ PROPERTIES: Final[dict[int, Property]] = {
     CORRELATION_DATA: Property(BINARY, MESSAGE),
     SUBSCRIPTION_IDENTIFIER: Property(VARINT, frozenset((SUBSCRIBE,))),
     SESSION_EXPIRY_S: Property(FOUR, frozenset((CONNECT, DISCONNECT))),
-    ASSIGNED_CLIENT_ID: Property(TEXT, NOBODY),
-    SERVER_KEEP_ALIVE: Property(TWO, NOBODY),
+    ASSIGNED_CLIENT_ID: Property(TEXT, BROKER_ONLY),
+    SERVER_KEEP_ALIVE: Property(TWO, BROKER_ONLY),
     AUTHENTICATION_METHOD: Property(TEXT, frozenset((CONNECT, AUTH))),
     AUTHENTICATION_DATA: Property(BINARY, frozenset((CONNECT, AUTH))),
     REQUEST_PROBLEM: Property(FLAG, frozenset((CONNECT,))),
     WILL_DELAY_S: Property(FOUR, frozenset((WILL,))),
     0x19: Property(FLAG, frozenset((CONNECT,))),  # Request Response Information
-    0x1A: Property(TEXT, NOBODY),  # Response Information
-    0x1C: Property(TEXT, NOBODY),  # Server Reference
+    0x1A: Property(TEXT, BROKER_ONLY),  # Response Information
+    0x1C: Property(TEXT, BROKER_ONLY),  # Server Reference
     REASON_STRING: Property(TEXT, ACKS | {DISCONNECT, AUTH}),
     RECEIVE_MAXIMUM: Property(TWO, frozenset((CONNECT,))),
     TOPIC_ALIAS_MAXIMUM: Property(TWO, frozenset((CONNECT,))),
     TOPIC_ALIAS: Property(TWO, frozenset((PUBLISH,))),
-    MAXIMUM_QOS: Property(FLAG, NOBODY),
-    RETAIN_AVAILABLE: Property(FLAG, NOBODY),
+    MAXIMUM_QOS: Property(FLAG, BROKER_ONLY),
+    RETAIN_AVAILABLE: Property(FLAG, BROKER_ONLY),
     USER_PROPERTY: Property(PAIR, MESSAGE | ACKS | {CONNECT, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, AUTH}),
     MAXIMUM_PACKET_SIZE: Property(FOUR, frozenset((CONNECT,))),
-    0x28: Property(FLAG, NOBODY),  # Wildcard Subscription Available
-    0x29: Property(FLAG, NOBODY),  # Subscription Identifiers Available
-    0x2A: Property(FLAG, NOBODY),  # Shared Subscription Available
+    0x28: Property(FLAG, BROKER_ONLY),  # Wildcard Subscription Available
+    0x29: Property(FLAG, BROKER_ONLY),  # Subscription Identifiers Available
+    0x2A: Property(FLAG, BROKER_ONLY),  # Shared Subscription Available
 }
 NOT_ZERO: Final = frozenset((SUBSCRIPTION_IDENTIFIER, RECEIVE_MAXIMUM, MAXIMUM_PACKET_SIZE))
 
 
 def read_properties(reader: Reader, packet: int) -> dict[int, Any]:
-    """Read the properties at this place in a packet of a type.
+    """Read the properties of a packet of a type.
 
     Shapes: the value of USER_PROPERTY is a list of pairs in their order; every other property occurs once.
-    Raises: PacketError 0x81 for a property that is unknown or that the packet cannot have; 0x82 for one that occurs
-        twice, and for a value that is not allowed.
+    Raises: PacketError 0x81 for malformed properties and unknown ones; 0x82 for one that the packet cannot have or that
+        occurs twice, and for a value that is not allowed.
     """
     size = reader.varint()
     if size > reader.left:
@@ -149,13 +149,13 @@ def read_properties(reader: Reader, packet: int) -> dict[int, Any]:
 
 
 def encode_properties(values: dict[int, Any]) -> bytes:
-    """Return properties without their length, in the order of `values`."""
+    """Encode properties without their length, in the order of `values`."""
     pieces: list[bytes] = []
     for identifier, value in values.items():
         kind = PROPERTIES[identifier].kind
         if kind == PAIR:
-            for name, of_name in value:
-                pieces += (bytes((identifier,)), text(name), text(of_name))
+            for key, pair_value in value:
+                pieces += (bytes((identifier,)), text(key), text(pair_value))
             continue
         pieces += (bytes((identifier,)), ENCODE[kind](value))
     return b"".join(pieces)

@@ -1,4 +1,4 @@
-"""Reason codes of MQTT 5, and the return codes that MQTT 3.1.1 has in their place.
+"""Reason codes of MQTT 5, and the return codes of MQTT 3.1.1.
 
 Source: MQTT 5.0, section 2.4; MQTT 3.1.1, section 3.2.2.3.
 """
@@ -33,7 +33,7 @@ ADMINISTRATIVE_ACTION: Final = 0x98
 QOS_UNSUPPORTED: Final = 0x9B
 
 FAILURE_311: Final = 0x80
-"""The only code of a refused subscription in a SUBACK of 3.1.1."""
+"""The only code for a refused subscription in a SUBACK of 3.1.1."""
 RETURN_CODES_311: Final = {
     SUCCESS: 0,
     VERSION_UNSUPPORTED: 1,
@@ -44,4 +44,4 @@ RETURN_CODES_311: Final = {
     BAD_CREDENTIALS: 4,
     NOT_AUTHORIZED: 5,
 }
-"""The return code of a CONNACK of 3.1.1; for another reason the connection is closed without one."""
+"""The return code in a CONNACK of 3.1.1 for each reason code; for others the connection is closed without a CONNACK."""

@@ -1,7 +1,8 @@
 """Topic names and filters, and the corresponding routing and binding keys of a topic exchange.
 
-In AMQP's dialect `/` and `.` change places both ways, and `+` in a filter is `*`. So RabbitMQ's mapping holds for every
-topic without dots and every key without slashes, and no topic is lost. In MQTT's dialect nothing is swapped.
+In AMQP's dialect `/` and `.` are swapped in both directions, and `+` in a filter becomes `*`. So the result is
+RabbitMQ's for topics without dots and keys without slashes, and every topic has its own key. In MQTT's dialect nothing
+is swapped.
 Source: MQTT 5.0, section 4.7; RabbitMQ, rabbit_mqtt_util.
 """
 
@@ -13,7 +14,7 @@ from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import FILTER_INVALID, MALFORMED, TOPIC_INVALID
 from broker.mqtt.wire import check_text
 
-KEY_MAX_BYTES: Final = 255  # of a routing key in AMQP
+KEY_MAX_BYTES: Final = 255  # the longest routing key in AMQP
 _SWAPPED: Final = str.maketrans("/.", "./")
 SHARED: Final = "$share/"
 SYSTEM: Final = "$SYS/"
@@ -40,14 +41,13 @@ def routing_key(topic: bytes, levels_max: int, swaps: bool = True) -> str:
 
 
 def swapped(text: str) -> str:
-    """Return the form in routing keys of a name in topics, or the form in topics of a name in routing keys."""
+    """Swap `/` and `.`, which converts a topic's name to a routing key's, and back."""
     return text.translate(_SWAPPED)
 
 
 def topic_of(key: str, swaps: bool = True) -> bytes | None:
-    """Return the topic name of a routing key; None if no MQTT subscription may match it.
-
-    Such are the empty key, keys with MQTT's wildcards or a null character, and topics that begin with `$`.
+    """Return the topic name of a routing key; None if no MQTT subscription may match it: for an empty key, one that
+    begins with `$`, and one with a wildcard of MQTT or a null character.
     """
     if not key or key.startswith("$") or "+" in key or "#" in key or "\0" in key:
         return None
@@ -55,7 +55,7 @@ def topic_of(key: str, swaps: bool = True) -> bytes | None:
 
 
 def binding_key(topic_filter: str, levels_max: int, swaps: bool = True) -> str:
-    """Return the binding key of a topic filter; for the broker's own topics it is always swapped.
+    """Return the binding key of a topic filter. For a filter of the broker's own topics it is always swapped.
 
     Raises: PacketError 0x8F for a filter that is malformed, that AMQP cannot express, or that is too long.
     """
@@ -69,10 +69,10 @@ def binding_key(topic_filter: str, levels_max: int, swaps: bool = True) -> str:
         raise PacketError(FILTER_INVALID, f"{shown} has {len(levels)} levels, at most {levels_max} are allowed")
     if len(topic_filter.encode()) > KEY_MAX_BYTES:
         raise PacketError(FILTER_INVALID, f"{shown} is longer than {KEY_MAX_BYTES} bytes")
-    for place, level in enumerate(levels):
+    for index, level in enumerate(levels):
         if ("+" in level and level != "+") or ("#" in level and level != "#"):
             raise PacketError(FILTER_INVALID, f"{shown} has a wildcard within a level")
-        if level == "#" and place < len(levels) - 1:
+        if level == "#" and index < len(levels) - 1:
             raise PacketError(FILTER_INVALID, f"{shown} has a # before its last level")
         if level == "*" and swaps:
             raise PacketError(FILTER_INVALID, f"{shown} has a level *, which is a wildcard of AMQP")
@@ -82,10 +82,10 @@ def binding_key(topic_filter: str, levels_max: int, swaps: bool = True) -> str:
 
 
 def split_shared(topic_filter: str) -> tuple[str, str]:
-    """Return the share name and the filter of a shared subscription; the name of another one is empty.
+    """Return the share name and the filter of a shared subscription; the name of an unshared one is empty.
 
-    Raises: PacketError 0x8F for a share name that is empty or has a wildcard, without a filter, and for a filter that
-        begins with `$`.
+    Raises: PacketError 0x8F for a share name that is empty or contains a wildcard, for a missing filter, and for one
+        that begins with `$`.
     """
     if not topic_filter.startswith(SHARED):
         return "", topic_filter
@@ -96,7 +96,7 @@ def split_shared(topic_filter: str) -> tuple[str, str]:
 
 
 def filter_of(octets: bytes) -> str:
-    """Return the topic filter that a packet has. Raises: PacketError 0x81 for octets that are no string of MQTT."""
+    """Decode a topic filter. Raises: PacketError 0x81 for octets that are empty, or not an MQTT string."""
     if not octets:
         raise PacketError(MALFORMED, "an empty topic filter")
     return check_text(octets)

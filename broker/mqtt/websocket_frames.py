@@ -1,13 +1,13 @@
-"""The frames of a WebSocket as a value: a client's octets in, the octets of its messages out. Source: RFC 6455.
+"""Decode a client's WebSocket frames without I/O, and encode those of the broker. Source: RFC 6455.
 
-wsproto's parser is a generator of its own object: a reference cycle for each client, which the collector never frees.
+wsproto is not used: its parser is a generator that refers to its own object, a reference cycle for each client. Such
+cycles would never be freed, because old objects are frozen.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-CONTINUATION: Final = 0x0
 TEXT: Final = 0x1
 BINARY: Final = 0x2
 CLOSE: Final = 0x8
@@ -22,22 +22,22 @@ EIGHT_OCTETS: Final = 127
 MASK_BYTES: Final = 4
 XORED: Final = tuple([bytes([octet ^ key for octet in range(256)]) for key in range(256)])
 
-GOING: Final = 0  # no end yet
+OPEN: Final = 0
 NORMAL: Final = 1000
 PROTOCOL_ERROR: Final = 1002
 UNSUPPORTED: Final = 1003
 NO_CODE: Final = 1005
-NO_TEXT: Final = 1007
+NOT_UTF_8: Final = 1007
 CODES: Final = frozenset({1000, 1001, 1002, 1003, *range(1007, 1015), *range(3000, 5000)})
-"""The codes that a client may close with."""
+"""The codes that a client's close frame may have."""
 
 
 class WebSocketFrames:
     """The frames that one client sends.
 
-    Shapes: `ping` is the payload of the last ping that is not answered. `code` is GOING until a frame ends the
-        connection; then `reason` describes the error in that frame, and is empty for the client's close. Invariant: no
-        payload is kept except that of an incomplete control frame.
+    Shapes: `ping` is the payload of the last unanswered ping. `code` is OPEN until a frame ends the connection; then it
+        is the code of the client's close frame, or that of an error, which `reason` describes.
+    Invariant: no payload is buffered except that of an incomplete control frame.
     """
 
     __slots__ = ("_at", "_buffer", "_is_amid_message", "_left", "_mask", "code", "ping", "reason")
@@ -45,23 +45,22 @@ class WebSocketFrames:
     def __init__(self) -> None:
         self._buffer = b""
         self._at = 0
-        self._left = 0  # octets of the data frame that are to come
+        self._left = 0  # octets of the data frame that were not read yet
         self._mask = b""
         self._is_amid_message = False
         self.ping: bytes | None = None
-        self.code = GOING
+        self.code = OPEN
         self.reason = ""
 
     def feed(self, data: bytes) -> None:
-        """Process received octets."""
         self._buffer = self._buffer[self._at :] + data if self._at < len(self._buffer) else data
         self._at = 0
 
     def read(self, frames_max: int) -> tuple[bytes, bool]:
-        """Return the payload of the next frames, and whether there may be more of them."""
+        """Return the payload of the next data frames, and whether there may be more frames."""
         pieces: list[bytes] = []
         count = 0
-        while self.code == GOING:
+        while self.code == OPEN:
             if self._left:
                 piece = self._buffer[self._at : self._at + self._left]
                 if not piece:
@@ -73,13 +72,13 @@ class WebSocketFrames:
                 self._mask = self._mask[turn:] + self._mask[:turn]
             if count == frames_max:
                 return b"".join(pieces), True
-            if self._left or not self._begin():
+            if self._left or not self._begin_frame():
                 break
             count += 1
         return b"".join(pieces), False
 
-    def _begin(self) -> bool:
-        """Begin the next frame, which is carried out if it is a control frame; return False if it has not come."""
+    def _begin_frame(self) -> bool:
+        """Read the next frame's header, or a whole control frame; return False if it is incomplete or not allowed."""
         buffer, at = self._buffer, self._at
         if len(buffer) - at < 2:
             return False
@@ -88,7 +87,7 @@ class WebSocketFrames:
         if first & RESERVED or not buffer[at + 1] & MASKED:
             return self._end(PROTOCOL_ERROR, "a frame with a reserved bit, or without a mask")
         if kind >= CLOSE and (kind > PONG or size > CONTROL_MAX_BYTES or not first & FINAL):
-            return self._end(PROTOCOL_ERROR, "a control frame of an unknown kind, too long or in pieces")
+            return self._end(PROTOCOL_ERROR, "a control frame that is fragmented, too long or of an unknown kind")
         at += 2
         if size >= TWO_OCTETS:
             after = at + (2 if size == TWO_OCTETS else 8)
@@ -104,9 +103,9 @@ class WebSocketFrames:
             self._control(kind, unmasked(buffer[at : at + size], mask))
             return True
         if kind == TEXT:
-            return self._end(UNSUPPORTED, "a text frame: MQTT takes binary frames")
+            return self._end(UNSUPPORTED, "a text frame: MQTT uses binary frames")
         if kind > BINARY or (kind == BINARY) == self._is_amid_message:
-            return self._end(PROTOCOL_ERROR, "a frame of an unknown kind, or out of turn")
+            return self._end(PROTOCOL_ERROR, "a frame of an unknown kind, or out of order")
         self._at, self._left, self._mask = at, size, mask
         self._is_amid_message = not first & FINAL
         return True
@@ -117,12 +116,12 @@ class WebSocketFrames:
         elif kind == CLOSE:
             code = int.from_bytes(payload[:2], "big") if payload else NO_CODE
             if payload and (len(payload) < 2 or code not in CODES):
-                self._end(PROTOCOL_ERROR, "a close with a code that may not be")
+                self._end(PROTOCOL_ERROR, "a close frame with a code that is not allowed")
                 return
             try:
                 payload[2:].decode()
             except UnicodeDecodeError:
-                self._end(NO_TEXT, "a close with a reason that is no UTF-8")
+                self._end(NOT_UTF_8, "a close frame with a reason that is not UTF-8")
                 return
             self._end(code, "")
 
@@ -131,13 +130,13 @@ class WebSocketFrames:
         return False
 
     def take_ping(self) -> bytes | None:
-        """Return the payload of the last ping, once."""
+        """Return the payload of the last unanswered ping once, then None."""
         ping, self.ping = self.ping, None
         return ping
 
 
 def unmasked(payload: bytes, mask: bytes) -> bytes:
-    """Return a payload without its mask. Cost: four passes in C, 3 ns for an octet."""
+    """Unmask a payload. Cost: four passes in C, 3 ns per octet."""
     octets = bytearray(payload)
     for at in range(MASK_BYTES):
         octets[at::MASK_BYTES] = octets[at::MASK_BYTES].translate(XORED[mask[at]])
@@ -145,7 +144,7 @@ def unmasked(payload: bytes, mask: bytes) -> bytes:
 
 
 def encode_frame(kind: int, payload: bytes) -> bytes:
-    """Return a frame of the broker, which has no mask."""
+    """Encode a frame of the broker, which has no mask."""
     size = len(payload)
     if size < TWO_OCTETS:
         return bytes((FINAL | kind, size)) + payload
@@ -155,5 +154,5 @@ def encode_frame(kind: int, payload: bytes) -> bytes:
 
 
 def encode_close(code: int, reason: str = "") -> bytes:
-    """Return a close frame."""
+    """Encode a close frame."""
     return encode_frame(CLOSE, b"" if code == NO_CODE else code.to_bytes(2, "big") + reason.encode())

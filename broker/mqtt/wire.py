@@ -15,7 +15,7 @@ VARINT_MAX: Final = 268_435_455
 
 
 class Reader:
-    """Read the body of one packet from its start to its end. Raises: PacketError 0x81 beyond the end."""
+    """Read the fields of one packet in order. Raises: PacketError 0x81 for a field that exceeds the packet."""
 
     __slots__ = ("_at", "_end", "_octets")
 
@@ -26,11 +26,10 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """The number of unread octets."""
         return self._end - self._at
 
-    def _take(self, count: int) -> int:
-        """Pass over octets and return where they begin."""
+    def _advance(self, count: int) -> int:
+        """Advance by a number of octets, and return the position before them."""
         at = self._at
         if count > self._end - at:
             raise PacketError(MALFORMED, "a packet that ends too early")
@@ -38,21 +37,20 @@ class Reader:
         return at
 
     def octet(self) -> int:
-        """Return the next octet."""
-        return self._octets[self._take(1)]
+        return self._octets[self._advance(1)]
 
     def two(self) -> int:
-        """Return a two byte integer."""
-        at = self._take(2)
+        """Read a two byte integer."""
+        at = self._advance(2)
         return self._octets[at] << 8 | self._octets[at + 1]
 
     def four(self) -> int:
-        """Return a four byte integer."""
-        at = self._take(4)
+        """Read a four byte integer."""
+        at = self._advance(4)
         return int.from_bytes(self._octets[at : at + 4], "big")
 
     def varint(self) -> int:
-        """Return a variable byte integer, which has four octets at most and no octet more than it needs."""
+        """Read a variable byte integer, which has at most four octets and is encoded as briefly as possible."""
         value = shift = 0
         while True:
             octet = self.octet()
@@ -66,23 +64,22 @@ class Reader:
                 raise PacketError(MALFORMED, "a variable byte integer of more than four octets")
 
     def binary(self) -> bytes:
-        """Return binary data."""
         count = self.two()
-        at = self._take(count)
+        at = self._advance(count)
         return self._octets[at : at + count]
 
     def text(self) -> str:
-        """Return a UTF-8 string. Raises: PacketError 0x81 for octets that are not UTF-8, and for a null character."""
+        """Read a UTF-8 string. Raises: as `check_text`."""
         return check_text(self.binary())
 
     def finish(self) -> None:
-        """Check that nothing is left."""
+        """Check that all octets were read."""
         if self._at != self._end:
             raise PacketError(MALFORMED, f"{self._end - self._at} octets after the end of a packet's fields")
 
 
 def check_text(octets: bytes) -> str:
-    """Return a UTF-8 string. Raises: PacketError 0x81 for octets that are not UTF-8, and for a null character."""
+    """Decode a UTF-8 string. Raises: PacketError 0x81 for octets that are not UTF-8, and for a null character."""
     try:
         value = octets.decode()
     except UnicodeDecodeError:
@@ -96,7 +93,7 @@ OCTETS: Final = [bytes((value,)) for value in range(0x100)]
 
 
 def varint(value: int) -> bytes:
-    """Return a variable byte integer. HOT."""
+    """Encode a variable byte integer. HOT."""
     if value < 0x80:
         return OCTETS[value]
     octets = bytearray()
@@ -108,10 +105,10 @@ def varint(value: int) -> bytes:
 
 
 def binary(octets: bytes) -> bytes:
-    """Return binary data of at most 65,535 octets, with its length."""
+    """Encode binary data of at most 65,535 octets, preceded by its length."""
     return len(octets).to_bytes(2, "big") + octets
 
 
 def text(value: str) -> bytes:
-    """Return a UTF-8 string of at most 65,535 octets, with its length."""
+    """Encode a UTF-8 string of at most 65,535 octets, preceded by its length."""
     return binary(value.encode())

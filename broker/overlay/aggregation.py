@@ -1,4 +1,4 @@
-"""The patterns wanted in a space by tree node, and how they are merged before they are announced to the others.
+"""The patterns that each tree node wants in a space, and how they are merged before they are announced.
 
 A binding asks for a conjunction: the messages of a space that a topic pattern matches.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
-from functools import lru_cache
-from hashlib import blake2b
 from typing import Final
 
 from broker.overlay.packets import Conjunction, Space
@@ -21,10 +19,10 @@ _LIMITS: Final = PatternLimits()
 
 
 def conjunction(space: Space, kind: str, key: str) -> Conjunction:
-    """Return the conjunction of a binding key at an exchange of a type.
+    """Return the conjunction that a binding asks for, by the kind of patterns of its exchange and its key.
 
-    Types other than topic and direct filter by something other than the key, so their bindings ask for everything. This
-    includes topic exchanges with another dialect than AMQP's.
+    Exchanges other than topic and direct do not filter by the key alone, so their bindings ask for everything, as do
+    those of topic exchanges with another dialect than AMQP's.
     """
     if kind == "topic":
         return Conjunction(space, pattern_of(key).text)
@@ -35,27 +33,19 @@ def conjunction(space: Space, kind: str, key: str) -> Conjunction:
 
 
 def pattern_of(text: str) -> Pattern:
-    """Return the text of a conjunction as a pattern; one that is invalid or exceeds the limits asks for everything."""
+    """Parse the text of a conjunction; an invalid one, or one that exceeds the limits, asks for everything."""
     try:
         return parse_pattern(text, _LIMITS)
     except BindingKeyError:
         return EVERYTHING
 
 
-@lru_cache(maxsize=65_536)
-def checksum(conjunction: Conjunction) -> int:
-    """Return 64 bits that stand for a conjunction; those of a set are combined by exclusive or."""
-    space = conjunction.space
-    text = f"{space.vhost}\0{space.exchange}\0{conjunction.pattern}"
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
-
-
 class Aggregation(Enum):
-    """The way in which a broker merges subscriptions. Different settings work together: a merged set matches all that
-    its parts match.
+    """How a broker merges subscriptions. Brokers with different settings interoperate: a merged set matches every
+    message that one of its patterns matches.
 
-    With NONE a leaf broker announces every change as one, with IDENTICAL only the first and last of equal patterns, and
-    with COVERING only the patterns that no other covers.
+    With NONE a leaf broker announces every change of a binding, with IDENTICAL only the first and the last binding with
+    a pattern, and with COVERING only the patterns that no other covers.
     """
 
     NONE = "none"
@@ -65,9 +55,11 @@ class Aggregation(Enum):
 
 class Announced:
     """The patterns of one space that are announced to one tree node: the roots, or everything if there are too many.
-    Above `patterns_max` roots the full feed `#` is announced in their place, and the roots again once at most half of
-    the limit are left, so that a set near the limit does not switch with every change. Invariant: the announced
-    patterns match every key that a pattern of the set matches. Cost: that of the root set; a switch costs the roots.
+
+    Above `patterns_max` roots the full feed `#` is announced instead, until at most half of the limit are left, so that
+    a set near the limit does not switch with every change.
+    Invariant: the announced patterns match every key that a pattern of the set matches.
+    Cost: that of the CoverSet; O(roots) for a switch.
     """
 
     __slots__ = ("_full_feed", "_patterns_max", "_roots", "_size")
@@ -80,15 +72,15 @@ class Announced:
 
     @property
     def patterns(self) -> Iterable[str]:
-        """The canonical texts that are announced."""
+        """The canonical texts of the announced patterns."""
         return (EVERYTHING.text,) if self._full_feed else [pattern.text for pattern in self._roots.roots]
 
     def add(self, pattern: Pattern) -> dict[str, bool]:
-        """Count a pattern once more, and return each announced text that was added (true) or removed (false)."""
+        """Add one use of a pattern; return each announced text that was added (true) or removed (false)."""
         return self._change(self._roots.add(pattern))
 
     def remove(self, pattern: Pattern) -> dict[str, bool]:
-        """Count a pattern once less, and return each announced text that was added (true) or removed (false)."""
+        """Remove one use of a pattern; return each announced text that was added (true) or removed (false)."""
         return self._change(self._roots.remove(pattern))
 
     def _change(self, roots: RootDiff) -> dict[str, bool]:
@@ -101,26 +93,26 @@ class Announced:
         if before == self._full_feed:
             return change
         roots_now = {pattern.text for pattern in self._roots.roots}
-        known = {EVERYTHING.text} if before else {*roots_now, *change} - {text for text, came in change.items() if came}
+        known = {EVERYTHING.text} if before else {*roots_now, *change} - {pattern.text for pattern in roots.added}
         wanted = {EVERYTHING.text} if self._full_feed else roots_now
         return dict.fromkeys(known - wanted, False) | dict.fromkeys(wanted - known, True)
 
 
 Change = dict[str, dict[str, bool]]
-"""By tree node: each announced pattern that has come (true) or gone (false)."""
+"""By tree node: each announced pattern that was added (true) or removed (false)."""
 
-_NOBODY: Mapping[str, frozenset[str]] = {}
-KEYS_MAX: Final = 16384  # of which the answer is remembered
+_NO_PATTERNS: Mapping[str, frozenset[str]] = {}
+KEYS_MAX: Final = 16384  # cached answers
 
 
 class SpaceTable:
-    """The patterns of one space held by each broker of each tree node. A tree node wants the patterns of all its
-    brokers. A neighbour is sent the patterns of all other tree nodes. Holders are sets, so that a repeated addition or
-    removal changes nothing.
+    """The patterns of one space that each broker of each tree node holds. A tree node wants the patterns of all its
+    brokers. The patterns of all other tree nodes are announced to a neighbour. The holders of a pattern are a set, so
+    that a repeated addition or removal changes nothing.
 
     Shapes: the broker's own tree node may hold patterns, too: those of its own clients.
-    Cost: an addition or removal costs its pattern, once for each neighbour only where it is the pattern's first or
-    second tree node.
+    Cost: O(words of the pattern) for an addition or removal, times the neighbours if it is the pattern's first or
+        second tree node.
     """
 
     def __init__(
@@ -131,7 +123,7 @@ class SpaceTable:
         patterns_max: int,
         one_way: Collection[str] = (),
     ) -> None:
-        """To neighbours in `one_way` the pattern `#` is announced as soon as there is any pattern."""
+        """To the neighbours in `one_way`, `#` is announced as soon as there is any pattern."""
         self._own_node = own_node
         self._announced = {
             node: Announced(Aggregation.IDENTICAL, 0) if node in one_way else Announced(aggregation, patterns_max)
@@ -144,7 +136,6 @@ class SpaceTable:
         self.answers: dict[str, tuple[str, ...]] = {}  # by key: the neighbours that want it
 
     def __bool__(self) -> bool:
-        """Return whether any broker holds a pattern."""
         return bool(self._nodes)
 
     def hold(self, node: str, broker: str, text: str) -> Change | None:
@@ -152,16 +143,16 @@ class SpaceTable:
         held = self._held.setdefault(node, {})
         brokers = held.get(text)
         if brokers is not None:
-            held[text] = self._group(brokers | {broker})
+            held[text] = self._shared(brokers | {broker})
             return None
-        held[text] = self._group(frozenset((broker,)))
+        held[text] = self._shared(frozenset((broker,)))
         pattern = pattern_of(text)
         if node != self._own_node:
             self._index.add(pattern, node)
             self.answers.clear()
         before = self._nodes.get(text, frozenset())
-        self._nodes[text] = self._group(before | {node})
-        return {told: self._announced[told].add(pattern) for told in self._newly_told(before, node)}
+        self._nodes[text] = self._shared(before | {node})
+        return {affected: self._announced[affected].add(pattern) for affected in self._affected(before, node)}
 
     def release(self, node: str, broker: str, text: str) -> Change | None:
         """Remove a holder of a pattern. Return the change to announce, None if the tree node still wants it."""
@@ -170,7 +161,7 @@ class SpaceTable:
         if brokers is None or broker not in brokers:
             return None
         if len(brokers) > 1:
-            held[text] = self._group(brokers - {broker})
+            held[text] = self._shared(brokers - {broker})
             return None
         del held[text]
         if not held:
@@ -181,21 +172,21 @@ class SpaceTable:
             self.answers.clear()
         after = self._nodes[text] - {node}
         if after:
-            self._nodes[text] = self._group(after)
+            self._nodes[text] = self._shared(after)
         else:
             del self._nodes[text]
-        return {told: self._announced[told].remove(pattern) for told in self._newly_told(after, node)}
+        return {affected: self._announced[affected].remove(pattern) for affected in self._affected(after, node)}
 
     def patterns(self, node: str) -> Collection[str]:
         """Return the patterns that a tree node wants."""
-        return self._held.get(node, _NOBODY).keys()
+        return self._held.get(node, _NO_PATTERNS).keys()
 
     def announced(self, node: str) -> Iterable[str]:
         """Return the patterns that are announced to a neighbour."""
         return self._announced[node].patterns
 
     def wanting(self, key: str) -> tuple[str, ...]:
-        """Return the neighbours that want a message with a key. Cost: a look-up for a known key."""
+        """Return the neighbours that want a message with a key. Cost: a look-up for a cached key."""
         answer = self.answers.get(key)
         if answer is None:
             if len(self.answers) >= KEYS_MAX:
@@ -203,13 +194,13 @@ class SpaceTable:
             answer = self.answers[key] = self._index.match(key)
         return answer
 
-    def _newly_told(self, others: frozenset[str], node: str) -> Iterable[str]:
-        """Return the neighbours to which a pattern of this tree node is new, if the `others` want it too."""
+    def _affected(self, others: frozenset[str], node: str) -> Iterable[str]:
+        """Return the neighbours whose announcements contain a pattern only because of `node`; `others` want it too."""
         if len(others) > 1:
             return ()
         if others:
-            return [told for told in others if told in self._announced]
-        return [told for told in self._announced if told != node]
+            return [neighbour for neighbour in others if neighbour in self._announced]
+        return [neighbour for neighbour in self._announced if neighbour != node]
 
-    def _group(self, names: frozenset[str]) -> frozenset[str]:
+    def _shared(self, names: frozenset[str]) -> frozenset[str]:
         return self._groups.setdefault(names, names)

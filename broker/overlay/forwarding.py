@@ -1,4 +1,4 @@
-"""A stream at an inner broker: the elements to forward in each direction, and the unwanted ranges."""
+"""A stream at an inner broker: which elements are forwarded in each direction, and which ranges are unwanted."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from broker.overlay.virtual_time import NO_VECTOR
 
 KNOWN_VECTORS = 8
 NO_NODES: Final[tuple[str, ...]] = ()
-_UNCONCERNED: Final = 0
-_SUFFICIENT: Final = 1
-_INSUFFICIENT: Final = 2
+_UNCONCERNED: Final = 0  # verdicts on a vector and a direction: no leaf of the vector is there,
+_SUFFICIENT: Final = 1  # the known interest is complete up to the vector,
+_INSUFFICIENT: Final = 2  # or it is not
 
 
 class ForwardingCounts:
@@ -32,7 +32,7 @@ class ForwardingCounts:
 
 
 class UnwantedRange:
-    """Numbers that are not wanted in a direction and not announced there yet."""
+    """Numbers that are not wanted in a direction, and were not announced there yet."""
 
     __slots__ = ("first", "last", "since_ms", "vector_at")
 
@@ -42,62 +42,59 @@ class UnwantedRange:
         self.vector_at = vector_at
         self.since_ms = since_ms
 
-    def leads_to(self, run: StreamRun) -> bool:
-        """Return whether a run begins right after the range, with the same vector."""
+    def is_continued_by(self, run: StreamRun) -> bool:
+        """Return whether a run starts right after the range, with the same vector."""
         return self.last + 1 == run.first and self.vector_at == run.vector_at
 
     def extend(self, last: int) -> None:
-        """Add the numbers up to another last one."""
+        """Extend the range to another last number."""
         self.last = last
 
 
 class Forwarding:
     """One stream at one inner broker.
 
-    A vector with none of the leaves of a direction does not concern it: these leaves learn of the stream from the
+    A vector without leaves of a direction does not concern the direction. These leaves learn of the stream from the
     vector change that includes them, which is therefore always forwarded. An unknown leaf may be in any direction.
     Invariant: a number is silent in a direction only if the broker received it with sufficient information about the
-        interest there, or if its vector has no leaf there.
+        interest there, or if its vector contains no leaf there.
     """
 
     def __init__(self, stream: StreamName) -> None:
         self.stream = stream
-        self.came_from = ""
+        self.source_node = ""  # the tree node from which runs without a target arrive
         self.reached = 0
         self.vector_at = 0
         self.vectors: dict[int, Vector] = {0: NO_VECTOR}
         self.unwanted: dict[str, UnwantedRange] = {}
         self.acks = Acknowledgements()
-        self.is_idle = False  # since the last call of mark_idle()
+        self.is_idle = False  # no run has arrived since the last call of mark_idle()
         self._verdicts: dict[tuple[str, int], int] = {}
         self._version = -1
 
     def mark_idle(self) -> None:
-        """Begin to note whether anything arrives."""
+        """Mark the stream as idle until the next run arrives."""
         self.is_idle = True
 
-    def learn(self, run: StreamRun, node: str) -> None:
-        """Record the facts of a run about its stream, whatever its target."""
+    def record(self, run: StreamRun, node: str) -> None:
+        """Record the position, the vectors and the direction of the stream from a run, whatever its target."""
         self.is_idle = False
         if not run.target:
-            self.came_from = node
+            self.source_node = node
         if run.vector is not None:
-            self._know(run.vector_at, run.vector)
+            self._remember(run.vector_at, run.vector)
         if run.last >= self.reached:
             self.reached = run.last
             self.vector_at = max(self.vector_at, run.vector_at)
         for element in run.elements:
             if isinstance(element, VectorChange):
-                self._know(element.number, element.new)
+                self._remember(element.number, element.new)
                 self.vector_at = max(self.vector_at, element.number)
 
     def forward(
         self, run: StreamRun, node: str, interest: Interest, counts: ForwardingCounts, now_ms: int
     ) -> list[StreamRun]:
-        """Return the runs to forward to a node, in order; an unwanted range may be kept for later.
-
-        Cost: the elements of the run.
-        """
+        """Return the runs to forward to a node, in order; an unwanted range may be delayed. Cost: O(elements)."""
         verdict = self._verdict(node, run.vector_at, interest)
         if run.lost or run.last < run.first:
             if verdict == _UNCONCERNED and not run.target:
@@ -126,59 +123,59 @@ class Forwarding:
                 concerned = True
         counts.add(flooded, matched, filtered)
         if run.target:
-            return [_run(run, run.first, tuple(kept))]
+            return [_with_elements(run, run.first, tuple(kept))]
         if kept:
             return self._send(run, node, tuple(kept))
-        return self._stay_silent(run, node, now_ms) if concerned else []
+        return self._delay(run, node, now_ms) if concerned else []
 
     def flush(self, node: str) -> list[StreamRun]:
-        """Return the unwanted range that was not announced to a node yet, and forget it."""
-        silence = self.unwanted.pop(node, None)
-        return [] if silence is None else [self._silent(silence)]
+        """Remove the unwanted range that was not announced to a node yet, and return it as a run."""
+        unwanted = self.unwanted.pop(node, None)
+        return [] if unwanted is None else [self._silent_run(unwanted)]
 
     def overdue(self, since_ms: int) -> list[str]:
         """Return the nodes with an unwanted range that began at `since_ms` or earlier."""
-        return [node for node, silence in self.unwanted.items() if silence.since_ms <= since_ms]
+        return [node for node, unwanted in self.unwanted.items() if unwanted.since_ms <= since_ms]
 
     def concerns(self, node: str, interest: Interest) -> bool:
-        """Return whether the newest vector includes, or may include, a leaf beyond a node."""
+        """Return whether the newest vector contains, or may contain, a leaf beyond a node."""
         return self._verdict(node, self.vector_at, interest) != _UNCONCERNED
 
     def tip(self) -> StreamRun:
-        """Return a run without elements that announces the latest number this broker has of the stream."""
+        """Return an empty run that announces the latest number of the stream that this broker received."""
         vector = self.vectors.get(self.vector_at)
         return StreamRun(self.stream, self.reached + 1, self.reached, self.vector_at, vector=vector)
 
     def _wants(self, node: str, data: Data, interest: Interest) -> bool:
-        """Return whether a known pattern of a direction matches a message by any of its keys."""
+        """Return whether a known pattern of a direction matches any routing key of a message."""
         space = self.stream.space
         if node in interest.wanting(space, data.key):
             return True
         return any(node in interest.wanting(space, key) for key in data.copies)
 
     def _send(self, run: StreamRun, node: str, kept: tuple[Element, ...]) -> list[StreamRun]:
-        """Return a run with the kept elements, including the unwanted range right before it."""
-        silence = self.unwanted.pop(node, None)
-        if silence is None:
-            return [_run(run, run.first, kept)]
-        if silence.leads_to(run):
-            return [_run(run, silence.first, kept)]
-        return [self._silent(silence), _run(run, run.first, kept)]
+        """Return a run with the kept elements, extended by the unwanted range right before it."""
+        unwanted = self.unwanted.pop(node, None)
+        if unwanted is None:
+            return [_with_elements(run, run.first, kept)]
+        if unwanted.is_continued_by(run):
+            return [_with_elements(run, unwanted.first, kept)]
+        return [self._silent_run(unwanted), _with_elements(run, run.first, kept)]
 
-    def _stay_silent(self, run: StreamRun, node: str, now_ms: int) -> list[StreamRun]:
+    def _delay(self, run: StreamRun, node: str, now_ms: int) -> list[StreamRun]:
         """Extend the unwanted range by a run, and return the earlier range if the run does not continue it."""
-        silence = self.unwanted.get(node)
-        if silence is not None and silence.leads_to(run):
-            silence.extend(run.last)
+        unwanted = self.unwanted.get(node)
+        if unwanted is not None and unwanted.is_continued_by(run):
+            unwanted.extend(run.last)
             return []
         before = self.flush(node)
         self.unwanted[node] = UnwantedRange(run.first, run.last, run.vector_at, now_ms)
         return before
 
-    def _silent(self, silence: UnwantedRange) -> StreamRun:
-        return StreamRun(self.stream, silence.first, silence.last, silence.vector_at)
+    def _silent_run(self, unwanted: UnwantedRange) -> StreamRun:
+        return StreamRun(self.stream, unwanted.first, unwanted.last, unwanted.vector_at)
 
-    def _know(self, number: int, vector: Vector) -> None:
+    def _remember(self, number: int, vector: Vector) -> None:
         self.vectors[number] = vector
         if len(self.vectors) > KNOWN_VECTORS:
             del self.vectors[min(n for n in self.vectors if n)]
@@ -202,7 +199,7 @@ class Forwarding:
 
 
 def _concerns(node: str, vector: Vector, interest: Interest) -> bool:
-    """Return whether a leaf of the vector is beyond the node, or not known to be elsewhere."""
+    """Return whether a leaf of the vector is beyond the node, or its direction is unknown."""
     for leaf in vector:
         direction = interest.direction(leaf)
         if direction is None or direction == node:
@@ -210,8 +207,8 @@ def _concerns(node: str, vector: Vector, interest: Interest) -> bool:
     return False
 
 
-def _run(run: StreamRun, first: int, kept: tuple[Element, ...]) -> StreamRun:
-    """Return the run with another beginning and with only the kept elements."""
+def _with_elements(run: StreamRun, first: int, kept: tuple[Element, ...]) -> StreamRun:
+    """Return the run with another first number and with only the kept elements."""
     if first == run.first and len(kept) == len(run.elements):
         return run
     return StreamRun(run.stream, first, run.last, run.vector_at, kept, run.target, run.lost, run.vector)

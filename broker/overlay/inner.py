@@ -10,12 +10,12 @@ from broker.overlay.interest import Interest
 from broker.overlay.logical_broker import LogicalBroker, Timing
 from broker.overlay.packets import Ack, Nack, StreamName, StreamRun
 from broker.overlay.peers import Outgoing, OverlayPeer
-from broker.overlay.progress import Behind
+from broker.overlay.progress import LaggingStream
 from broker.overlay.sink import WHOLE_STREAM
 
 
 class Inner(LogicalBroker):
-    """One logical inner broker. It keeps its state in memory only; after a restart its neighbours send it again."""
+    """One logical inner broker. Its state is only in memory; after a restart its neighbours send it again."""
 
     def __init__(self, interest: Interest, neighbours: tuple[str, ...], timing: Timing | None = None) -> None:
         super().__init__(interest, neighbours, timing)
@@ -26,7 +26,7 @@ class Inner(LogicalBroker):
         self._forget_ms = 0
 
     def tick(self, now_ms: int) -> None:
-        """Announce unwanted numbers that have waited long enough, and repeat what is due."""
+        """Announce the unwanted numbers that have waited for `silence_ms`, and drop idle streams."""
         self._has_updates = True
         for stream in list(self._silent):
             forwarding = self.forwardings[stream]
@@ -39,7 +39,6 @@ class Inner(LogicalBroker):
             self._forget_streams()
 
     def take_output(self, now_ms: int) -> list[Outgoing]:
-        """Return the packets to send."""
         output = self._take_updates(now_ms)
         output += self._output
         self._output = []
@@ -48,11 +47,11 @@ class Inner(LogicalBroker):
         return output
 
     def _review(self, now_ms: int) -> None:
-        """Do nothing, because each run looks up the interest when it is forwarded."""
+        """Do nothing: the interest is looked up when a run is forwarded."""
 
     def _receive_run(self, node: str, run: StreamRun, now_ms: int) -> None:
         forwarding = self._forwarding(run.stream)
-        forwarding.learn(run, node)
+        forwarding.record(run, node)
         target = self.interest.direction(run.target) if run.target else None
         for towards in self.peers.nodes:
             if towards != node and (target is None or target == towards):
@@ -67,15 +66,15 @@ class Inner(LogicalBroker):
         for leaf in leaves:
             node = self.interest.direction(leaf)
             peer = None if node is None else self.peers.find(node, leaf)
-            behind = None if peer is None else peer.behind.get(ack.stream)
-            if peer is not None and behind is not None and behind.caught_up(ack.number):
-                del peer.behind[ack.stream]
+            lagging = None if peer is None else peer.lagging.get(ack.stream)
+            if peer is not None and lagging is not None and lagging.has_caught_up(ack.number):
+                del peer.lagging[ack.stream]
 
     def _receive_nack(self, node: str, broker: str, nack: Nack) -> None:
         asking = self.peers.find(node, broker)
-        behind = None if asking is None or nack.leaf != broker else asking.behind.get(nack.stream)
-        if behind is not None and 0 < nack.first < WHOLE_STREAM:
-            behind.ask()
+        lagging = None if asking is None or nack.leaf != broker else asking.lagging.get(nack.stream)
+        if lagging is not None and 0 < nack.first < WHOLE_STREAM:
+            lagging.mark_requested()
             nack = replace(nack, last=WHOLE_STREAM)
         towards = self._upstream(nack.stream)
         peer = None if towards is None or towards == node else self.peers.towards(towards, nack.stream.leaf)
@@ -99,28 +98,28 @@ class Inner(LogicalBroker):
             self._announce_position(stream, peer)
 
     def _announce_position(self, stream: StreamName, peer: OverlayPeer) -> None:
-        """Announce the position of a stream on a link beyond which a leaf may lack part of it."""
+        """Announce the position of a stream on a link beyond which a leaf may miss part of it."""
         node, forwarding = peer.node, self.forwardings.get(stream)
-        if forwarding is None or not forwarding.reached or forwarding.came_from in {"", node}:
+        if forwarding is None or not forwarding.reached or forwarding.source_node in {"", node}:
             return
         if not forwarding.concerns(node, self.interest):
             return
         least = forwarding.acks.least(self.interest.vector(node, stream.space))
         if least is None or least < forwarding.reached:
             if peer.broker in self.interest.leaves(node):
-                peer.behind.setdefault(stream, Behind(forwarding.reached))
+                peer.lagging.setdefault(stream, LaggingStream(forwarding.reached))
             tip = forwarding.tip()
             peer.send(tip, tip.vector, self._output)
 
     def _upstream(self, stream: StreamName) -> str | None:
-        """Return the tree node that leads to the publishing leaf of a stream."""
+        """Return the tree node through which the publishing leaf of a stream is reached, None if unknown."""
         node = self.interest.direction(stream.leaf)
         if node is None and stream in self.forwardings:
-            return self.forwardings[stream].came_from or None
+            return self.forwardings[stream].source_node or None
         return node
 
     def _ack(self, output: list[Outgoing]) -> None:
-        """Send upstream the position that all interested leaves have reached, after updates that name them."""
+        """Send upstream the position that all interested leaves have reached, after the updates that name them."""
         for stream in self._dirty:
             up = self._upstream(stream)
             if up is None:
@@ -134,12 +133,10 @@ class Inner(LogicalBroker):
         self._dirty.clear()
 
     def _forget_streams(self) -> None:
-        """Drop streams that were idle since the last call and have no publisher or no interested leaf.
-
-        The idle incarnations of a stream have ended. A stream that resumes later begins with a vector, as after a
-        start. Cost: the streams.
+        """Drop streams that were idle since the last call if they have no publisher, no interested leaf, or a newer
+        incarnation. A dropped stream that resumes is forwarded with its vector, as after a start. Cost: O(streams).
         """
-        busy = {(stream.leaf, stream.space) for stream, one in self.forwardings.items() if not one.is_idle}
+        busy = {(stream.leaf, stream.space) for stream, entry in self.forwardings.items() if not entry.is_idle}
         for stream, forwarding in list(self.forwardings.items()):
             if not forwarding.is_idle or stream in self._dirty or forwarding.unwanted:
                 forwarding.mark_idle()

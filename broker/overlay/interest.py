@@ -1,4 +1,4 @@
-"""The interest of other brokers as one broker of the overlay knows it, and its announcements to each neighbour."""
+"""The interest of other brokers as far as one broker of the overlay knows it, and its announcements to neighbours."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ WITHDRAW_AFTER_MS: Final = 30_000
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Interest:
-    """The interest in each direction of one logical broker, by replicas: the patterns that a tree node wants, and how
-    complete they are. Every broker of a tree node announces to every broker of each neighbour node the patterns of the
-    other directions, with the virtual times up to which they are complete. The receiver keeps one replica per sender,
-    matches against the union of a direction's replicas, and takes the latest time of each leaf. A leaf broker is a
-    sender to itself. `version` rises with every change of the answers to the queries below. Time is passed in, in ms.
+    """The interest in each direction of one logical broker: the patterns that a tree node wants, and the virtual times
+    up to which they are complete.
+
+    Every broker of a tree node announces to every broker of each neighbour node the patterns of the other directions,
+    with their virtual times. The receiver keeps one replica per sender. It matches messages against the union of a
+    direction's replicas, and uses the latest time of each leaf, its V_b. A leaf broker is a sender to itself. `version`
+    rises with every change of the answers to the queries below. Time is passed in, in milliseconds.
 
     Invariant: the patterns of a direction match every message that an active subscription of a leaf beyond it wants, if
-    its virtual start time is not later than the leaf's time there. So a message may be left out in a direction where it
-    matches nothing and `sufficient` holds.
+        its start point is not later than the leaf's time there. So a message need not be sent in a direction where no
+        pattern matches it and `sufficient` holds.
     Source: the Gryphon paper, sections 3.3 to 3.5, with a replica per sender in place of constraint vectors.
     """
 
@@ -54,7 +56,7 @@ class Interest:
         withdraw_after_ms: int = WITHDRAW_AFTER_MS,
         one_way: Collection[str] = (),
     ) -> None:
-        """Announce only the pattern `#` to the neighbours in `one_way`; `incarnation` is that of virtual time."""
+        """To the neighbours in `one_way` only `#` is announced; `incarnation` is that of the virtual time."""
         self.version = 0
         self._own_node = own_node
         self._own_leaf = own_leaf
@@ -86,7 +88,7 @@ class Interest:
     # ---- links -------------------------------------------------------------------------------------------------------
 
     def connected(self, node: str, broker: str, session: int) -> None:
-        """Begin a session with a broker of a neighbour node: it gets all updates, from the first on."""
+        """Begin a session with a broker of a neighbour node, which is sent all updates from the first on."""
         replica = self._directions[node].replicas.setdefault(broker, Replica())
         if broker in self._links[node] and replica.session == session:
             return
@@ -104,7 +106,7 @@ class Interest:
             self._replies.pop((node, broker), None)
 
     def received(self, node: str, broker: str, packet: InterestPacket, now_ms: int) -> None:
-        """Apply a packet of a connected broker. Raises: Contradiction if it names a leaf that another node reaches."""
+        """Process a packet of a connected broker. Raises: Contradiction for a leaf that another node reaches."""
         link = self._links[node].get(broker)
         if link is None:
             return
@@ -117,13 +119,13 @@ class Interest:
             self._refuse_loop(node, replica, packet)
             before = replica.replaced_by(packet)
             if before is not None:
-                self._keep(node, f"{broker} before session {replica.session}", before, now_ms)
+                self._retain(node, f"{broker} before session {replica.session}", before, now_ms)
             self._apply(node, broker, replica.receive(packet))
             known = replica.expected - 1
             self._replies[node, broker] = Resync() if known < 0 else UpdateAck(known, self.time(broker))
 
     def take_output(self, now_ms: int) -> list[tuple[str, str, Packet]]:
-        """Return the packets to send, and withdraw the replicas that were lost for too long."""
+        """Return the packets to send, and withdraw replicas whose links were lost for too long."""
         self._withdraw(now_ms)
         output: list[tuple[str, str, Packet]] = [(*receiver, reply) for receiver, reply in self._replies.items()]
         self._replies = {}
@@ -137,23 +139,23 @@ class Interest:
     # ---- the leaf broker's own subscriptions -------------------------------------------------------------------------
 
     def change(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> None:
-        """Apply a batch of bindings: one update for each neighbour, if it changes what they must know."""
+        """Apply a batch of bindings, and announce it with one update if it concerns other brokers."""
         assert self._own_leaf is not None, "only a leaf broker has subscriptions"
         self._batches += 1
         if self._widens:  # all bindings of a space count as one, so that the second one has nothing to announce
-            added = [(one, Conjunction(asked.space, EVERYTHING.text), durable) for one, asked, durable in added]
+            added = [(name, Conjunction(wanted.space, EVERYTHING.text), durable) for name, wanted, durable in added]
         batch = self.subscriptions.change(added, removed)
         ended = self._batches == 1 or bool(batch.touched)
         if ended or batch.durable:
             self._announce(batch, ended=ended)
 
     def skip_above(self, time: int) -> None:
-        """Continue above a virtual time that others have of this leaf and that it never had, and tell them."""
+        """Continue above a virtual time that other brokers know of this leaf from another run, and announce it."""
         self.own_time.skip_above(time)
         self._announce(BindingBatch(touched=set(self.subscriptions.spaces)), ended=True)
 
     def _announce(self, batch: BindingBatch, *, ended: bool) -> None:
-        """Announce the changes of a batch to all neighbours. `ended` is set if it ends a virtual time."""
+        """Announce the changes of a batch to all neighbours. `ended` says whether it ends a virtual time."""
         assert self._own_leaf is not None
         own = self._directions[self._own_node].replicas[self._own_leaf]
         leaf = (self._own_leaf,)
@@ -162,15 +164,15 @@ class Interest:
             own.expected,
             full=False,
             last=True,
-            added=tuple(root for root, came in batch.roots.items() if came),
-            removed=tuple(root for root, came in batch.roots.items() if not came),
+            added=tuple(root for root, added in batch.roots.items() if added),
+            removed=tuple(root for root, added in batch.roots.items() if not added),
             slice={self._own_leaf: self.own_time.advance()} if ended else {},
             interested=tuple((space, leaf if space in spaces else ()) for space in sorted(batch.touched)),
             durable=leaf if self.subscriptions.durable else (),
         )
         self._apply(self._own_node, self._own_leaf, own.receive(update))
 
-    # ---- what is known -----------------------------------------------------------------------------------------------
+    # ---- queries -----------------------------------------------------------------------------------------------------
 
     def take_touched(self) -> set[Space]:
         """Return the spaces whose V_b, patterns or interested leaves have changed since the last call."""
@@ -189,7 +191,7 @@ class Interest:
         return () if table is None else table.wanting(key)
 
     def answers(self, space: Space) -> dict[str, tuple[str, ...]]:
-        """Return the cached results of `wanting` by key, which a change of the interest drops."""
+        """Return the cached results of `wanting` by key. A change of the interest clears them."""
         table = self._tables.get(space)
         return {} if table is None else table.answers
 
@@ -216,30 +218,30 @@ class Interest:
         return frozenset() if replica is None else replica.interested.get(space, frozenset())
 
     def announced(self, node: str, broker: str) -> int:
-        """Return the serial of the last update sent to a broker, 0 while some change was not sent to it yet."""
+        """Return the serial of the last update sent to a broker, 0 while a change was not sent to it yet."""
         link = self._links[node].get(broker)
         return 0 if link is None else link.announced
 
     def applied(self, node: str, broker: str) -> int:
-        """Return the serial of the last update of a broker that was applied, 0 if there is none."""
+        """Return the serial of the last applied update of a broker, 0 if there is none."""
         return max(0, self._directions[node].replicas[broker].expected - 1) if broker in self._links[node] else 0
 
     def reachable(self, node: str, broker: str) -> frozenset[str]:
-        """Return the leaves that can be reached through a broker now."""
+        """Return the leaves that are reached through a broker now."""
         replica = self._directions[node].replicas.get(broker)
         if replica is None or replica.lost_ms is not None:
             return frozenset()
         return frozenset(replica.times.keys() - replica.unreachable)
 
     def time(self, leaf: str) -> int:
-        """Return V_b of a leaf, interested or not; 0 if it is in no direction."""
+        """Return V_b of a leaf, interested or not; 0 if no direction reaches it."""
         node = self._nodes.get(leaf)
         return 0 if node is None else self._times[node][leaf]
 
     def sufficient(self, node: str, space: Space, vector: Vector) -> bool:
         """Return whether the patterns of a tree node are complete up to a vector.
 
-        A leaf of the vector that is in no known direction counts as in each.
+        A leaf of the vector whose direction is unknown may be in any direction.
         """
         times = self._times[node]
         nodes = self._nodes
@@ -257,7 +259,7 @@ class Interest:
         return self._nodes.get(leaf)
 
     def forget(self, leaf: str) -> None:
-        """Withdraw a leaf that will not return, if the broker that announced it is lost."""
+        """Withdraw a leaf that will not return from the replicas of lost brokers."""
         for node in self._neighbours:
             for broker, replica in self._directions[node].replicas.items():
                 if replica.lost_ms is not None and leaf in replica.times:
@@ -266,15 +268,15 @@ class Interest:
     # ---- changes -----------------------------------------------------------------------------------------------------
 
     def _locate(self, leaf: str, node: str) -> None:
-        """Update the tree node through which a leaf is reached: of several, the latest that can reach it."""
+        """Update the tree node of a leaf. Of several, prefer those that reach it now, then the one with its V_b."""
         if leaf not in self._nodes and leaf in self._times[node]:
             self._nodes[leaf] = node
             return
-        times = [(times[leaf], node) for node, times in self._times.items() if leaf in times]
-        if len(times) > 1:
-            times = [one for one in times if self._directions[one[1]].reaches(leaf)] or times
-        if times:
-            self._nodes[leaf] = max(times)[1]
+        candidates = [(times[leaf], node) for node, times in self._times.items() if leaf in times]
+        if len(candidates) > 1:
+            candidates = [entry for entry in candidates if self._directions[entry[1]].reaches(leaf)] or candidates
+        if candidates:
+            self._nodes[leaf] = max(candidates)[1]
         else:
             self._nodes.pop(leaf, None)
 
@@ -291,17 +293,17 @@ class Interest:
         table = self._tables.get(conjunction.space)
         if table is None:
             return None
-        told = table.release(node, broker, conjunction.pattern)
+        change = table.release(node, broker, conjunction.pattern)
         if not table:
             del self._tables[conjunction.space]
-        return told
+        return change
 
     def _announced_to(self, node: str) -> Iterable[Conjunction]:
         """Return the patterns that are announced to a neighbour node."""
         return (Conjunction(space, text) for space, table in self._tables.items() for text in table.announced(node))
 
     def _refuse_loop(self, node: str, replica: Replica, update: Update) -> None:
-        """Refuse an update by which two tree nodes reach one leaf. Cost: the leaves of the update."""
+        """Refuse an update with which two tree nodes would reach one leaf. Cost: the leaves of the update."""
         unreachable = replica.unreachable if update.unreachable is None else frozenset(update.unreachable)
         regained = () if update.unreachable is None else replica.unreachable - unreachable
         for leaf in {*update.slice, *regained} - unreachable:
@@ -316,7 +318,7 @@ class Interest:
                     )
 
     def _apply(self, node: str, broker: str, change: ReplicaChange | None) -> None:
-        """Merge a change of one replica, and record the data that each link has to send and the caller will ask for."""
+        """Merge a change of one replica into its direction, and record the changes to announce on the other links."""
         if change is None:
             return
         merged = self._directions[node].refresh(change)
@@ -324,10 +326,10 @@ class Interest:
             self._locate(leaf, node)
         touched = set(merged.spaces)
         for conjunction in change.added:
-            if self._tell(conjunction.space, self._hold(node, broker, conjunction)):
+            if self._note(conjunction.space, self._hold(node, broker, conjunction)):
                 touched.add(conjunction.space)
         for conjunction in change.removed:
-            if self._tell(conjunction.space, self._release(node, broker, conjunction)):
+            if self._note(conjunction.space, self._release(node, broker, conjunction)):
                 touched.add(conjunction.space)
         if merged.leaves:
             touched |= change.touched
@@ -339,7 +341,7 @@ class Interest:
             link.mark(merged.leaves, merged.spaces, touched, durable=merged.durable, unreachable=merged.unreachable)
 
     def _reach(self, node: str, replica: Replica) -> None:
-        """Recompute the reachable leaves, because the link of a replica was lost or restored."""
+        """Update the reachable leaves after the link of a replica was lost or restored."""
         self.version += 1
         for leaf in replica.times:
             self._locate(leaf, node)
@@ -349,27 +351,29 @@ class Interest:
 
     def _other_links(self, node: str) -> list[Announcement]:
         """Return the links to all neighbours but the brokers of one tree node."""
-        return [link for told, links in self._links.items() if told != node for link in links.values()]
+        return [link for other, links in self._links.items() if other != node for link in links.values()]
 
-    def _tell(self, space: Space, told: Change | None) -> bool:
-        """Record the change of one pattern for the links to send; return whether it changed any direction."""
-        for node, texts in (told or {}).items():
+    def _note(self, space: Space, change: Change | None) -> bool:
+        """Record the change of a pattern on the links that announce it; return whether a direction has changed."""
+        for node, texts in (change or {}).items():
             for link in self._links[node].values():
-                for text, came in texts.items():
-                    link.note(Conjunction(space, text), came=came)
-        return told is not None
+                for text, added in texts.items():
+                    link.note(Conjunction(space, text), added=added)
+        return change is not None
 
-    def _keep(self, node: str, name: str, before: Replica, now_ms: int) -> None:
-        """Keep the state of a broker from before its restart as one more replica, marked lost."""
+    def _retain(self, node: str, name: str, before: Replica, now_ms: int) -> None:
+        """Retain the state of a broker from before its restart as another replica, marked as lost."""
         before.lose(now_ms)
         self._directions[node].replicas[name] = before
         for space, texts in before.patterns.items():
             for text in texts:
                 conjunction = Conjunction(space, text)
-                self._tell(space, self._hold(node, name, conjunction))
+                self._note(space, self._hold(node, name, conjunction))
 
     def _withdraw(self, now_ms: int) -> None:
-        """Withdraw what lost brokers announced: at once if others know as much, else later unless it is needed."""
+        """Withdraw the announcements of lost brokers: at once if live brokers know as much, otherwise after
+        `withdraw_after_ms`, unless they are the latest of a leaf with durable bindings.
+        """
         for node in self._neighbours:
             direction = self._directions[node]
             for broker, replica in list(direction.replicas.items()):
@@ -397,7 +401,7 @@ class Interest:
             durable = tuple(sorted({leaf for direction in others for leaf in direction.durable}))
         if link.full or link.unreachable:
             lost = {leaf for direction in others for leaf in direction.unreachable}
-            unreachable = tuple(sorted(leaf for leaf in lost if not any(one.reaches(leaf) for one in others)))
+            unreachable = tuple(sorted(leaf for leaf in lost if not any(other.reaches(leaf) for other in others)))
         update = Update(
             0,
             full=False,

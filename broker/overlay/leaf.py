@@ -1,4 +1,4 @@
-"""A leaf broker: it publishes its clients' messages as streams, and delivers the streams of others to them."""
+"""A leaf broker: it publishes the messages of its clients as streams, and delivers other leaves' streams to them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from broker.overlay.sink import WHOLE_STREAM, ByteBudget, Delivery, Sink, Stream
 from broker.overlay.source import LeafState, StreamLog, StreamSource
 
 EVERYTHING = frozenset({"#"})
-GIVEN_UP_ATTEMPTS = 4
-RETIRED = 8
-"""How many former incarnations of a stream a leaf remembers, because runs of them may still arrive."""
+ATTEMPTS_MAX = 4  # unanswered requests for the base of an incarnation that continues former ones
+RETIRED_MAX = 8
+"""How many replaced incarnations of a stream a leaf remembers, because runs of them may still arrive."""
 
-HAD = 8
-"""How many former incarnations of a stream a leaf tells its publisher, so that a copy of its folder knows one."""
+FORMER_SENT_MAX = 8
+"""How many former incarnations a leaf names in a request, so that a publisher with an older folder knows one."""
 
 SKIP_PAUSE_MS, SKIP_PAUSE_MAX_MS = 100, 60_000
 
@@ -27,11 +27,11 @@ SKIP_PAUSE_MS, SKIP_PAUSE_MAX_MS = 100, 60_000
 class Leaf(LogicalBroker):
     """One logical leaf broker with a single neighbour tree node.
 
-    Persist `state` before packets are sent, if bindings changed. Take bindings, deliveries and gaps whenever packets
-    have been received or time has passed.
+    If bindings have changed, persist `state` before sending packets. Take bindings, deliveries and gaps after each
+    event and each tick.
 
-    `logs` has the open streams; the caller changes it. The first call of `bindings_changed` brings all recovered
-    bindings. No other process of the leaf has had the `incarnation`.
+    The caller adds open streams to `logs` and removes ended ones. The first call of `bindings_changed` passes all
+    recovered bindings. No earlier process of the leaf had the same `incarnation`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Leaf(LogicalBroker):
         self._incarnation = incarnation
         budget = ByteBudget(self._timing.waiting_bytes)
         self._make_sink = partial(Sink, name, budget=budget, read_time=self._read_time)
-        self._foreign = 0  # a virtual time of this leaf, known to others, that belongs to another run
+        self._foreign = 0  # the latest virtual time that other brokers know from another run of this leaf
         self._skip_ms, self._skip_pause_ms = 0, SKIP_PAUSE_MS
         self._skipped: list[int] = []
         self._retired: dict[tuple[str, Space], list[int]] = {}
@@ -69,13 +69,13 @@ class Leaf(LogicalBroker):
         for stream in self.sinks:
             self._incarnations.setdefault((stream.leaf, stream.space), []).append(stream)
         self.sources: dict[Space, StreamSource] = {}
-        self._bound: dict[Space, frozenset[str]] = {}
+        self._bound: dict[Space, frozenset[str]] = {}  # the bindings of the own streams
         self._deliveries: list[Delivery] = []
         self._open_nacks: dict[tuple[StreamName, str], tuple[str, str, Nack, bool]] = {}
-        self._seen: set[str] = set()
-        self._waiting: set[Space] = set()
-        self._reviewed = -1
-        self._deferred: set[Space] = set()
+        self._seen: set[str] = set()  # leaves that were reached since the start
+        self._waiting: set[Space] = set()  # spaces whose vector differs from the known interest
+        self._reviewed = -1  # the version of the interest
+        self._deferred: set[Space] = set()  # spaces whose vector has just changed
         self._changed_ms: dict[Space, int] = {}
         self._stale_ms: dict[Space, int] = {}
         self._lags = LagWatch(self._timing.stall_ms, self._timing.tip_ms)
@@ -89,26 +89,26 @@ class Leaf(LogicalBroker):
     # ---- links -------------------------------------------------------------------------------------------------------
 
     def lost(self, node: str, broker: str, now_ms: int) -> None:
-        """End a link session, and announce the positions of all streams, which now take other links."""
+        """End a link session, and announce the positions of all streams, which are now sent over other links."""
         super().lost(node, broker, now_ms)
-        self._tip_all()
+        self._announce_all()
 
     def received(self, node: str, broker: str, packet: Packet, now_ms: int) -> None:
-        """Process a packet; an acknowledged announcement shows which virtual times of this leaf others know."""
+        """Process a packet. The ack of an update says which virtual time of this leaf the neighbour knows."""
         super().received(node, broker, packet, now_ms)
         if isinstance(packet, UpdateAck) and packet.time:
             self._read_time(packet.time)
             self._skip_foreign(now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Ask for missing numbers, send answers that waited for the log, and report the progress of lagging streams."""
+        """Request missing numbers, continue answers that waited for the log, and announce lagging streams again."""
         self._has_updates = True
         self._now_ms = now_ms
         self._skip_foreign(now_ms)
-        asking = sum(sink.asks for sink in self.sinks.values())
+        asking = sum(sink.awaits_answers for sink in self.sinks.values())
         for stream, sink in list(self.sinks.items()):
-            if sink.position is None and sink.had and sink.attempts >= GIVEN_UP_ATTEMPTS:
-                self._drop_sink(stream)  # its packets were late, and its publisher no longer knows it
+            if sink.position is None and sink.former and sink.attempts >= ATTEMPTS_MAX:
+                self._drop_sink(stream)  # its publisher no longer knows this incarnation
                 continue
             floor = self.subscriptions.floor(sink.stream.space)
             nack = sink.nack(floor, now_ms, self._timing.window_bytes // max(1, asking))
@@ -120,13 +120,13 @@ class Leaf(LogicalBroker):
             self._review_space(space, now_ms)
         nacks, self._open_nacks = self._open_nacks, {}
         for nack_from in nacks.values():
-            self._answer(*nack_from)
+            self._receive_nack(*nack_from)
         if now_ms >= self._lags_ms + self._timing.ack_ms:
             self._lags_ms = now_ms
             self._watch_lags()
         if now_ms >= self._tip_ms + self._timing.tip_ms:
             self._tip_ms = now_ms
-            self._watch()
+            self._maintain()
 
     def take_output(self, now_ms: int) -> list[Outgoing]:
         """Return the packets to send; with `has_more` call it again once they are written."""
@@ -138,17 +138,17 @@ class Leaf(LogicalBroker):
         self.has_more = False
         for source in self.sources.values():
             if source.sent < source.last:
-                self._pump(source)
+                self._send_runs(source)
         output += self._output
         self._output = []
         if self._acks_are_due(now_ms):
             self._ack(output)
         return output
 
-    # ---- the streams that clients here publish -----------------------------------------------------------------------
+    # ---- the streams that this leaf publishes ------------------------------------------------------------------------
 
     def space_opened(self, space: Space, now_ms: int) -> None:
-        """Handle a new exchange of a space here, which may already have a stream."""
+        """Handle the declaration of an exchange at this leaf; its space may already have a stream."""
         if space not in self.sources:
             stream = StreamName(self._name, space, self._incarnation)
             self.sources[space] = StreamSource(stream, self._logs[space])
@@ -157,9 +157,9 @@ class Leaf(LogicalBroker):
             self.sources[space].reopen(self._logs[space])
 
     def take_bindings(self) -> list[tuple[Space, frozenset[str], frozenset[str]]]:
-        """Return the changes of the bindings of the own streams: space, patterns to add first, and to remove.
+        """Return the changes of the bindings of the own streams: the space, patterns to add first, and to remove.
 
-        Apply them before anything else is published.
+        Apply them before the next message is published.
         """
         changes: list[tuple[Space, frozenset[str], frozenset[str]]] = []
         for space, wanted in self._wanted_bindings.items():
@@ -171,7 +171,7 @@ class Leaf(LogicalBroker):
         return changes
 
     def forget(self, leaf: str, now_ms: int) -> None:
-        """Give up a leaf that will not return, and discard the positions of its streams."""
+        """Retain no more messages for a leaf that will not return, and discard the positions of its streams."""
         self.interest.forget(leaf)
         self._changed_ms.clear()
         for space in self.sources:
@@ -180,30 +180,30 @@ class Leaf(LogicalBroker):
             self._drop_sink(stream)
         self._deliveries = [delivery for delivery in self._deliveries if delivery.stream.leaf != leaf]
 
-    # ---- the bindings of clients here, and what they get -------------------------------------------------------------
+    # ---- the bindings of this leaf, and the deliveries to them -------------------------------------------------------
 
     def bindings_changed(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> None:
-        """Apply a batch: bindings with conjunction and durable flag, and bindings that are gone."""
+        """Apply a batch of added and removed bindings. Shapes: as in `Subscriptions.change`."""
         self.interest.change(added, removed)
         self._has_updates = True
 
     def take_deliveries(self) -> list[Delivery]:
-        """Return the messages to publish here, in the order of each stream."""
+        """Return the messages to publish at this leaf, in the order of each stream."""
         deliveries, self._deliveries = self._deliveries, []
         return deliveries
 
     def take_replaced(self) -> list[StreamName]:
-        """Return the replaced incarnations since the last call; record the new ones before dropping their positions."""
+        """Return the incarnations replaced since the last call; record the new positions before dropping theirs."""
         replaced, self._replaced = self._replaced, []
         return replaced
 
     def take_skipped_times(self) -> list[int]:
-        """Return the virtual times of this leaf that others had and its data folder had not, since the last call."""
+        """Return the virtual times of this leaf, found since the last call, that its data folder does not contain."""
         skipped, self._skipped = self._skipped, []
         return skipped
 
     def take_rolled_back(self) -> list[tuple[StreamName, str, int]]:
-        """Return which leaves had more of a stream than its data folder, and up to which number; each only once."""
+        """Return each leaf that received more of a stream than the data folder contains, once, with its last number."""
         found: list[tuple[StreamName, str, int]] = []
         for source in self.sources.values():
             for leaf, number in source.rolled_back.items():
@@ -214,18 +214,18 @@ class Leaf(LogicalBroker):
         return found
 
     def take_gaps(self) -> list[StreamGap]:
-        """Return the gaps that were found since the last call, to log."""
+        """Return the gaps found since the last call."""
         gaps, self.gaps = self.gaps, []
         return gaps
 
     def committed(self, stream: StreamName, number: int) -> None:
-        """Record that all deliveries of a stream up to a number are durable here."""
+        """Record that all deliveries of a stream up to a number are durable at this leaf."""
         sink = self.sinks.get(stream)
         if sink is not None:
             sink.committed(number)
 
     def settle(self) -> None:
-        """Append the vectors that wait for a message, before the process ends, so that the next start finds them."""
+        """Append the vectors that wait for a message, so that the next start finds them."""
         for source in self.sources.values():
             if source.is_stale:
                 self._change_vector(source)
@@ -239,15 +239,15 @@ class Leaf(LogicalBroker):
 
     def _announce_positions(self, peer: OverlayPeer) -> None:
         for sink in self.sinks.values():
-            sink.ask_anew()
-        self._tip_all()
+            sink.reset_request()
+        self._announce_all()
 
-    def _tip_all(self) -> None:
+    def _announce_all(self) -> None:
         for source in self.sources.values():
-            self._tip(source)
+            self._announce_tip(source)
 
     def _announce_position(self, stream: StreamName, peer: OverlayPeer) -> None:
-        self._tip(self.sources[stream.space])
+        self._announce_tip(self.sources[stream.space])
 
     def _receive_run(self, node: str, run: StreamRun, now_ms: int) -> None:
         stream = run.stream
@@ -273,50 +273,51 @@ class Leaf(LogicalBroker):
         self.gaps += sink.take_gaps()
 
     def _find_sink(self, stream: StreamName) -> Sink | None:
-        """Create the sink of a new incarnation; return None while deliveries of another are not durable."""
-        place = stream.leaf, stream.space
-        if stream.incarnation in self._retired.get(place, ()):
+        """Create the sink of a new incarnation; return None while deliveries of another one are not durable."""
+        key = stream.leaf, stream.space
+        if stream.incarnation in self._retired.get(key, ()):
             return None
-        others = [self.sinks[other] for other in self._incarnations.get(place, ())]
+        others = [self.sinks[other] for other in self._incarnations.get(key, ())]
         for other in others:
             other.close()
         if not all(other.is_settled for other in others):
             return None
-        had: dict[int, int] = {}
+        former: dict[int, int] = {}
         for other in others:
-            had.update(other.had)
+            former.update(other.former)
             if other.position is not None:
-                had[other.stream.incarnation] = other.position
+                former[other.stream.incarnation] = other.position
         doubtful_upto = max((other.doubtful_upto for other in others), default=0)
         sink = self.sinks[stream] = self._make_sink(
-            stream, None, had=tuple(had.items())[-HAD:], doubtful_upto=doubtful_upto
+            stream, None, former=tuple(former.items())[-FORMER_SENT_MAX:], doubtful_upto=doubtful_upto
         )
-        self._incarnations.setdefault(place, []).append(stream)
+        self._incarnations.setdefault(key, []).append(stream)
         return sink
 
     def _is_replaced(self, stream: StreamName) -> bool:
-        """Return whether another incarnation of a stream has asked where it continues."""
+        """Return whether a newer incarnation of a stream is waiting for its base."""
         return any(self.sinks[other].position is None for other in self._incarnations[stream.leaf, stream.space])
 
     def _retire_others(self, stream: StreamName) -> None:
         """Drop the other incarnations of a stream, which this one continues."""
-        place = stream.leaf, stream.space
-        for other in [other for other in self._incarnations[place] if other != stream]:
+        key = stream.leaf, stream.space
+        for other in [other for other in self._incarnations[key] if other != stream]:
             self._drop_sink(other)
             self._replaced.append(other)
-            self._retired[place] = [*self._retired.get(place, ()), other.incarnation][-RETIRED:]
+            self._retired[key] = [*self._retired.get(key, ()), other.incarnation][-RETIRED_MAX:]
 
     def _drop_sink(self, stream: StreamName) -> None:
-        place = stream.leaf, stream.space
+        key = stream.leaf, stream.space
         self.sinks.pop(stream).close()
-        self._incarnations[place].remove(stream)
-        if not self._incarnations[place]:
-            del self._incarnations[place]
+        self._incarnations[key].remove(stream)
+        if not self._incarnations[key]:
+            del self._incarnations[key]
 
     def _read_time(self, time: int) -> int:
-        """Return this leaf's entry in a vector as a time of its own clock, and record a time of another run from a copy
-        of the data folder. The promises of that run apply only to recovered bindings, so its times count as the last
-        recovered one.
+        """Return this leaf's entry in a vector as a time of its own clock.
+
+        A time of another run, with a copy of the data folder, is recorded. It concerns only recovered bindings, so it
+        counts as the last recovered time.
         """
         own = self.interest.own_time.recognize(time)
         if own is not None:
@@ -325,8 +326,9 @@ class Leaf(LogicalBroker):
         return self.interest.own_time.recovered
 
     def _skip_foreign(self, now_ms: int) -> None:
-        """Continue above the times of another run of this leaf, so that the promises of this one are the latest.
-        If two leaves share a name, they overtake each other in turn, with growing pauses.
+        """Continue above the times of another run of this leaf, so that this run's announcements are the latest.
+
+        If two leaves have the same name, they overtake each other in turn, at growing intervals.
         """
         if not self._foreign or now_ms < self._skip_ms:
             return
@@ -339,16 +341,13 @@ class Leaf(LogicalBroker):
             self._skip_pause_ms = min(2 * self._skip_pause_ms, SKIP_PAUSE_MAX_MS)
 
     def _receive_ack(self, ack: Ack, leaves: Collection[str]) -> None:
-        source = self._own(ack.stream)
+        source = self._own_source(ack.stream)
         if source is not None:
             source.acked(ack.stream.incarnation, leaves, ack.number)
 
-    def _receive_nack(self, node: str, broker: str, nack: Nack) -> None:
-        self._answer(node, broker, nack)
-
-    def _answer(self, node: str, broker: str, nack: Nack, again: bool = False) -> None:
-        """Answer a request within the limits of the log, the link and the window, and the rest in later ticks."""
-        source = self._own(nack.stream)
+    def _receive_nack(self, node: str, broker: str, nack: Nack, again: bool = False) -> None:
+        """Answer a request as far as the log, the link and the window allow; the next ticks send the rest."""
+        source = self._own_source(nack.stream)
         peer = self.peers.find(node, broker) or self.peers.towards(self._node, nack.leaf)
         if source is None or peer is None:
             return
@@ -361,11 +360,11 @@ class Leaf(LogicalBroker):
         if runs is None or source.has_more_for(nack):
             self._open_nacks[nack.stream, nack.leaf] = (node, broker, nack, True)
 
-    def _own(self, stream: StreamName) -> StreamSource | None:
+    def _own_source(self, stream: StreamName) -> StreamSource | None:
         return self.sources.get(stream.space) if stream.leaf == self._name else None
 
     def _review(self, now_ms: int) -> None:
-        """Review the streams whose interest has changed, and those that wait for news of a leaf."""
+        """Update the vectors of streams whose interest has changed, and of those that wait for an announcement."""
         touched = self.interest.take_touched()
         if self._waiting and self._reviewed != self.interest.version:
             touched |= self._waiting
@@ -374,9 +373,10 @@ class Leaf(LogicalBroker):
             self._review_space(space, now_ms)
 
     def _review_space(self, space: Space, now_ms: int, given_up: tuple[str, ...] = ()) -> None:
-        """Update the vector and the bindings of a stream by the known interest of others. A change of the vector is
-        appended right before the next message, so that many changes without a message cost nothing. The bindings may be
-        ahead of the vector, so a vector that has just changed is kept for some time.
+        """Update the vector and the bindings of a stream according to the known interest.
+
+        A changed vector is appended right before the next message, so that many changes without a message cost nothing.
+        The bindings may be ahead of the vector, so a vector that has just changed stays unchanged for `vector_ms`.
         """
         source = self.sources.get(space)
         if source is None:
@@ -388,26 +388,26 @@ class Leaf(LogicalBroker):
         if now_ms < self._changed_ms.get(space, -self._timing.vector_ms) + self._timing.vector_ms:
             self._deferred.add(space)
         else:
-            source.review(known, self._is_left, {*withdrawn, *given_up})
-            source.before_next(partial(self._change_vector, source) if source.begins else None)
+            source.review(known, self._has_no_interest, {*withdrawn, *given_up})
+            source.before_next(partial(self._change_vector, source) if source.needs_change else None)
             source.trim()
-        enough = interest.sufficient(node, space, source.vector)
+        is_complete = interest.sufficient(node, space, source.vector)
         (self._waiting.discard if source.vector == known else self._waiting.add)(space)
-        self._wanted_bindings[space] = frozenset(interest.roots(node, space)) if enough else EVERYTHING
+        self._wanted_bindings[space] = frozenset(interest.roots(node, space)) if is_complete else EVERYTHING
 
     def _change_vector(self, source: StreamSource) -> None:
-        """Append the vector that the next message has."""
+        """Append the vector of the next message."""
         source.change_vector()
         space = source.stream.space
         self._changed_ms[space] = self._now_ms
         self._stale_ms.pop(space, None)
 
-    def _is_left(self, leaf: str, virtual_time: int) -> bool:
-        """Return whether a leaf is known well enough to conclude that it has no interest."""
+    def _has_no_interest(self, leaf: str, virtual_time: int) -> bool:
+        """Return whether a leaf without announced interest is known at a virtual time, or a later one."""
         return self.interest.direction(leaf) is not None and self.interest.time(leaf) >= virtual_time
 
-    def _pump(self, source: StreamSource) -> None:
-        """Send runs of a stream, unless a link that they go over is full."""
+    def _send_runs(self, source: StreamSource) -> None:
+        """Send runs of a stream while none of its links is full."""
         for _ in range(self._timing.burst_runs):
             peers = list(self.peers.chosen(source.stream, self._node))
             if not peers or any(peer.full for peer in peers):
@@ -419,10 +419,11 @@ class Leaf(LogicalBroker):
                 peer.send(run, run.vector, self._output)
         self.has_more |= source.sent < source.last
 
-    def _tip(self, source: StreamSource) -> None:
-        """Announce the position of a stream, unless all leaves have it and know of the interest in its vector.
+    def _announce_tip(self, source: StreamSource) -> None:
+        """Announce the position and the vector of a stream, unless all leaves have received the stream and the vector
+        equals the known interest.
 
-        A leaf that reads a virtual time of its own there that it never had continues above it.
+        A leaf that finds a virtual time of another of its runs in the vector continues above it.
         """
         if source.needed_from() <= source.sent or source.stream.space in self._waiting:
             tip = source.tip()
@@ -430,22 +431,23 @@ class Leaf(LogicalBroker):
                 peer.send(tip, tip.vector, self._output)
 
     def _watch_lags(self) -> None:
-        """Send streams with stalled acks over other brokers of the node, and tips to all of them."""
+        """Send streams whose acks make no progress through other brokers of the node, and tips to all its brokers."""
         self.peers.expire(self._now_ms)
         for space, source in self.sources.items():
             if self._lags.is_stuck(space, source.needed_from(), source.sent, self._now_ms):
                 self.peers.avoid(source.stream, self._node, self._now_ms + self._timing.avoid_ms)
-                self._tip(source)
+                self._announce_tip(source)
 
-    def _watch(self) -> None:
-        """Drop unneeded state, and update vectors. A vector with a new leaf no longer waits for a message, so that the
-        leaf learns where it starts. Other vectors are appended after a longer time, so that a restart finds a recent
-        one.
+    def _maintain(self) -> None:
+        """Append vectors that have waited too long for a message, and drop unneeded state.
+
+        A vector with a new leaf is appended now, so that the leaf learns where its stream starts; other vectors are
+        appended after `vector_idle_ms`, so that a restart finds a recent one.
         """
         for space, source in self.sources.items():
             source.trim()
             if space in self._waiting:
-                self._tip(source)
+                self._announce_tip(source)
             if source.is_stale:
                 since_ms = self._stale_ms.setdefault(space, self._now_ms)
                 if source.has_newcomers or self._now_ms >= since_ms + self._timing.vector_idle_ms:
@@ -453,25 +455,25 @@ class Leaf(LogicalBroker):
         self._forget_unneeded()
 
     def _forget_unneeded(self) -> None:
-        """Drop received streams without bindings here, own streams that have ended, and unneeded leaves.
+        """Drop received streams without bindings, own streams that have ended, and unneeded leaves.
 
-        A binding that asks for such a stream again begins at its own start point.
+        If a binding wants such a stream again, it starts at the start point of that binding.
         """
         for stream, sink in list(self.sinks.items()):
             if sink.is_settled and self.subscriptions.floor(stream.space) is None:
                 self._drop_sink(stream)
         for space in self.sources.keys() - self._logs.keys():
             if self.sources[space].needed_from() > self.sources[space].last:
-                for known in (self.sources, self._bound, self._changed_ms, self._stale_ms):
-                    known.pop(space, None)
+                for by_space in (self.sources, self._bound, self._changed_ms, self._stale_ms):
+                    by_space.pop(space, None)
                 self._lags.forget(space)
                 self._waiting.discard(space)
                 self._deferred.discard(space)
-        promised = {leaf for source in self.sources.values() for leaf in source.vector}
-        self._seen = {leaf for leaf in self._seen if leaf in promised or self.interest.direction(leaf) is not None}
+        in_vectors = {leaf for source in self.sources.values() for leaf in source.vector}
+        self._seen = {leaf for leaf in self._seen if leaf in in_vectors or self.interest.direction(leaf) is not None}
 
     def _ack(self, output: list[Outgoing]) -> None:
-        """Acknowledge committed numbers to all brokers of the neighbour node, each of which counts separately."""
+        """Acknowledge committed numbers to all brokers of the neighbour node; each tracks acks by itself."""
         for stream, sink in self.sinks.items():
             number = sink.take_ack()
             if number:

@@ -13,15 +13,15 @@ from broker.overlay.peers import Outgoing, OverlayPeer, Peers
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The periods and limits of one broker of an overlay."""
+    """The intervals and limits of one broker of an overlay."""
 
     silence_ms: int = 100
     """The longest time that an inner broker delays the announcement of unwanted numbers."""
 
     ack_ms: int = 100
     stall_ms: int = 400
-    """How long acks may make no progress before the publishing leaf sends the stream through another broker of the
-    node, and announces its position on all links."""
+    """How long acks may make no progress until the publishing leaf sends the stream through another broker of the node,
+    and announces its position on all links."""
 
     tip_ms: int = 1_000
     """How often a publishing leaf repeats the announcement of its position."""
@@ -33,10 +33,10 @@ class Timing:
     """The shortest time between two vector changes of a stream, so that many new bindings share one change."""
 
     vector_idle_ms: int = 30_000
-    """How long a vector change waits for a message."""
+    """How long a vector change waits for the next message."""
 
     forget_ms: int = 10_000
-    """How often an inner broker forgets streams that were idle since the last check and that nobody needs."""
+    """How often an inner broker drops streams that were idle since the last check and are not needed."""
 
     run_bytes: int = 65_536
     window_bytes: int = 4_194_304
@@ -46,7 +46,7 @@ class Timing:
     """The most runs of a stream between two polls of the output."""
 
     waiting_bytes: int = 16_777_216
-    """The most bytes that all sinks of a leaf hold out of order."""
+    """The most bytes that all sinks of a leaf buffer out of order."""
 
 
 class LogicalBroker:
@@ -64,13 +64,12 @@ class LogicalBroker:
         self._ack_ms = 0
 
     def connected(self, node: str, broker: str, session: int, now_ms: int, limit_bytes: int = NO_LIMIT) -> None:
-        """Begin a link session with a broker that takes messages up to a limit, and announce each stream's position."""
+        """Begin a link session with a broker that accepts messages up to a limit; announce each stream's position."""
         self.interest.connected(node, broker, session)
         self._has_updates = True
         self._announce_positions(self.peers.connected(node, broker, limit_bytes))
 
     def lost(self, node: str, broker: str, now_ms: int) -> None:
-        """End a link session."""
         self.interest.lost(node, broker, now_ms)
         self._has_updates = True
         self.peers.lost(node, broker)
@@ -104,11 +103,11 @@ class LogicalBroker:
 
     @abstractmethod
     def _announce_position(self, stream: StreamName, peer: OverlayPeer) -> None:
-        """Announce the position of a stream to a broker whose link has skipped some of it."""
+        """Announce the position of a stream to a broker whose link has skipped runs of it."""
 
     @abstractmethod
     def _review(self, now_ms: int) -> None:
-        """React to a possible change of the known interest."""
+        """Update the streams after a possible change of the known interest."""
 
     @abstractmethod
     def _receive_run(self, node: str, run: StreamRun, now_ms: int) -> None:
@@ -116,7 +115,7 @@ class LogicalBroker:
 
     @abstractmethod
     def _receive_ack(self, ack: Ack, leaves: Collection[str]) -> None:
-        """Record that some leaves have a stream up to a number."""
+        """Record that leaves have received a stream up to a number."""
 
     @abstractmethod
     def _receive_nack(self, node: str, broker: str, nack: Nack) -> None:
@@ -137,7 +136,7 @@ class LogicalBroker:
         return True
 
     def _send_ack(self, stream: StreamName, number: int, node: str, output: list[Outgoing]) -> None:
-        """Acknowledge a stream to each broker of a node that was sent all announcements, with its own serial."""
+        """Acknowledge a stream to each broker of a node that was sent all announcements, with its serial."""
         for peer in self.peers.live(node):
             serial = self.interest.announced(node, peer.broker)
             if serial:

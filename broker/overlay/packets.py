@@ -1,6 +1,6 @@
-"""The packets between the brokers of an overlay, as values.
+"""The packets that brokers of an overlay exchange.
 
-A vector maps the names of leaf brokers to virtual times. Virtual times, serials and numbers begin with 1; 0 means none.
+A vector maps the names of leaf brokers to virtual times. Virtual times, serials and numbers start at 1; 0 means none.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 Vector = Mapping[str, int]
-"""Virtual times by the name of the leaf broker; a leaf that is not named has 0."""
+"""Virtual times by the name of the leaf broker; a missing leaf has 0."""
 NO_LIMIT = 1 << 62
 
 
 class Space(NamedTuple):
-    """One exchange that takes part in the overlay, at all brokers alike."""
+    """The name of an exchange that takes part in the overlay, with its vhost: the same at all brokers."""
 
     vhost: str
     exchange: str
@@ -31,7 +31,7 @@ class Conjunction(NamedTuple):
 class StreamName(NamedTuple):
     """The stream of the messages that clients of one leaf broker publish in one space. Its numbers are dense.
 
-    After each start of its leaf a stream has a new incarnation, from the first message on; its numbers continue. A data
+    After each start of its leaf a stream gets a new incarnation with its first message; its numbers continue. A data
     folder restored from an older copy reuses numbers, but never with the same incarnation.
     """
 
@@ -41,14 +41,14 @@ class StreamName(NamedTuple):
 
 
 Incarnations = tuple[tuple[int, int], ...]
-"""Incarnations of a stream, oldest first, each with the last number that a leaf had received of it."""
+"""Incarnations of a stream, oldest first, each with the last number that a leaf received of it."""
 
 
 class Data:
-    """A message of a stream: its content header and body are encoded, and the overlay never decodes them.
+    """A message of a stream. Its content header and body are encoded, and the overlay never decodes them.
 
-    `copies` has the further routing keys of its header CC. `encoded` is the element as received over a link, empty for
-    an element made here: it ends with the content, and is forwarded unchanged.
+    `copies` are the additional routing keys from its CC header. `encoded` is the element as received over a link, to be
+    forwarded unchanged; it ends with the content. It is empty for an element created here.
     HOT: a plain class, because the __init__ of a dataclass is not compiled.
     """
 
@@ -62,7 +62,7 @@ class Data:
         copies: tuple[str, ...] = (),
         encoded: bytes = b"",
     ) -> None:
-        """`content` may be its size, with an `encoded` element: a broker that only forwards it makes no copy."""
+        """With `encoded`, `content` may be just its size: a broker that only forwards the message copies nothing."""
         self.number = number
         self.key = key
         self._content = content
@@ -71,7 +71,6 @@ class Data:
 
     @property
     def content(self) -> bytes | memoryview:
-        """The content header and the body."""
         content = self._content
         if isinstance(content, int):
             encoded = self.encoded
@@ -80,7 +79,6 @@ class Data:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the content."""
         content = self._content
         return content if isinstance(content, int) else len(content)
 
@@ -94,7 +92,7 @@ class Data:
             other.copies,
         )
 
-    __hash__ = None  # type: ignore[assignment]  # as of a list
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
         return f"Data({self.number}, {self.key!r}, {bytes(self.content)!r}, {self.copies})"
@@ -102,9 +100,9 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class VectorChange:
-    """The vector by which the later messages of a stream are matched, and the one that it replaces.
+    """A change of the vector against which the later messages of a stream are matched.
 
-    `incarnation` is that of the stream from this number on. Each begins with a vector change.
+    `incarnation` is the incarnation of the stream from this number on; each begins with a vector change.
     """
 
     number: int
@@ -114,16 +112,16 @@ class VectorChange:
 
 
 Element = Data | VectorChange
-"""What a number of a stream stands for."""
+"""An entry of a stream. Each has a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
     """The first packet in each direction of a link.
 
-    A session is a number that the sender never used before: serials start over with each. `subscriptions` says whether
-    patterns travel over the link; both ends have to agree. The sender takes no message of more than `message_bytes`,
-    header and body together. `process` is a number that no other process has.
+    A session is a number that the sender never used before; each session starts with new serials. `subscriptions` says
+    whether patterns are announced over the link; both ends must agree. The sender accepts messages of at most
+    `message_bytes`, header and body together. `process` is a number unique to the sender's process.
     """
 
     broker: str
@@ -132,18 +130,21 @@ class Hello:
     leaf: bool
     version: int
     subscriptions: bool = True
-    message_bytes: int = 1 << 62
+    message_bytes: int = NO_LIMIT
     process: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A part of a change of the sender's announcements; the receiver applies all parts at the last one, or none. A full
-    update replaces everything that the receiver has of the sender. Otherwise `slice` has the leaves that are new or
-    later, `gone` those no longer reached through the sender, `interested` all leaves of each space whose leaves have
-    changed (none at all: the space is gone), and `durable`, if it is not None, all leaves with durable interest.
-    `touched` lists the spaces whose bindings have changed at a leaf, even where no conjunction has. `unreachable`, if
-    it is not None, lists all leaves in the slice to which no link of the sender leads now.
+    """A part of a change of the sender's announcements. The change is complete with its last part. A full update
+    replaces everything that the receiver knows from the sender; otherwise the fields are differences:
+
+    - `slice`: the new leaves, and those with a later virtual time, each with its time
+    - `gone`: the leaves no longer reached through the sender
+    - `interested`: all interested leaves of each space whose leaves have changed; none if the space has ended
+    - `touched`: the spaces whose bindings have changed at a leaf, even if no conjunction has
+    - `durable`, `unreachable`: None if unchanged, else all leaves with durable bindings, and all leaves of the slice
+      to which no link of the sender leads now
     """
 
     serial: int
@@ -160,14 +161,14 @@ class Update:
 
 
 class Contradiction(ValueError):
-    """The announcement of a broker contradicts another one; the text says why. The link to it has to end."""
+    """A broker's announcement contradicts that of another broker; the text says how. The link to it must be closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateAck:
-    """All updates up to a serial have arrived.
+    """The acknowledgement of all updates up to a serial.
 
-    If the receiver is a leaf, `time` is the latest virtual time that the sender knows of it.
+    If the receiver is a leaf, `time` is the latest virtual time of that leaf that the sender knows.
     """
 
     serial: int
@@ -176,18 +177,19 @@ class UpdateAck:
 
 @dataclass(frozen=True, slots=True)
 class Resync:
-    """An update before the received one is missing: send a full update."""
+    """The request for a full update, because an update before the received one is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRun:
-    """The numbers from `first` to `last` of a stream. Those without an element are silent: no leaf beyond wants them.
+    """The numbers from `first` to `last` of a stream. A number without an element is silent: no leaf beyond the
+    receiver wants it.
 
     `vector_at` is the number of the vector change in force before `first`, 0 if there is none. `vector` is its new
-    vector; None means that it was sent before in the link session, or that the sender does not know it. A run without
-    numbers, `first` being `last` + 1, is a tip: the stream has reached `last`. `target` is the only leaf that asked for
-    the run; empty means all. `lost` means that a limit forced the numbers out of the stream before all leaves had them,
-    or that a broker on the way accepts no message of that size.
+    vector; None means that it was sent before in the link session, or that the sender does not know it. An empty run
+    (`first` is `last` + 1) is a tip: it says that the stream has reached `last`. `target` is the leaf that requested
+    the run; an empty `target` means all leaves. `lost` means that a limit removed the numbers from the stream before
+    all leaves had received them, or that a broker on the path accepts no message of that size.
     """
 
     stream: StreamName
@@ -202,9 +204,9 @@ class StreamRun:
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """A leaf lacks numbers of a stream, and asks the publishing leaf for them. With `first` 0 it asks for the stream
-    starting at the vector change that reaches `vst` for this leaf. If it `had` the stream in other incarnations up to a
-    number each, it asks for the numbers after these.
+    """A request of a leaf to the publishing leaf for missing numbers of a stream. With `first` 0 it asks for the stream
+    starting at the vector change that reaches `vst`, the leaf's virtual start time. A leaf that received `former`
+    incarnations of the stream asks for the numbers after those.
     """
 
     stream: StreamName
@@ -213,12 +215,12 @@ class Nack:
     leaf: str
     vst: int
     limit_bytes: int
-    had: Incarnations = ()
+    former: Incarnations = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """All leaves reached through the sender that are interested in the space have a stream up to a number.
+    """The acknowledgement of a stream up to a number, by all interested leaves that are reached through the sender.
 
     These are the leaves that the sender has announced in the updates up to `serial`. A receiver that has applied fewer
     updates, or more, ignores the ack, because its set of leaves differs.
@@ -236,15 +238,15 @@ Packet = Hello | InterestPacket | StreamRun | Nack | Ack
 
 
 def exceeds(run: StreamRun, limit_bytes: int) -> bool:
-    """Return whether a run has a message above a limit. Cost: its elements."""
-    for element in run.elements:  # noqa: SIM110 - each run to each neighbour passes here, and a generator costs more
+    """Return whether a run contains a message above a limit. Cost: O(elements)."""
+    for element in run.elements:  # noqa: SIM110 - called for each run to each neighbour, and a generator costs more
         if isinstance(element, Data) and element.size_bytes > limit_bytes:
             return True
     return False
 
 
 def within_limit(run: StreamRun, limit_bytes: int) -> list[StreamRun]:
-    """Split a run so that each message above the limit becomes a part of its own that is lost."""
+    """Split a run so that each message above the limit becomes a separate run marked as lost."""
     parts: list[StreamRun] = []
     kept: list[Element] = []
     first, at, vector = run.first, run.vector_at, run.vector

@@ -1,4 +1,4 @@
-"""The brokers of the neighbour tree nodes with a current link, and the data sent to each in its session."""
+"""The link sessions of one logical broker, the data sent in each, and the brokers to which a stream is sent."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from broker.overlay.packets import (
     exceeds,
     within_limit,
 )
-from broker.overlay.progress import Behind
+from broker.overlay.progress import LaggingStream
 
 Outgoing = tuple[str, str, Packet]
-"""A packet with the tree node and the name of the broker that it is for."""
+"""A packet with the tree node and the name of its receiver."""
 
-NOBODY: Final = (frozenset[str](), 0)
+NOT_AVOIDED: Final = (frozenset[str](), 0)
 
 
 @lru_cache(maxsize=65_536)
 def weight(stream: StreamName, broker: str) -> int:
     """Return the weight of a broker for a stream: the same at every broker and after every restart.
 
-    Source: Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", 1998: the heaviest of the
-    live brokers is chosen, so the loss of one moves only its own streams.
+    Source: Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", 1998: the heaviest live broker
+        is chosen, so the loss of a broker moves only its own streams.
     """
     text = f"{stream.leaf}\0{stream.space.vhost}\0{stream.space.exchange}\0{broker}"
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
@@ -42,11 +42,11 @@ def weight(stream: StreamName, broker: str) -> int:
 def choose(
     stream: StreamName, reachable: Mapping[str, Collection[str]], wanted: Collection[str], avoided: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Return the brokers through which a stream reaches all wanted leaves that any of them can reach. `reachable` has
-    the leaves that each live broker of the tree node can reach. One broker is enough unless none reaches all; then each
-    further one adds the most leaves. Brokers in `avoided` come last, for leaves that no other broker reaches.
+    """Return brokers through which a stream reaches all wanted leaves that any broker of the tree node can reach.
 
-    Cost: the brokers times the wanted leaves.
+    `reachable` maps each live broker to the leaves that it can reach. One broker is chosen if it reaches all leaves;
+    otherwise each further one adds the most leaves. Brokers in `avoided` are chosen only for leaves that no other
+    broker reaches. Cost: O(brokers * wanted leaves).
     """
     ranked = sorted(reachable, key=lambda broker: (broker in avoided, -weight(stream, broker)))
     if len(ranked) < 2:
@@ -67,9 +67,9 @@ def choose(
 class OverlayPeer:
     """One link session with one broker.
 
-    `vectors` has the number of the last vector that was sent, by stream; `skipped` the streams of which a full link
-    has skipped runs, and `behind` those on which a leaf there is catching up. The other broker takes no message above
-    `limit_bytes`; `refused` has the numbers of larger ones.
+    `vectors` maps each stream to the number of the last vector that was sent. `skipped` are the streams of which runs
+    were skipped because the link was full, `lagging` those on which the leaf at the other end is catching up. The other
+    broker accepts messages of at most `limit_bytes`; `refused` lists the numbers of larger ones.
     """
 
     def __init__(self, node: str, broker: str, limit_bytes: int = NO_LIMIT) -> None:
@@ -80,16 +80,16 @@ class OverlayPeer:
         self.full = False
         self.vectors: dict[StreamName, int] = {}
         self.skipped: set[StreamName] = set()
-        self.behind: dict[StreamName, Behind] = {}
+        self.lagging: dict[StreamName, LaggingStream] = {}
 
     def send(self, run: StreamRun, vector: Vector | None, output: list[Outgoing]) -> bool:
-        """Append a run to the output, with its vector if the peer may not have it; a full link skips it.
+        """Append a run to the output, with its vector if the peer may not have it. A full link skips the run.
 
-        A run that a leaf asked for is always sent, because a leaf asks only for what it has room for. While a leaf is
-        catching up on a stream, nothing else of it is sent. `vector` is the one in force before the run, None if it is
-        not known.
+        A run that a leaf requested is always sent, because a leaf requests only as much as it has room for. While a
+        leaf is catching up on a stream, it is sent no other runs of the stream. `vector` is the vector in force before
+        the run, None if unknown.
         """
-        if self.behind and not self._passes(run):
+        if self.lagging and not self._passes(run):
             return False
         if self.full and not run.target:
             self.skipped.add(run.stream)
@@ -111,12 +111,12 @@ class OverlayPeer:
         return True
 
     def take_refused(self) -> list[tuple[StreamName, int]]:
-        """Return the numbers that were too large since the last call."""
+        """Return the messages since the last call that were too large: the stream and the number."""
         refused, self.refused = self.refused, []
         return refused
 
     def set_full(self, is_full: bool) -> set[StreamName]:
-        """Record whether the link is full; if it is not, return the streams of which it has skipped runs."""
+        """Record whether the link is full. Once it is not, return the streams of which runs were skipped."""
         self.full = is_full
         if is_full:
             return set()
@@ -124,15 +124,15 @@ class OverlayPeer:
         return skipped
 
     def _passes(self, run: StreamRun) -> bool:
-        """Return whether a run is sent, given that a leaf there may be catching up on its stream."""
-        behind = self.behind.get(run.stream)
-        if behind is None or run.last < run.first:
+        """Return whether to send a run, although the leaf at the other end may be lagging on its stream."""
+        lagging = self.lagging.get(run.stream)
+        if lagging is None or run.last < run.first:
             return True
         if not run.target:
-            behind.leave_out(run.last)
+            lagging.skip(run.last)
             return False
-        if run.target == self.broker and run.last >= behind.reached:
-            del self.behind[run.stream]
+        if run.target == self.broker and run.last >= lagging.reached:
+            del self.lagging[run.stream]
         return True
 
 
@@ -149,22 +149,20 @@ class Peers:
 
     @property
     def nodes(self) -> Iterable[str]:
-        """The neighbour tree nodes."""
         return self._nodes
 
     def connected(self, node: str, broker: str, limit_bytes: int = NO_LIMIT) -> OverlayPeer:
-        """Begin a session with a broker that takes messages up to a limit."""
+        """Begin a session with a broker that accepts messages up to a limit."""
         peer = self._nodes[node][broker] = OverlayPeer(node, broker, limit_bytes)
         self._choices.clear()
         return peer
 
     def lost(self, node: str, broker: str) -> None:
-        """End a session."""
         self._nodes[node].pop(broker, None)
         self._choices.clear()
 
     def take_refused(self) -> list[tuple[str, StreamName, int]]:
-        """Return the messages that were too large since the last call: the neighbour, the stream and the number."""
+        """Return the messages since the last call that were too large: the neighbour, the stream and the number."""
         refused: list[tuple[str, StreamName, int]] = []
         for peers in self._nodes.values():
             for peer in peers.values():
@@ -172,12 +170,12 @@ class Peers:
         return refused
 
     def forget(self, stream: StreamName) -> None:
-        """Discard the record of the data sent of a stream."""
+        """Discard the state of a stream in all sessions."""
         for peers in self._nodes.values():
             for peer in peers.values():
                 peer.vectors.pop(stream, None)
                 peer.skipped.discard(stream)
-                peer.behind.pop(stream, None)
+                peer.lagging.pop(stream, None)
 
     def find(self, node: str, broker: str) -> OverlayPeer | None:
         """Return a session, None if there is no link."""
@@ -188,7 +186,7 @@ class Peers:
         return self._nodes[node].values()
 
     def chosen(self, stream: StreamName, node: str) -> Iterable[OverlayPeer]:
-        """Return the sessions of a node that a stream goes to. Cost: a look-up unless interest has changed."""
+        """Return the sessions of a node over which a stream is sent. Cost: a look-up unless interest has changed."""
         peers = self._nodes[node]
         if len(peers) < 2:
             return peers.values()
@@ -199,46 +197,46 @@ class Peers:
         if chosen is None:
             reachable = {broker: self._interest.reachable(node, broker) for broker in peers}
             wanted = self._wanted(node, stream.space)
-            avoided, _ = self._avoided.get((stream, node), NOBODY)
+            avoided, _ = self._avoided.get((stream, node), NOT_AVOIDED)
             chosen = tuple(peers[broker] for broker in choose(stream, reachable, wanted, avoided))
             self._choices[stream, node] = chosen
         return chosen
 
     def avoid(self, stream: StreamName, node: str, until_ms: int) -> None:
-        """Choose other brokers for a stream that is stuck at the chosen ones, unless a leaf is away."""
+        """Choose other brokers for a stream that makes no progress, unless a wanted leaf is unreachable anyway."""
         peers = self._nodes[node]
         reached = frozenset[str]().union(*(self._interest.reachable(node, broker) for broker in peers))
         if len(peers) < 2 or not self._wanted(node, stream.space) <= reached:
             return
         chosen = frozenset(peer.broker for peer in self.chosen(stream, node))
-        before, _ = self._avoided.get((stream, node), NOBODY)
+        before, _ = self._avoided.get((stream, node), NOT_AVOIDED)
         avoided = before | chosen
         self._avoided[stream, node] = (chosen if avoided >= peers.keys() else avoided, until_ms)
         self._choices.pop((stream, node), None)
 
     def expire(self, now_ms: int) -> None:
-        """Return to the brokers that were avoided until now."""
+        """Use the brokers again whose time of avoidance has ended."""
         for key in [key for key, (_, until_ms) in self._avoided.items() if until_ms <= now_ms]:
             del self._avoided[key]
             self._choices.pop(key, None)
 
     def towards(self, node: str, leaf: str, turn: int | None = None) -> OverlayPeer | None:
-        """Return a session with a broker of a node that reaches a leaf, or with any, None if there is none.
+        """Return a session with a broker of a node that reaches a leaf, or else with any broker; None without links.
 
-        Each call returns the next one. A caller that repeats a request counts its own `turn`, to skip no session.
+        The sessions are used in turn. A caller that repeats a request passes its number as `turn`, to skip none.
         """
         peers = self._nodes[node]
-        able = [peer for broker, peer in peers.items() if leaf in self._interest.reachable(node, broker)]
-        able = able or list(peers.values())
+        candidates = [peer for broker, peer in peers.items() if leaf in self._interest.reachable(node, broker)]
+        candidates = candidates or list(peers.values())
         self._turn += 1
-        return able[(self._turn if turn is None else turn) % len(able)] if able else None
+        return candidates[(self._turn if turn is None else turn) % len(candidates)] if candidates else None
 
     def _wanted(self, node: str, space: Space) -> frozenset[str]:
         return frozenset(self._interest.vector(node, space))
 
 
 def _last_vector(run: StreamRun, before: int) -> int:
-    """Return the number of the last vector that a run carries, or the one before."""
+    """Return the number of the last vector change in a run, `before` if it has none."""
     for element in reversed(run.elements):
         if isinstance(element, VectorChange):
             return element.number

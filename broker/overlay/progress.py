@@ -1,4 +1,4 @@
-"""The progress of leaves on a stream: the numbers received, acknowledged, and sent to lagging leaves."""
+"""The progress of leaves on a stream: the numbers that they received and acknowledged, and catching up."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from broker.overlay.packets import Space
 
 
 class Coverage:
-    """The numbers up to `upto`, and disjoint ranges above it that do not touch each other.
+    """A set of received numbers: all up to `upto`, and ranges above it.
 
-    Invariant: no range begins at or below `upto` + 1.
+    Invariant: the ranges are ascending, with a hole before each.
     """
 
     __slots__ = ("_firsts", "_lasts", "upto")
@@ -25,18 +25,16 @@ class Coverage:
 
     @property
     def ranges(self) -> int:
-        """The number of ranges above `upto`."""
         return len(self._firsts)
 
     def __contains__(self, number: int) -> bool:
-        """Return whether a number has arrived."""
         if number <= self.upto:
             return True
         at = bisect_right(self._firsts, number) - 1
         return at >= 0 and number <= self._lasts[at]
 
     def add(self, first: int, last: int) -> None:
-        """Add the numbers from `first` to `last`. Cost: a search, and the ranges above the new one."""
+        """Add the numbers from `first` to `last`. Cost: a binary search, and O(ranges above the new one)."""
         if last < first or last <= self.upto:
             return
         if first <= self.upto + 1:
@@ -52,18 +50,18 @@ class Coverage:
         self._lasts[begin:end] = [last]
 
     def hole(self, reached: int) -> tuple[int, int] | None:
-        """Return the first and the last number of the first range up to `reached` that has not arrived."""
+        """Return the first and the last number of the first hole up to `reached`, None if there is no hole."""
         if self._firsts:
             return self.upto + 1, self._firsts[0] - 1
         return (self.upto + 1, reached) if reached > self.upto else None
 
     def forget_later(self) -> None:
-        """Drop the ranges above `upto`."""
+        """Remove the ranges above `upto`."""
         self._firsts.clear()
         self._lasts.clear()
 
     def _join(self) -> None:
-        """Drop the ranges that `upto` has reached."""
+        """Merge the ranges that `upto` has reached."""
         end = bisect_right(self._firsts, self.upto + 1)
         if end:
             self.upto = max(self.upto, self._lasts[end - 1])
@@ -71,17 +69,17 @@ class Coverage:
 
 
 class Acknowledgements:
-    """The positions of leaves in one stream: each has all numbers up to its position.
+    """The positions of leaves in one stream: each has received all numbers up to its position.
 
-    A position only grows, and only by an ack that counts for the leaf. A leaf without a position counts as 0, so
-    nothing of the stream is dropped before it has acknowledged something.
+    A position only rises, with acks that include the leaf. A leaf without a position has 0, so nothing of the stream is
+    removed before its first ack.
     """
 
     def __init__(self) -> None:
         self._positions: dict[str, int] = {}
 
     def credit(self, leaves: Iterable[str], number: int) -> None:
-        """Raise the positions of these leaves to a number. Cost: O(leaves)."""
+        """Raise the positions of leaves to a number. Cost: O(leaves)."""
         positions = self._positions
         for leaf in leaves:
             if positions.get(leaf, 0) < number:
@@ -92,7 +90,7 @@ class Acknowledgements:
         return self._positions.get(leaf, 0)
 
     def least(self, leaves: Iterable[str]) -> int | None:
-        """Return the lowest position of these leaves, None without leaves. Cost: O(leaves)."""
+        """Return the lowest position of leaves, None without leaves. Cost: O(leaves)."""
         positions = self._positions
         return min((positions.get(leaf, 0) for leaf in leaves), default=None)
 
@@ -102,15 +100,15 @@ class Acknowledgements:
 
 
 class LagWatch:
-    """Report streams whose acks have made no progress for `stall_ms`, and again after each further `tip_ms`."""
+    """Detect streams whose acks made no progress for `stall_ms`, and again after each further `tip_ms`."""
 
     def __init__(self, stall_ms: int, tip_ms: int) -> None:
         self._stall_ms = stall_ms
         self._tip_ms = tip_ms
-        self._due: dict[Space, tuple[int, int]] = {}  # the first number that is not acknowledged, and when to report it
+        self._due: dict[Space, tuple[int, int]] = {}  # (first number without an ack, when it counts as stuck)
 
     def is_stuck(self, space: Space, needed: int, sent: int, now_ms: int) -> bool:
-        """Return whether to report a stream as stuck. `needed` is the first number missing at a leaf."""
+        """Return whether a stream is stuck. `needed` is the first number that a leaf has not acknowledged."""
         if needed > sent:
             self._due.pop(space, None)
             return False
@@ -124,28 +122,28 @@ class LagWatch:
         return True
 
     def forget(self, space: Space) -> None:
-        """Drop a stream that no leaf needs."""
         self._due.pop(space, None)
 
 
-PATIENCE_ACKS: Final = 10
+CHECKPOINT_ACKS: Final = 10  # how many acks of a lagging leaf move its checkpoint
 
 
 class CatchUp:
-    """The publishing leaf's answers to the requests of one leaf: from a number on, up to a window of bytes.
+    """The publishing leaf's answers to the requests of one leaf: the numbers from `first` on, limited by a window of
+    bytes in flight.
 
-    A request that continues where the last one was answered moves the window; a repeated one restarts it. It is
-    complete once it has everything that was sent to others; later numbers reach the leaf as they reach the others.
+    A request that continues after answered numbers moves the window; a repeated request restarts the answer. The answer
+    is complete once it contains everything that was sent to all leaves; later numbers are sent to all leaves alike.
     """
 
     def __init__(self, first: int) -> None:
         self.since = self.next = first
         self.flight_bytes = 0
         self.is_complete = False
-        self._in_flight: deque[tuple[int, int]] = deque()  # the last numbers of runs, and their bytes
+        self._in_flight: deque[tuple[int, int]] = deque()  # the last number of each run, and its bytes
 
     def continues(self, first: int) -> bool:
-        """Return whether a request for the numbers from `first` on says that the sent ones before have arrived."""
+        """Return whether a request for the numbers from `first` on acknowledges sent ones, and release their bytes."""
         if not self.since < first <= self.next:
             return False
         self.since = first
@@ -160,39 +158,40 @@ class CatchUp:
         self._in_flight.append((last, size_bytes))
 
     def complete(self, sent: int) -> None:
-        """Record that a part of the answer was sent; it is complete if it has reached the numbers sent to others."""
+        """Record that a part of the answer was sent: it is complete if it contains the numbers up to `sent`."""
         self.is_complete = self.is_complete or self.next > sent
 
     def limit(self) -> None:
-        """Record that the request ends at a number; later numbers belong to another answer."""
+        """Record that the request ends at a number: the answer does not continue above it."""
         self.is_complete = False
 
 
-class Behind:
-    """A stream of which a link has skipped numbers: until its leaf has caught up, nothing else of it is sent there.
-    `reached` is the last skipped number. So no message crosses the link twice: the leaf asks, the answers begin at its
-    position, and once they have reached `reached` the stream continues normally.
+class LaggingStream:
+    """A stream of which a full link to a leaf has skipped numbers, the last of them `reached`.
+
+    Until the leaf has caught up, the link sends only answers to its requests, so that no message is sent twice. The
+    answers start at the leaf's position; when they have reached `reached`, the stream continues normally.
     """
 
     def __init__(self, reached: int) -> None:
         self.reached = reached
-        self.asked = False
-        self._checkpoint = reached
+        self.requested = False
+        self._checkpoint = reached  # where a leaf that catches up through another broker is nearly up to date
         self._acks = 0
 
-    def ask(self) -> None:
-        """Record that the leaf asks over this link."""
-        self.asked = True
+    def mark_requested(self) -> None:
+        """Record that the leaf has sent its request over this link."""
+        self.requested = True
 
-    def leave_out(self, last: int) -> None:
+    def skip(self, last: int) -> None:
         """Record that the link skipped the numbers up to `last`."""
         self.reached = max(self.reached, last)
 
-    def caught_up(self, number: int) -> bool:
-        """Return whether a leaf that acknowledges a number has caught up, or nearly so over another broker."""
-        if number >= self.reached or (not self.asked and number >= self._checkpoint):
+    def has_caught_up(self, number: int) -> bool:
+        """Return whether a leaf that acknowledges a number has caught up, or nearly so through another broker."""
+        if number >= self.reached or (not self.requested and number >= self._checkpoint):
             return True
         self._acks += 1
-        if self._acks % PATIENCE_ACKS == 0:
+        if self._acks % CHECKPOINT_ACKS == 0:
             self._checkpoint = self.reached
         return False

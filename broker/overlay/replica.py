@@ -1,4 +1,4 @@
-"""The replicas of the announcements of the brokers of one tree node, and the direction that merges them."""
+"""Replicas of the announcements of a tree node's brokers, and the direction that merges them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from broker.overlay.packets import Conjunction, Space, Update
 
 @dataclass(slots=True)
 class ReplicaChange:
-    """The changes by an update: patterns, leaves with another virtual time, and leaves by space or durability.
-    `reached` are the leaves whose reachability through the sender has changed.
+    """The changes that an update makes to a replica.
+
+    Shapes: `added` and `removed` are patterns, `leaves` those with a changed virtual time. `interested` and `durable`
+        are the leaves that entered or left these sets, `reached` those whose reachability through the sender changed.
+        `touched` are the spaces whose bindings have changed at a leaf.
     """
 
     added: list[Conjunction] = field(default_factory=list)
@@ -24,13 +27,16 @@ class ReplicaChange:
 
 
 class Replica:
-    """The patterns of one sender, and the virtual times of the leaf brokers reached through it up to which they are
-    complete. An update may have several parts. Additions of a part take effect at once, because extra patterns lose
-    nothing. Removals and virtual times take effect at the last part. A full update replaces everything; until its last
-    part the earlier patterns are kept too. `expected` is the serial of the next part, 0 before the first full update.
+    """The announcements of one sender: its patterns, and the virtual times of the leaf brokers reached through it up to
+    which they are complete.
 
-    Invariant: the patterns match every message that an active subscription of a leaf in `times` wants, if its virtual
-    start time is not later than the leaf's time there.
+    An update may have several parts. The additions of a part take effect at once, because extra patterns lose no
+    message. Removals and virtual times take effect with the last part. A full update replaces everything; until its
+    last part, the earlier patterns are also kept. `expected` is the serial of the next part, 0 before the first full
+    update.
+
+    Invariant: the patterns match every message that an active subscription of a leaf in `times` wants, if its start
+        point is not later than the leaf's time there.
     """
 
     def __init__(self) -> None:
@@ -42,11 +48,11 @@ class Replica:
         self.interested: dict[Space, frozenset[str]] = {}
         self.durable: frozenset[str] = frozenset()
         self.unreachable: frozenset[str] = frozenset()
-        self._kept: dict[Space, set[str]] | None = None  # the patterns in a full update so far
+        self._kept: dict[Space, set[str]] | None = None  # the patterns of an incomplete full update; None without one
         self._removed: list[Conjunction] = []
 
     def begin(self, session: int) -> None:
-        """Await a full update in a new session of the link."""
+        """Expect a full update in a new session of the link."""
         self.session = session
         self.expected = 0
         self.lost_ms = None
@@ -54,24 +60,25 @@ class Replica:
         self._removed = []
 
     def lose(self, now_ms: int) -> None:
-        """Record that the link was lost; the announcements stay valid, and no more arrive."""
+        """Record that the link was lost. The announcements stay valid."""
         self.lost_ms = now_ms
         self._kept = None
         self._removed = []
 
     def replaced_by(self, update: Update) -> Replica | None:
-        """Return a copy of the announcements, if this update completes a full one that knows less of a leaf. A
-        restarted broker knows nothing at first. Until it does, its earlier announcements are still used for matching.
+        """Return a copy of the announcements if this update completes a full one with an earlier time of a leaf.
+
+        A restarted broker knows nothing at first. Until it does, its earlier announcements are still used for matching.
         """
         whole = self._is_next(update) and update.last and (update.full or self._kept is not None)
         if not whole or all(update.slice.get(leaf, -1) >= time for leaf, time in self.times.items()):
             return None
         copy = Replica()
-        copy.repeat(self)
+        copy.copy_from(self)
         return copy
 
-    def repeat(self, other: Replica) -> None:
-        """Hold what another replica holds."""
+    def copy_from(self, other: Replica) -> None:
+        """Copy the announcements of another replica."""
         self.patterns = {space: set(texts) for space, texts in other.patterns.items()}
         self.times = dict(other.times)
         self.interested = dict(other.interested)
@@ -81,7 +88,7 @@ class Replica:
     def receive(self, update: Update) -> ReplicaChange | None:
         """Apply one part of an update; return None if it is not the next one.
 
-        The first part of a full update may leave serials out: nothing from before it counts.
+        The first part of a full update may skip serials, because it replaces everything before it.
         """
         if not self._is_next(update):
             return None
@@ -96,18 +103,18 @@ class Replica:
         return change
 
     def withdraw(self) -> ReplicaChange:
-        """Withdraw everything that was announced."""
+        """Withdraw all announcements."""
         change = ReplicaChange()
         self._kept = {}
         self._complete(Update(0, full=True, last=True, durable=()), change)
         return change
 
     def reaches(self, leaf: str) -> bool:
-        """Return whether a link leads to the sender, and from it to a leaf."""
+        """Return whether the sender has a link, and can reach a leaf."""
         return self.lost_ms is None and leaf in self.times and leaf not in self.unreachable
 
     def forget(self, leaf: str) -> ReplicaChange:
-        """Withdraw a leaf, but no pattern: which of them the leaf alone wanted is not known."""
+        """Withdraw a leaf, but no pattern, because it is unknown which patterns only this leaf wanted."""
         interested = [(space, tuple(leaves - {leaf})) for space, leaves in self.interested.items() if leaf in leaves]
         durable = tuple(self.durable - {leaf})
         update = Update(0, full=False, last=True, gone=(leaf,), interested=tuple(interested), durable=durable)
@@ -119,9 +126,9 @@ class Replica:
         return update.serial == self.expected or (update.full and update.serial > self.expected)
 
     def _complete(self, update: Update, change: ReplicaChange) -> None:
-        """Apply what takes effect at the last part."""
+        """Apply the changes that take effect with the last part."""
         whole = self._kept is not None
-        removed = self._forgotten() if whole else self._removed
+        removed = self._missing() if whole else self._removed
         self._kept = None
         self._removed = []
         change.removed.extend(conjunction for conjunction in removed if self._discard(conjunction))
@@ -144,7 +151,7 @@ class Replica:
             self.unreachable = unreachable
 
     def _add(self, added: Iterable[Conjunction]) -> list[Conjunction]:
-        """Hold patterns and return those that are new."""
+        """Add patterns, and return the new ones."""
         new: list[Conjunction] = []
         for conjunction in added:
             if self._kept is not None:
@@ -164,8 +171,8 @@ class Replica:
             del self.patterns[conjunction.space]
         return True
 
-    def _forgotten(self) -> list[Conjunction]:
-        """Return the patterns that a full update has not named."""
+    def _missing(self) -> list[Conjunction]:
+        """Return the patterns that a full update does not contain."""
         assert self._kept is not None
         return [
             Conjunction(space, text)
@@ -195,7 +202,9 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class DirectionChange:
-    """The leaves with another virtual time, the spaces with other interested leaves, and the changed sets."""
+    """A change of a direction: the leaves with a changed virtual time, the spaces with changed interested leaves, and
+    whether the durable and the unreachable leaves have changed.
+    """
 
     leaves: set[str]
     spaces: set[Space]
@@ -204,10 +213,10 @@ class DirectionChange:
 
 
 class Direction:
-    """Merge the replicas of the brokers of one tree node.
+    """The merged replicas of the brokers of one tree node.
 
-    The time of a leaf is the latest of all replicas, because the union of their patterns contains those of the replica
-    that has it. The replicas with a leaf's latest time know the spaces in which it is interested.
+    The time of a leaf is the latest in all replicas, because the union of the patterns contains those of the replica
+    with that time. The replicas with a leaf's latest time define the spaces in which it is interested.
     """
 
     def __init__(self, times: dict[str, int]) -> None:
@@ -218,7 +227,7 @@ class Direction:
         self.unreachable: set[str] = set()
 
     def refresh(self, change: ReplicaChange) -> DirectionChange:
-        """Merge the parts affected by a change of one replica. Cost: the changed leaves, not all leaves."""
+        """Merge the leaves that a change of one replica affects. Cost: O(changed leaves)."""
         changed: set[str] = set()
         replicas = self.replicas.values()
         for leaf in change.leaves:
@@ -244,14 +253,14 @@ class Direction:
         return DirectionChange(changed, spaces, other_durable, self.review_reach(change.reached))
 
     def review_reach(self, leaves: Iterable[str]) -> bool:
-        """Check again which of some leaves are unreachable, and return whether that has changed for any."""
+        """Update which of these leaves are unreachable, and return whether any has changed."""
         changed = False
         if (
             not self.unreachable
             and len(self.replicas) == 1
             and all(replica.lost_ms is None and not replica.unreachable for replica in self.replicas.values())
         ):
-            return False  # each leaf is reached through this replica
+            return False  # the only replica reaches every leaf
         for leaf in leaves:
             lost = leaf in self.times and not any(replica.reaches(leaf) for replica in self.replicas.values())
             if lost != (leaf in self.unreachable):
@@ -260,11 +269,11 @@ class Direction:
         return changed
 
     def reaches(self, leaf: str) -> bool:
-        """Return whether a link leads to a broker of the node that reaches a leaf."""
+        """Return whether a linked broker of the node reaches a leaf."""
         return leaf in self.times and leaf not in self.unreachable
 
     def knows(self, lost: Replica, leaves: Iterable[str]) -> bool:
-        """Return whether for each of the leaves a live replica is as late as the lost one."""
+        """Return whether a live replica has each of the leaves with the time of a lost replica, or a later one."""
         live = [replica.times for replica in self.replicas.values() if replica.lost_ms is None]
         return all(any(times.get(leaf, -1) >= lost.times.get(leaf, 0) for times in live) for leaf in leaves)
 

@@ -1,4 +1,4 @@
-"""A stream at a leaf that subscribes: its messages in order, each once, from the start point on."""
+"""A stream at a subscribing leaf: it delivers the messages in order, each once, from the start point on."""
 
 from __future__ import annotations
 
@@ -10,53 +10,53 @@ from broker.overlay.packets import Data, Element, Incarnations, Nack, StreamName
 from broker.overlay.progress import Coverage
 
 WHOLE_STREAM = 1 << 62
-"""Above all numbers: a request for it is answered with the position of the stream."""
+"""Above all numbers: the publishing leaf answers a request for this number with the position of the stream."""
 
 GRACE_MS = 20
-"""How long numbers may be missing before they are asked for: another broker of the node may still bring them."""
+"""How long numbers may be missing before they are requested: another broker of the node may still send them."""
 
-STREAM_MS = 1_000
+PAUSE_MAX_MS = 1_000
 """How long a sequence of answers may pause before the request is repeated."""
 
-FIRST_WAIT_MS = 300
-LEAST_WAIT_MS = 100
-LONGEST_WAIT_MS = 5_000
-MOST_RANGES = 1_000
+WAIT_FIRST_MS = 300
+WAIT_MIN_MS = 100
+WAIT_MAX_MS = 5_000
+RANGES_MAX = 1_000
 KNOWN_VECTORS = 8
 
 
 class RoundTrip:
-    """An estimate of the time until an answer arrives, in milliseconds.
+    """An estimate of the time until an answer arrives.
 
-    Source: RFC 6298, with shorter limits; as there, no answer to a repeated request is measured.
+    Source: RFC 6298, with shorter limits; as there, answers to repeated requests are not measured.
     """
 
     def __init__(self) -> None:
         self._smoothed_ms = 0
         self._deviation_ms = 0
-        self.timeout_ms = FIRST_WAIT_MS
+        self.timeout_ms = WAIT_FIRST_MS
 
     def measured(self, elapsed_ms: int) -> None:
-        """Learn from an answer."""
+        """Update the estimate with the time of an answer."""
         if self._smoothed_ms:
             self._deviation_ms = (3 * self._deviation_ms + abs(self._smoothed_ms - elapsed_ms)) // 4
             self._smoothed_ms = (7 * self._smoothed_ms + elapsed_ms) // 8
         else:
             self._smoothed_ms = max(1, elapsed_ms)
             self._deviation_ms = elapsed_ms // 2
-        self.timeout_ms = min(LONGEST_WAIT_MS, max(LEAST_WAIT_MS, self._smoothed_ms + 4 * self._deviation_ms))
+        self.timeout_ms = min(WAIT_MAX_MS, max(WAIT_MIN_MS, self._smoothed_ms + 4 * self._deviation_ms))
 
     def back_off(self) -> None:
-        """Wait twice as long for the next answer."""
-        self.timeout_ms = min(LONGEST_WAIT_MS, 2 * self.timeout_ms)
+        """Double the timeout of the next answer."""
+        self.timeout_ms = min(WAIT_MAX_MS, 2 * self.timeout_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message for the exchange of its space.
+    """A message to publish into the exchange of its space.
 
-    A binding gets it if its start point is at or below `virtual_time` when the message is published here. With
-    `doubtful` consumers here may have got it before a crash.
+    A binding receives it if the binding's start point is at or below `virtual_time`. `doubtful` means that consumers of
+    this leaf may have received it before a crash.
     """
 
     stream: StreamName
@@ -67,7 +67,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class StreamGap:
-    """Numbers of a stream that this leaf will never get, though its bindings may have wanted some of them."""
+    """Numbers of a stream that this leaf will never receive, although its bindings may have wanted some of them."""
 
     stream: StreamName
     first: int
@@ -75,7 +75,7 @@ class StreamGap:
 
 
 class ByteBudget:
-    """Bytes that the sinks of a leaf may keep in all."""
+    """The bytes that all sinks of a leaf together may buffer."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -89,30 +89,28 @@ class ByteBudget:
         return True
 
     def release(self, size_bytes: int) -> None:
-        """Release bytes."""
         self.used_bytes -= size_bytes
 
 
 def size_bytes(element: Element) -> int:
-    """Return about how much memory an element takes."""
+    """Return the approximate memory of an element."""
     return element.size_bytes + 200 if isinstance(element, Data) else 200 + 50 * len(element.new)
 
 
 class Sink:
     """One incarnation of a stream at one leaf.
 
-    Without a position the leaf knows no number from which on it has all that it wants: its base. The base is the vector
-    change that reaches the lowest start point of the leaf's bindings, or a run from number 1 on. A leaf that had other
-    incarnations of the stream, each up to a number, asks the publishing leaf instead: where the answer begins is the
-    base.
+    The sink needs a base: the number from which it receives everything that the leaf wants. The base is the vector
+    change that reaches the lowest start point of the leaf's bindings, or a run from number 1 on. A leaf that received
+    `former` incarnations asks the publishing leaf instead; the base is where the answer starts. Until then the sink has
+    no position.
 
-    A consumer may get a message before it is on disk. So after a crash all that the stream had then is doubtful: up to
-    the number that the publishing leaf reports.
+    A consumer may receive a message before it is on disk. So after a crash all messages that the stream had by then are
+    doubtful: those up to `doubtful_upto`, which the publishing leaf reports.
 
-    Shapes: `had` has the incarnations that the leaf had before this one. Consumers here may have got messages up to
-    `doubtful_upto` before a crash. Deliveries up to `committed_upto` are durable, or were when the sink began.
-    Invariant: elements leave in the order of their numbers, and a number is passed only if a broker with
-    sufficient information stated what it holds.
+    Shapes: deliveries up to `committed_upto` are durable, or were before the sink started.
+    Invariant: elements are delivered in the order of their numbers, and a number is silent only if a broker with
+        sufficient information said so.
     """
 
     def __init__(
@@ -123,31 +121,31 @@ class Sink:
         budget: ByteBudget,
         *,
         doubtful_upto: int = 0,
-        had: Incarnations = (),
+        former: Incarnations = (),
         read_time: Callable[[int], int] = lambda time: time,
     ) -> None:
-        """`read_time` turns the leaf's entry in a vector into a time of its own clock."""
+        """`read_time` converts the leaf's entry in a vector to a time of its own clock."""
         self._leaf = leaf
-        self.had = had
+        self.former = former
         self._read_time = read_time
         self.stream = stream
         self._budget = budget
         self._coverage = None if position is None else Coverage(position)
         self.doubtful_upto = doubtful_upto
-        self._value: int | None = None
-        self._known: dict[int, int] = {}
-        self._waiting: dict[int, tuple[Element, int | None]] = {}  # with this leaf's entry in the vector before
-        self._numbers: list[int] = []
-        self._handed = self.committed_upto = self._acked = 0 if position is None else position
+        self._entry: int | None = None  # this leaf's entry in the vector in force; None if unknown
+        self._entries: dict[int, int] = {}  # its entries in vectors, by the number of the vector change
+        self._waiting: dict[int, tuple[Element, int | None]] = {}  # out of order, with the entry in force before each
+        self._numbers: list[int] = []  # a heap of the numbers that wait
+        self._delivered_upto = self.committed_upto = self._acked = 0 if position is None else position
         self.reached = 0 if position is None else position
-        self._tipped = False
+        self._has_tip = False
         self._gaps: list[StreamGap] = []
         self._wants_base = False
         self._round_trip = RoundTrip()
-        self._asked_ms = self._asked_first = -1
-        self._repeated = False
-        self._streams = False
-        self._hole_first = -1
+        self._asked_ms = self._asked_first = -1  # of the open request; -1 without one
+        self._repeated = False  # the open request repeats an unanswered one
+        self._has_answers = False  # the last run was an answer
+        self._hole_first = -1  # the first hole, which is requested GRACE_MS after `_hole_ms`
         self._hole_ms = 0
         self.attempts = 0
         self.repairs = 0
@@ -159,21 +157,22 @@ class Sink:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all deliveries are durable, and no element waits for missing numbers."""
-        return not self._waiting and self.committed_upto >= self._handed
+        """Whether all deliveries are durable and no element waits for missing numbers."""
+        return not self._waiting and self.committed_upto >= self._delivered_upto
 
     @property
-    def asks(self) -> bool:
-        """Whether answers to requests are on their way."""
-        return self._streams or self._asked_ms >= 0
+    def awaits_answers(self) -> bool:
+        """Whether answers to a request are expected."""
+        return self._has_answers or self._asked_ms >= 0
 
     def received(self, run: StreamRun, floor: int | None) -> list[Delivery]:
-        """Take a run and return what can be delivered now.
+        """Process a run, and return the messages that can be delivered now.
 
         `floor` is the lowest start point of the leaf's bindings in the space, None without bindings.
-        Cost: the elements of the run and those that waited.
+        Cost: O(elements of the run, and elements that waited for it).
         """
-        self._learn(run)
+        if run.vector is not None:
+            self._remember(run.vector_at, self._time_in(run.vector))
         if run.target and run.target != self._leaf:
             return []
         self.reached = max(self.reached, run.last)
@@ -183,61 +182,61 @@ class Sink:
             if coverage is None:
                 return []
         if run.last < run.first:
-            self._tipped = True
+            self._has_tip = True
             if run.target and self.doubtful_upto == WHOLE_STREAM:
                 self.doubtful_upto = run.last
             return []
         if run.last <= coverage.upto:
             return []
         if run.first > coverage.upto + 1:
-            self._keep(coverage, run)
+            self._buffer(coverage, run)
             return []
-        return self._pass(coverage, run, floor)
+        return self._advance_through(coverage, run, floor)
 
     def committed(self, number: int) -> None:
-        """Note that all deliveries up to a number are durable."""
+        """Record that all deliveries up to a number are durable."""
         self.committed_upto = max(self.committed_upto, number)
 
     def ack(self) -> int | None:
         """Return the number up to which the stream is no longer needed, None without a base."""
         if self._coverage is None:
             return None
-        return self._coverage.upto if self.committed_upto >= self._handed else self.committed_upto
+        return self._coverage.upto if self.committed_upto >= self._delivered_upto else self.committed_upto
 
     def take_ack(self) -> int | None:
-        """Return the number to acknowledge now: a new one, or again the last one when the publisher waits for it."""
+        """Return the number to acknowledge now: a new one, or the last one again after a tip; None if there is none."""
         number = self.ack()
-        if not number or (number <= self._acked and not self._tipped):
+        if not number or (number <= self._acked and not self._has_tip):
             return None
         self._acked = number
-        self._tipped = False
+        self._has_tip = False
         return number
 
     def take_gaps(self) -> list[StreamGap]:
-        """Return the gaps that were found since the last call."""
+        """Return the gaps found since the last call."""
         gaps, self._gaps = self._gaps, []
         return gaps
 
     def nack(self, floor: int | None, now_ms: int, limit_bytes: int) -> Nack | None:
-        """Return the request for missing numbers, if one is due. While answers arrive, each request reports the
-        position reached, so that the next answers are already on their way.
+        """Return the request for missing numbers, if it is time for one. Without a hole, but while answers arrive, it
+        reports the position, so that the next answers are sent in time.
         """
         hole = self._hole(floor)
         if hole is None:
-            if self._asked_ms >= 0 and not (self._repeated or self._streams):
+            if self._asked_ms >= 0 and not (self._repeated or self._has_answers):
                 self._round_trip.measured(now_ms - self._asked_ms)
             self._asked_ms = self._hole_first = -1
-            if not self._streams or self._coverage is None or self._asked_first == self._coverage.upto + 1:
+            if not self._has_answers or self._coverage is None or self._asked_first == self._coverage.upto + 1:
                 return None
             self._asked_first = self._coverage.upto + 1
             return Nack(self.stream, self._asked_first, self._asked_first - 1, self._leaf, floor or 0, limit_bytes)
         first, last = hole
         if self._asked_ms >= 0:
             if first != self._asked_first:
-                if not (self._repeated or self._streams):
+                if not (self._repeated or self._has_answers):
                     self._round_trip.measured(now_ms - self._asked_ms)
                 self.attempts = 0
-            elif now_ms < self._asked_ms + max(self._round_trip.timeout_ms, STREAM_MS if self._streams else 0):
+            elif now_ms < self._asked_ms + max(self._round_trip.timeout_ms, PAUSE_MAX_MS if self._has_answers else 0):
                 return None
             else:
                 self._round_trip.back_off()
@@ -251,11 +250,11 @@ class Sink:
             self._repeated = False
         self._asked_first, self._asked_ms = first, now_ms
         self.repairs += 1
-        return Nack(self.stream, first, last, self._leaf, floor or 0, limit_bytes, () if first else self.had)
+        return Nack(self.stream, first, last, self._leaf, floor or 0, limit_bytes, () if first else self.former)
 
-    def ask_anew(self) -> None:
-        """Do not wait for the answers that a link may have lost."""
-        self._streams = False
+    def reset_request(self) -> None:
+        """Repeat the request at the next tick, because its answers may have been lost with a link."""
+        self._has_answers = False
         self._asked_ms = -1
 
     def _hole(self, floor: int | None) -> tuple[int, int] | None:
@@ -265,143 +264,137 @@ class Sink:
             return (WHOLE_STREAM, WHOLE_STREAM) if asks else hole
         return (0, 0) if self._wants_base and floor is not None else None
 
-    def _learn(self, run: StreamRun) -> None:
-        """Remember this leaf's entry in the vector that a run brings along."""
-        if run.vector is None:
-            return
-        self._know(run.vector_at, self._time_in(run.vector))
-
     def _time_in(self, vector: Vector) -> int:
         """Return this leaf's entry in a vector, 0 if it has none."""
         time = vector.get(self._leaf, 0)
         return self._read_time(time) if time else 0
 
-    def _know(self, vector_at: int, value: int) -> None:
-        self._known[vector_at] = value
-        if len(self._known) > KNOWN_VECTORS:
-            del self._known[min(self._known)]
+    def _remember(self, vector_at: int, entry: int) -> None:
+        self._entries[vector_at] = entry
+        if len(self._entries) > KNOWN_VECTORS:
+            del self._entries[min(self._entries)]
 
     def close(self) -> None:
-        """Release the memory of the sink, because the stream is no longer wanted."""
+        """Release the memory of a sink that is no longer needed."""
         if self._coverage is not None:
             self._drop_waiting(self._coverage)
 
     def _find_base(self, run: StreamRun, floor: int | None) -> Coverage | None:
-        """Return the numbers before the base as covered, None if the run does not contain the base."""
+        """Return a coverage of all numbers before the base, None if the run does not contain the base."""
         if floor is None:
             return None
-        if self.had:
-            self._wants_base = not run.target or run.first > 1 + max(number for _, number in self.had)
+        if self.former:
+            self._wants_base = not run.target or run.first > 1 + max(number for _, number in self.former)
             return None if self._wants_base else self._begin(run.first - 1)
         if run.first == 1 and run.last > 0:
-            self._value = 0
+            self._entry = 0
             return self._begin(0)
-        value = self._known.get(run.vector_at, 0 if run.vector_at == 0 else None)
+        entry = self._entries.get(run.vector_at, 0 if run.vector_at == 0 else None)
         for element in run.elements:
             if isinstance(element, VectorChange):
                 before = self._time_in(element.old)
-                value = self._time_in(element.new)
-                if before < floor <= value:
-                    self._value = before
+                entry = self._time_in(element.new)
+                if before < floor <= entry:
+                    self._entry = before
                     return self._begin(element.number - 1)
-        self._wants_base = value is None or value >= floor
+        self._wants_base = entry is None or entry >= floor
         return None
 
     def _begin(self, position: int) -> Coverage:
         self._coverage = Coverage(position)
         self._wants_base = False
-        self._handed = self.committed_upto = position
+        self._delivered_upto = self.committed_upto = position
         return self._coverage
 
-    def _keep(self, coverage: Coverage, run: StreamRun) -> None:
-        """Keep a run until those before it have arrived, if there is room."""
-        if run.lost or coverage.ranges >= MOST_RANGES:
+    def _buffer(self, coverage: Coverage, run: StreamRun) -> None:
+        """Buffer a run until the numbers before it have arrived, if there is room."""
+        if run.lost or coverage.ranges >= RANGES_MAX:
             return
-        fresh: list[tuple[Element, int | None]] = []
-        value = self._value_before(run, run.first)
+        new: list[tuple[Element, int | None]] = []
+        entry = self._entry_before(run, run.first)
         for element in run.elements:
             if element.number not in coverage:
-                fresh.append((element, value))
+                new.append((element, entry))
             if isinstance(element, VectorChange):
-                value = self._time_in(element.new)
-        if not self._budget.reserve(sum(size_bytes(element) for element, _ in fresh)):
+                entry = self._time_in(element.new)
+        if not self._budget.reserve(sum(size_bytes(element) for element, _ in new)):
             return
-        for element, before in fresh:
+        for element, before in new:
             self._waiting[element.number] = element, before
             heappush(self._numbers, element.number)
         coverage.add(run.first, run.last)
 
-    def _pass(self, coverage: Coverage, run: StreamRun, floor: int | None) -> list[Delivery]:
-        """Pass the numbers of the next run, and those that waited for it."""
+    def _advance_through(self, coverage: Coverage, run: StreamRun, floor: int | None) -> list[Delivery]:
+        """Deliver the next run, and the buffered ones that follow it."""
         if run.lost:
-            return self._pass_lost(coverage, run, floor)
+            return self._skip_lost(coverage, run, floor)
         expected = coverage.upto + 1
-        if self._value is None:
-            self._value = self._value_before(run, expected)
-            if self._value is None and not _begins_with_vector(run, expected):
+        if self._entry is None:
+            self._entry = self._entry_before(run, expected)
+            if self._entry is None and not _begins_with_vector(run, expected):
                 return []
-        self._streams = bool(run.target)
+        self._has_answers = bool(run.target)
         deliveries: list[Delivery] = []
-        self._hand_out((e for e in run.elements if e.number >= expected), floor, deliveries)
+        self._deliver((e for e in run.elements if e.number >= expected), floor, deliveries)
         self._advance(coverage, run.first, run.last, floor, deliveries)
         return deliveries
 
     def _advance(
         self, coverage: Coverage, first: int, last: int, floor: int | None, deliveries: list[Delivery]
     ) -> None:
-        """Pass the next numbers, then those that waited; those with an unknown vector are requested again."""
-        if self._value is None and self._numbers and self._waiting[self._numbers[0]][1] is None:
+        """Advance over the next numbers, then deliver buffered ones; those with an unknown vector are dropped."""
+        if self._entry is None and self._numbers and self._waiting[self._numbers[0]][1] is None:
             self._drop_waiting(coverage)
         coverage.add(first, last)
         if self._numbers and self._numbers[0] <= coverage.upto:
-            if self._value is None:
-                self._value = self._waiting[self._numbers[0]][1]
-            self._hand_out(self._drain(last, coverage.upto), floor, deliveries)
+            if self._entry is None:
+                self._entry = self._waiting[self._numbers[0]][1]
+            self._deliver(self._drain(last, coverage.upto), floor, deliveries)
 
-    def _pass_lost(self, coverage: Coverage, run: StreamRun, floor: int | None) -> list[Delivery]:
-        """Pass lost numbers, except for those that had arrived."""
+    def _skip_lost(self, coverage: Coverage, run: StreamRun, floor: int | None) -> list[Delivery]:
+        """Skip lost numbers, except for those that have arrived out of order."""
         deliveries: list[Delivery] = []
         while coverage.upto < run.last:
             first, last = coverage.hole(run.last) or (coverage.upto + 1, run.last)
             last = min(last, run.last)
             self._gaps.append(StreamGap(self.stream, first, last))
-            self._value = None
+            self._entry = None
             self._advance(coverage, first, last, floor, deliveries)
         return deliveries
 
     def _drop_waiting(self, coverage: Coverage) -> None:
-        """Drop runs that arrived out of order; they are requested again, and arrive with their vector."""
+        """Drop the runs that arrived out of order; the answers to the next requests contain their vector."""
         coverage.forget_later()
         self._budget.release(sum(size_bytes(element) for element, _ in self._waiting.values()))
         self._waiting.clear()
         self._numbers.clear()
 
-    def _value_before(self, run: StreamRun, expected: int) -> int | None:
-        """Return this leaf's entry in the vector in force before a number of the run, None if it is not known."""
-        value = self._known.get(run.vector_at, 0 if run.vector_at == 0 else None)
+    def _entry_before(self, run: StreamRun, expected: int) -> int | None:
+        """Return this leaf's entry in the vector in force before a number of the run, None if unknown."""
+        entry = self._entries.get(run.vector_at, 0 if run.vector_at == 0 else None)
         for element in run.elements:
             if element.number >= expected:
                 break
             if isinstance(element, VectorChange):
-                value = self._time_in(element.new)
-        return value
+                entry = self._time_in(element.new)
+        return entry
 
-    def _hand_out(self, elements: Iterable[Element], floor: int | None, deliveries: list[Delivery]) -> None:
-        value = self._value or 0
+    def _deliver(self, elements: Iterable[Element], floor: int | None, deliveries: list[Delivery]) -> None:
+        entry = self._entry or 0
         for element in elements:
             if isinstance(element, VectorChange):
                 after = self._time_in(element.new)
-                if after < value and floor is not None and floor <= value:
+                if after < entry and floor is not None and floor <= entry:
                     self._gaps.append(StreamGap(self.stream, element.number, element.number))
-                self._value = value = after
-                self._know(element.number, after)
-            elif floor is not None and value >= floor:
-                self._handed = element.number
+                self._entry = entry = after
+                self._remember(element.number, after)
+            elif floor is not None and entry >= floor:
+                self._delivered_upto = element.number
                 doubtful = element.number <= self.doubtful_upto
-                deliveries.append(Delivery(self.stream, element, value, doubtful))
+                deliveries.append(Delivery(self.stream, element, entry, doubtful))
 
     def _drain(self, above: int, upto: int) -> Iterable[Element]:
-        """Yield the elements that waited, up to a number, and forget those that have come again."""
+        """Remove the buffered elements up to a number, and yield those above a number; the others arrived twice."""
         while self._numbers and self._numbers[0] <= upto:
             element, _ = self._waiting.pop(heappop(self._numbers))
             self._budget.release(size_bytes(element))
@@ -410,7 +403,7 @@ class Sink:
 
 
 def _begins_with_vector(run: StreamRun, expected: int) -> bool:
-    """Return whether no message comes before the first vector change from a number on."""
+    """Return whether the first element from a number on, if any, is a vector change."""
     for element in run.elements:
         if element.number >= expected:
             return isinstance(element, VectorChange)

@@ -1,4 +1,4 @@
-"""A stream at the leaf that publishes it: its vector, its runs, answers to nacks, what may be dropped, and its log."""
+"""A stream at the leaf that publishes it: the vector, the runs, the answers to nacks, and the interface of its log."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from broker.overlay.virtual_time import NO_VECTOR
 
 @dataclass(frozen=True, slots=True)
 class LeafState:
-    """The state of a leaf that outlives its process.
+    """The state of a leaf that survives its process.
 
-    `time_bound` is above all virtual times ever sent, `start_points` those of the durable bindings, and `positions` the
-    number of the last committed delivery of each stream. `crashed` means that it did not stop cleanly.
+    `time_bound` is above all virtual times ever sent, `start_points` are those of the durable bindings, and `positions`
+    the numbers of the last committed delivery of each stream. `crashed` means that the process did not stop cleanly.
     """
 
     time_bound: int = 0
@@ -30,17 +30,17 @@ class LeafState:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """The stored elements from the requested number up to `last`; all others in between are gone."""
+    """The stored elements from the requested number up to `last`; the other numbers in this range were removed."""
 
     last: int
     elements: tuple[Element, ...]
 
 
 class StreamLog(Protocol):
-    """One stream of a leaf, a queue with dense numbers from 1.
+    """The stored stream of a leaf: a queue whose numbers are dense.
 
-    Numbers up to `trimmed` are gone, except for the last vector change among them, which applies to the numbers after
-    it.
+    The numbers up to `trimmed` were removed, except for the last vector change among them, which applies to the numbers
+    after it.
     """
 
     @property
@@ -49,30 +49,30 @@ class StreamLog(Protocol):
 
     @property
     def trimmed(self) -> int:
-        """The number up to which `trim` or a limit has dropped elements."""
+        """The number up to which `trim` or a limit has removed elements."""
 
     @property
     def lost(self) -> int:
-        """The number up to which elements may have gone before all leaves had them; kept over a restart."""
+        """The number up to which elements may have been removed before all leaves had them; survives a restart."""
 
     @property
     def changes(self) -> Sequence[VectorChange]:
-        """The stored vector changes in order. Read once, when the stream is opened."""
+        """The stored vector changes in order; read once, when the stream is opened."""
 
     def read(self, first: int, last: int, limit_bytes: int) -> LogPart | None:
-        """Return elements from `first` on, at least one number; None if it must be asked again later."""
+        """Return elements from `first` on, for at least one number; None if they are being read from disk."""
 
     def append_vector(self, old: Vector, new: Vector, incarnation: int) -> int:
         """Append a vector change and return its number."""
 
     def before_next(self, call: Callable[[], None] | None) -> None:
-        """Call a function once, right before the next element of the stream gets its number or the stream ends."""
+        """Call a function once, right before the next element is numbered or the stream ends; None cancels it."""
 
     def trim(self, upto: int) -> None:
-        """Drop all elements up to a number, except the last vector change among them."""
+        """Remove all elements up to a number, except the last vector change among them."""
 
     def mark_lost(self, upto: int) -> None:
-        """Record durably that elements up to a number are dropped before all leaves had them."""
+        """Record durably that elements up to a number were removed before all leaves had them."""
 
 
 RUN_BYTES: Final = 65_536
@@ -82,24 +82,25 @@ BURST_RUNS: Final = 16
 class StreamSource:
     """One stream of this leaf.
 
-    `vector` is V_m of the next message: the later of the known interest beyond the leaf's neighbour and of its earlier
-    promises. Its entries never fall while their leaf stays in it. If it is not that of the last vector change of the
-    stream, a change must be appended before the next message.
+    `vector` is V_m, the vector of the next message: for each leaf, the later of its known virtual time and its time in
+    earlier vectors. An entry never falls while its leaf stays in the vector. If `vector` differs from the last vector
+    change of the stream, a change must be appended before the next message.
 
-    The data folder may be a copy older than the state of others. So a vector change always precedes the first message
-    of a process, and gives the stream a new incarnation. Leaves that had an earlier one ask what follows.
+    The data folder may be a copy that is older than the state of other brokers. So a vector change always precedes the
+    first message of a process, and gives the stream a new incarnation. Leaves that received an earlier incarnation ask
+    where the new one continues it.
 
-    Invariant: a number that a leaf of the vector has not acknowledged is kept, unless a limit of the log drops it or
-    the leaf is given up; both leave a mark, so that the leaf learns of a gap.
+    Invariant: a number that a leaf of the vector has not acknowledged is kept, unless a limit of the log removes it or
+        the leaf is forgotten; both are recorded with `mark_lost`, so that the leaf learns of the gap.
     """
 
     def __init__(self, stream: StreamName, log: StreamLog) -> None:
-        """Find what the log has of a stream; the incarnation of `stream` is that of this process."""
+        """Read the vector changes of the log; the incarnation of `stream` is that of this process."""
         self._log = log
         self._changes = list(log.changes)
         self._incarnation = stream.incarnation
         self.stream = stream._replace(incarnation=self._changes[-1].incarnation) if self._changes else stream
-        self.rolled_back: dict[str, int] = {}  # leaves that had more than this data folder, and up to which number
+        self.rolled_back: dict[str, int] = {}  # leaf -> last number, of leaves that received more than the log contains
         self._appended: Vector = self._changes[-1].new if self._changes else NO_VECTOR
         self.vector: Vector = self._appended
         self.acks = Acknowledgements()
@@ -108,12 +109,10 @@ class StreamSource:
 
     @property
     def last(self) -> int:
-        """The highest durable number."""
         return self._log.durable
 
     @property
     def trimmed(self) -> int:
-        """The number up to which elements were removed from the log."""
         return self._log.trimmed
 
     @property
@@ -122,7 +121,7 @@ class StreamSource:
         return self.vector != self._appended
 
     @property
-    def begins(self) -> bool:
+    def needs_change(self) -> bool:
         """Whether a vector change must be appended before the next message."""
         return self.is_stale or not self._changes or self._changes[-1].incarnation != self._incarnation
 
@@ -132,21 +131,21 @@ class StreamSource:
         return not self.vector.keys() <= self._appended.keys()
 
     def reopen(self, log: StreamLog) -> None:
-        """Continue in another log, because the exchange was deleted with its vhost and declared again."""
+        """Continue with another log, after the exchange was deleted with its vhost and declared again."""
         self._log = log
 
-    def review(self, known: Vector, is_left: Callable[[str, int], bool], given_up: Collection[str]) -> None:
-        """Find the vector of the next message; append it at once if numbers are lost to a leaf that is given up.
+    def review(self, known: Vector, has_no_interest: Callable[[str, int], bool], given_up: Collection[str]) -> None:
+        """Compute the vector of the next message; append it at once if a leaf that is given up leaves the vector.
 
-        `known` has the virtual times of the interested leaves. `is_left` tells whether a leaf is known at a virtual
-        time, or a later one, to have no interest. Any other leaf keeps its entry: this broker has not heard of it yet.
-        Cost: the leaves of both vectors.
+        `known` maps the interested leaves to their virtual times. `has_no_interest` returns whether a leaf announced at
+        a virtual time, or later, that it has no interest. Any other leaf keeps its entry, because its announcement may
+        not have arrived since a restart. Cost: O(leaves of both vectors).
         """
         vector = {leaf: max(virtual_time, self._appended.get(leaf, 0)) for leaf, virtual_time in known.items()}
         for leaf, virtual_time in self.vector.items():
             if leaf in vector:
                 vector[leaf] = max(vector[leaf], virtual_time)
-            elif leaf not in given_up and not is_left(leaf, virtual_time):
+            elif leaf not in given_up and not has_no_interest(leaf, virtual_time):
                 vector[leaf] = virtual_time
         lost = [leaf for leaf in self._appended if leaf in given_up and leaf in self.vector and leaf not in vector]
         self.vector = vector
@@ -168,7 +167,6 @@ class StreamSource:
         self._appended = new
 
     def before_next(self, call: Callable[[], None] | None) -> None:
-        """Call a function once, right before the next message; None cancels the call."""
         self._log.before_next(call)
 
     def run(self, limit_bytes: int) -> StreamRun | None:
@@ -185,17 +183,17 @@ class StreamSource:
         return run
 
     def tip(self) -> StreamRun:
-        """Return a run that announces only the position of the stream."""
+        """Return an empty run that announces the position of the stream."""
         return self._numbered(self.sent + 1, self.sent)
 
     def answer(self, nack: Nack, *, again: bool = False) -> list[StreamRun] | None:
-        """Return the runs that answer a nack, None if the log needs time. For another incarnation there are none.
+        """Return the runs that answer a nack, None if the log needs time. A nack of another incarnation has none.
 
-        They fill the window of the leaf, in parts: while `has_more_for` is true, call it `again`.
+        The runs fill the window of the leaf in parts: while `has_more_for` returns true, call this method `again`.
         """
         if nack.stream != self.stream:
             return []
-        if nack.had:
+        if nack.former:
             return self._continued(nack)
         if nack.first == 0:
             return self._base(nack)
@@ -216,7 +214,7 @@ class StreamSource:
             if part is None:
                 return runs or None
             for run in part:
-                catch_up.sent(run.last, sum(one.size_bytes for one in run.elements if isinstance(one, Data)))
+                catch_up.sent(run.last, sum(data.size_bytes for data in run.elements if isinstance(data, Data)))
             runs += part
         catch_up.complete(self.sent)
         return runs
@@ -228,14 +226,14 @@ class StreamSource:
             catch_up is None
             or catch_up.is_complete
             or not 0 < nack.first <= self.sent
-            or nack.had
+            or nack.former
             or nack.stream != self.stream
         ):
             return False
         return catch_up.next <= min(nack.last, self.sent) and catch_up.flight_bytes < nack.limit_bytes
 
     def acked(self, incarnation: int, leaves: Collection[str], number: int) -> None:
-        """Record that these leaves need nothing of an incarnation up to a number, and drop unneeded elements."""
+        """Record that leaves have received an incarnation up to a number, and remove unneeded elements."""
         end = self._end(incarnation)
         if end is None:
             return
@@ -245,7 +243,7 @@ class StreamSource:
         self.trim()
 
     def trim(self) -> None:
-        """Drop elements that all leaves of the vector have."""
+        """Remove the elements that all leaves of the vector have acknowledged."""
         upto = self.needed_from() - 1
         if upto > self.trimmed:
             self._log.trim(upto)
@@ -257,13 +255,13 @@ class StreamSource:
             del self._changes[:kept]
 
     def needed_from(self) -> int:
-        """Return the first number that a leaf has not acknowledged. A leaf that has left the vector needs none."""
+        """Return the first number that a leaf of the vector has not acknowledged, `last` + 1 if there is none."""
         last = self.last
         least = self.acks.least(self._appended.keys() & self.vector.keys())
         return (last if least is None else min(last, least)) + 1
 
     def _end(self, incarnation: int) -> int | None:
-        """Return the last number of an incarnation, None if nothing is known of it. Cost: the vector changes."""
+        """Return the last number of an incarnation, None if it is unknown. Cost: O(vector changes)."""
         if incarnation == self.stream.incarnation:
             return self.last
         found = False
@@ -274,24 +272,25 @@ class StreamSource:
         return None
 
     def _continued(self, nack: Nack) -> list[StreamRun] | None:
-        """Answer a leaf that had other incarnations, from the numbers after these on. The first run is its base. If the
-        leaf had more than this data folder has, the folder is a copy, and the next numbers repeat ones that the leaf
-        had before. An unknown incarnation is older than everything kept, or that of a newer folder: numbers that a
-        limit forced out must then be assumed lost to the leaf.
+        """Answer a leaf that received former incarnations, with the numbers after those. The first run is its base.
+
+        If the leaf received more than this data folder contains, the folder is a copy, and the next numbers repeat ones
+        that the leaf has received. An unknown incarnation is older than everything kept, or from a newer folder; then
+        numbers that a limit removed count as lost to the leaf.
         """
-        ends = [(self._end(incarnation), number) for incarnation, number in nack.had]
+        ends = [(self._end(incarnation), number) for incarnation, number in nack.former]
         known = [min(end, number) for end, number in ends if end is not None]
-        had = max(number for _, number in ends)
+        highest = max(number for _, number in ends)
         begin = 1 + max(known, default=0)
-        is_new = not known and bool(self._changes) and not self._changes[0].old  # and never had the leaf's numbers
+        is_new = not known and bool(self._changes) and not self._changes[0].old  # the log never had those numbers
         if is_new or any(number > (self.trimmed if end is None else end) for end, number in ends):
-            self.rolled_back[nack.leaf] = had
+            self.rolled_back[nack.leaf] = highest
         if begin > self.sent:
             return [replace(self._numbered(begin, begin - 1), target=nack.leaf)]
         return self._repair(nack, begin, self.sent)
 
     def _base(self, nack: Nack) -> list[StreamRun] | None:
-        """Answer a leaf that has no base: from number 1 on, where what it cannot want is silent."""
+        """Answer a leaf without a base: numbers from 1 on, of which those that it cannot want are silent."""
         at = self._change_at(self.trimmed)
         if at >= 0 and self._changes[at].new.get(nack.leaf, 0) >= nack.vst:
             return self._repair(nack, 1, self.sent)
@@ -306,7 +305,7 @@ class StreamSource:
         return [replace(self.tip(), target=nack.leaf)]
 
     def _repair(self, nack: Nack, first: int, last: int) -> list[StreamRun] | None:
-        """Answer with the numbers from `first` on; removed ones are silent, or lost to a leaf that lacked them."""
+        """Answer with the numbers from `first` on; removed ones are silent, or lost if they were not acknowledged."""
         runs: list[StreamRun] = []
         trimmed, leaf = self.trimmed, nack.leaf
         begin = max(first, self.acks.position(leaf) + 1)
@@ -329,11 +328,11 @@ class StreamSource:
         return [replace(run, target=leaf) for run in runs]
 
     def _change_at(self, number: int) -> int:
-        """Return the place of the last vector change up to a number, -1 if there is none."""
+        """Return the index of the last vector change up to a number, -1 if there is none."""
         return bisect_right(self._changes, number, key=attrgetter("number")) - 1
 
     def _numbered(self, first: int, last: int, elements: tuple[Element, ...] = ()) -> StreamRun:
-        """Return a run with the vector in force before it."""
+        """Return a run with the vector in force before `first`."""
         at = self._change_at(first - 1)
         if at < 0:
             return StreamRun(self.stream, first, last, 0, elements, vector=NO_VECTOR)

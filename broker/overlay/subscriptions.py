@@ -1,4 +1,4 @@
-"""The subscriptions of a leaf broker, and the virtual times from which on they get messages."""
+"""The subscriptions of a leaf broker, and the virtual times from which they receive messages."""
 
 from __future__ import annotations
 
@@ -13,54 +13,56 @@ from broker.routing.cover_set import CoverSet, RootDiff
 
 @dataclass(slots=True)
 class BindingBatch:
-    """The effect of a batch of changes on the roots: each root added (true) or removed (false), and the spaces touched.
-    A new binding touches its space even if it changes no root, because its messages begin with the end of this virtual
-    time. A batch without a touched space changes nothing for other brokers, and does not end a virtual time.
+    """The effect of a batch of changes: each root added (true) or removed (false), and the touched spaces.
+
+    A new binding touches its space even if it changes no root, because it receives messages only once this virtual time
+    has ended. A batch that touches no space changes nothing for other brokers, and does not end a virtual time.
     """
 
     roots: dict[Conjunction, bool] = field(default_factory=dict)
     touched: set[Space] = field(default_factory=set)
-    durable: bool = False  # whether the leaf has got its first durable binding or lost its last
+    durable: bool = False  # whether the first durable binding of the leaf was added or the last one removed
 
-    def note(self, space: Space, change: RootDiff) -> None:
-        """Add a change of roots; a root added and removed within the batch leaves no trace."""
+    def add(self, space: Space, change: RootDiff) -> None:
+        """Add a change of roots; the addition and removal of a root within the batch cancel out."""
         for pattern in change.added:
-            self._turn(Conjunction(space, pattern.text), came=True)
+            self._add_root(Conjunction(space, pattern.text), added=True)
         for pattern in change.removed:
-            self._turn(Conjunction(space, pattern.text), came=False)
+            self._add_root(Conjunction(space, pattern.text), added=False)
 
-    def _turn(self, root: Conjunction, *, came: bool) -> None:
-        if self.roots.pop(root, came) == came:
-            self.roots[root] = came
+    def _add_root(self, root: Conjunction, *, added: bool) -> None:
+        if self.roots.pop(root, added) == added:
+            self.roots[root] = added
 
 
 class SpaceSubscriptions:
-    """The conjunctions of one space at a leaf broker, with the bindings that hold each, and the roots among them."""
+    """The patterns of one space at a leaf broker, each with its bindings, and their roots.
+
+    The roots are the patterns to announce: those that no other covers, or all of them, as `Aggregation` says.
+    """
 
     def __init__(self, aggregation: Aggregation) -> None:
         self._holders: dict[str, set[str]] = {}  # pattern -> bindings
-        self._starts: dict[str, int] = {}
+        self._starts: dict[str, int] = {}  # pattern -> start point of its first binding
         self._roots = CoverSet(covers=aggregation is Aggregation.COVERING)
-        self._limits: tuple[int, int] | None = None  # until a change
+        self._limits: tuple[int, int] | None = None  # cached until the next change
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is no conjunction."""
-        return not self._holders
+    def __bool__(self) -> bool:
+        return bool(self._holders)
 
     def limits(self, start: Callable[[str], int]) -> tuple[int, int]:
-        """Return the lowest and the highest start point of the bindings. Cost: all of them after a change."""
+        """Return the lowest and the highest start point of the bindings. Cost: O(bindings) after a change."""
         if self._limits is None:
             points = [start(binding) for holders in self._holders.values() for binding in holders]
             self._limits = min(points), max(points)
         return self._limits
 
     def start(self, text: str) -> int | None:
-        """Return when the first binding of a conjunction began, None without one."""
+        """Return the start point of the first binding with a pattern, None if there is none."""
         return self._starts.get(text)
 
     def hold(self, text: str, binding: str, start: int) -> RootDiff:
-        """Note that a binding holds a conjunction, and return the change of roots."""
+        """Add a binding to a pattern, and return the change of roots."""
         self._limits = None
         holders = self._holders.get(text)
         if holders is not None:
@@ -71,7 +73,7 @@ class SpaceSubscriptions:
         return self._roots.add(pattern_of(text))
 
     def release(self, text: str, binding: str) -> RootDiff:
-        """Note that a binding does not hold a conjunction any more, and return the change of roots."""
+        """Remove a binding from a pattern, and return the change of roots."""
         self._limits = None
         holders = self._holders[text]
         holders.discard(binding)
@@ -82,14 +84,15 @@ class SpaceSubscriptions:
 
 
 class Subscriptions:
-    """The bindings of a leaf broker and their start times. One batch of changes belongs to one virtual time.
+    """The bindings of a leaf broker and their start points, which are virtual times. One batch of changes belongs to
+    one virtual time.
 
-    A binding starts with the virtual time in which it was made, covered or not: a message that a publisher matched
+    A binding starts at the virtual time in which it was made, covered or not: a message that a publisher matched
     against that time was published after the binding was made. In the Gryphon paper (section 3.3) a covered binding
-    starts with the one that covers it, which is as complete but brings it earlier messages, as old as those that wait
-    for a link.
+    starts at the start point of the binding that covers it. That is as complete, but delivers earlier messages, even
+    those that waited for a link.
 
-    With `joins` all links are one-way. Then a binding with the conjunction of another one starts with that one.
+    `joins` is set if all links are one-way. Then a binding starts at the start point of another with its conjunction.
     """
 
     def __init__(self, aggregation: Aggregation, time: VirtualTime, *, joins: bool = False) -> None:
@@ -100,16 +103,15 @@ class Subscriptions:
         self._bindings: dict[str, tuple[Conjunction, int]] = {}
         self._durable: set[str] = set()
         self._recovered: Mapping[str, int] = {}
-        self._came: set[str] = set()
-        self._gone: set[str] = set()
+        self._new_durable: set[str] = set()
+        self._removed_durable: set[str] = set()
 
     def recover(self, start_points: Mapping[str, int]) -> None:
-        """Note the start points of the bindings that the first batch brings back."""
+        """Set the stored start points of the recovered bindings, which are in the first batch."""
         self._recovered = start_points
 
     @property
     def durable(self) -> bool:
-        """Whether any binding is durable."""
         return bool(self._durable)
 
     @property
@@ -118,28 +120,28 @@ class Subscriptions:
         return self._spaces
 
     def start(self, binding: str) -> int:
-        """Return the virtual start time of a binding. Raises: KeyError if there is no such binding."""
+        """Return the start point of a binding. Raises: KeyError if there is no such binding."""
         return self._bindings[binding][1]
 
     def change(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> BindingBatch:
-        """Apply new bindings, with conjunctions and durability, and removed ones; one in both starts over."""
+        """Apply added and removed bindings; one in both is replaced. Shapes: `added` are (id, conjunction, durable)."""
         batch = BindingBatch()
         was_durable = bool(self._durable)
-        gone = {binding for binding in removed if binding in self._bindings}
-        old = [(binding, self._bindings[binding][0]) for binding in gone]
+        ended = {binding for binding in removed if binding in self._bindings}
+        old = [(binding, self._bindings[binding][0]) for binding in ended]
         for binding, (conjunction, durable) in {name: (wanted, kept) for name, wanted, kept in added}.items():
-            (self._keep if durable else self._lose)(binding)
+            (self._set_durable if durable else self._unset_durable)(binding)
             known = self._bindings.get(binding)
-            if binding in gone:
-                gone.remove(binding)
+            if binding in ended:
+                ended.remove(binding)
             elif known is not None:
                 if known[0] == conjunction:
                     continue
                 old.append((binding, known[0]))
             self._add(binding, conjunction, batch)
-        for binding in gone:
+        for binding in ended:
             del self._bindings[binding]
-            self._lose(binding)
+            self._unset_durable(binding)
         self._recovered = {}
         for binding, conjunction in old:
             if binding not in self._bindings or self._bindings[binding][0] != conjunction:
@@ -148,37 +150,36 @@ class Subscriptions:
         return replace(batch, durable=was_durable != bool(self._durable))
 
     def floor(self, space: Space) -> int | None:
-        """Return the lowest start point of a space, None without bindings. Cost: all of them after a change."""
+        """Return the lowest start point of a space, None without bindings. Cost: O(bindings) after a change."""
         held = self._spaces.get(space)
         return None if held is None else held.limits(self.start)[0]
 
     def ceiling(self, space: Space) -> int:
-        """Return the highest start point of a space, 0 without bindings. Cost: all of them after a change."""
+        """Return the highest start point of a space, 0 without bindings. Cost: O(bindings) after a change."""
         held = self._spaces.get(space)
         return 0 if held is None else held.limits(self.start)[1]
 
     def start_points(self) -> dict[str, int]:
-        """Return the start points of the durable bindings. Cost: all of them."""
+        """Return the start points of the durable bindings. Cost: O(bindings)."""
         return {binding: self.start(binding) for binding in self._durable}
 
     def take_changes(self) -> tuple[dict[str, int], set[str]]:
-        """Return the durable bindings that came since the last call, with start points, and those that went."""
-        came, self._came = {binding: self.start(binding) for binding in self._came}, set()
-        gone, self._gone = self._gone, set()
-        return came, gone
+        """Return the durable bindings added since the last call, with their start points, and the removed ones."""
+        new, self._new_durable = {binding: self.start(binding) for binding in self._new_durable}, set()
+        removed, self._removed_durable = self._removed_durable, set()
+        return new, removed
 
-    def _keep(self, binding: str) -> None:
-        """Note that a binding is durable."""
+    def _set_durable(self, binding: str) -> None:
         self._durable.add(binding)
-        self._came.add(binding)
-        self._gone.discard(binding)
+        self._new_durable.add(binding)
+        self._removed_durable.discard(binding)
 
-    def _lose(self, binding: str) -> None:
-        """Note that a binding is not durable, or gone."""
+    def _unset_durable(self, binding: str) -> None:
+        """Record that a binding is not durable, or was removed."""
         if binding in self._durable:
             self._durable.remove(binding)
-            self._came.discard(binding)
-            self._gone.add(binding)
+            self._new_durable.discard(binding)
+            self._removed_durable.add(binding)
 
     def _add(self, binding: str, conjunction: Conjunction, batch: BindingBatch) -> None:
         held = self._spaces.get(conjunction.space)
@@ -187,14 +188,14 @@ class Subscriptions:
         known = held.start(conjunction.pattern) if self._joins else None
         start = self._time.now if known is None else known
         self._bindings[binding] = (conjunction, min(start, self._recovered.get(binding, start)))
-        batch.note(conjunction.space, held.hold(conjunction.pattern, binding, start))
+        batch.add(conjunction.space, held.hold(conjunction.pattern, binding, start))
         if known is None:
             batch.touched.add(conjunction.space)
 
     def _release(self, binding: str, conjunction: Conjunction, batch: BindingBatch) -> None:
         held = self._spaces[conjunction.space]
-        batch.note(conjunction.space, held.release(conjunction.pattern, binding))
+        batch.add(conjunction.space, held.release(conjunction.pattern, binding))
         if self._aggregation is Aggregation.NONE:
             batch.touched.add(conjunction.space)
-        if held.is_empty:
+        if not held:
             del self._spaces[conjunction.space]

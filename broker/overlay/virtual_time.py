@@ -11,15 +11,16 @@ NO_VECTOR: Final[Vector] = MappingProxyType({})
 """The vector before the first vector change of a stream."""
 
 RESERVE: Final = 1024
-"""How many ticks a leaf broker reserves at once, so that it need not persist every tick."""
+"""How many virtual times a leaf broker reserves at once, so that it need not persist each one."""
 
 
 class VirtualTime:
-    """The clock of one leaf broker. It never returns to an earlier time of the leaf broker, even across crashes.
-    `bound` must be persisted before anything with the current time leaves the broker. After a crash the clock begins
-    above the persisted bound, at a random distance: the `incarnation`. This distinguishes two runs that begin with the
-    same data folder, one of them with an older copy: a time above the persisted bound that this clock never had belongs
-    to another run.
+    """The virtual clock of one leaf broker. It never returns to an earlier time of the leaf, even after a crash.
+
+    `bound` must be persisted before the broker sends anything with the current time. After a crash the clock starts
+    above the persisted bound, at a random distance: the `incarnation`. So two runs that start with the same data
+    folder, one of them with an older copy, can be distinguished: a time above the persisted bound that this clock never
+    showed belongs to another run.
     Source: the Gryphon paper, section 3.3.
     """
 
@@ -33,7 +34,7 @@ class VirtualTime:
         self._begin(persisted_bound)
 
     def advance(self) -> int:
-        """End the current time, begin the next one, and return the time that has ended."""
+        """Advance to the next time, and return the one that has ended."""
         ended = self.now
         self.now += 1
         if self.now > self.bound:
@@ -41,13 +42,13 @@ class VirtualTime:
         return ended
 
     def recognize(self, time: int) -> int | None:
-        """Return a time that others have of this leaf if this clock had it, None if it belongs to another run."""
+        """Return a time that another broker knows of this leaf, None if it belongs to another run of the leaf."""
         if time <= self.recovered or self._ranges[-1][0] <= time <= self.now:
             return time
         return time if any(first <= time <= last for first, last in self._ranges[:-1]) else None
 
     def skip_above(self, time: int) -> None:
-        """Continue above a time of another run, which others may take for the latest of this leaf."""
+        """Continue above a time of another run, which other brokers may consider the latest of this leaf."""
         self._ranges[-1] = (self._ranges[-1][0], self.now)
         self._begin(max(time, self.bound))
 

@@ -1,4 +1,4 @@
-"""Packets as bytes. A link carries them in sequence, however they are divided into messages.
+"""The encoding of packets. A link transfers them as a byte stream: a packet may span several AMQP messages.
 
 All integers are big-endian. A text is its length in bytes (u16) and UTF-8; a list is its length (u32) and its entries.
 
@@ -42,7 +42,7 @@ VERSION: Final = 3
 """The value of `Hello.version`: brokers with different versions do not link."""
 
 OTHER_PACKETS_BYTES: Final = 64 << 20
-"""What a packet may have besides one message: a run of other messages, or an update of a million leaves."""
+"""The most bytes of a packet besides its largest message: for the rest of a run, or an update of a million leaves."""
 
 _LENGTH_BYTES: Final = 4
 PACKET_HEAD: Final = Struct(">IB")  # bytes after this field, kind
@@ -69,14 +69,13 @@ class PacketWriter:
         self._pieces: list[bytes | memoryview] = []
 
     def packet(self, kind: int) -> bytes:
-        """Return the packet. Cost: its bytes are copied once."""
+        """Return the packet with the fields written so far. Cost: its bytes are copied once."""
         size_bytes = 1
         for piece in self._pieces:
             size_bytes += len(piece)
         return b"".join([PACKET_HEAD.pack(size_bytes, kind), *self._pieces])
 
     def flag(self, value: bool) -> None:
-        """Write a flag."""
         self._pieces.append(b"\x01" if value else b"\x00")
 
     def count(self, value: int) -> None:
@@ -88,42 +87,35 @@ class PacketWriter:
         self._pieces.append(_U64.pack(value))
 
     def text(self, value: str) -> None:
-        """Write a text."""
         encoded = value.encode()
         self._pieces.append(_U16.pack(len(encoded)))
         self._pieces.append(encoded)
 
     def texts(self, values: tuple[str, ...]) -> None:
-        """Write a list of texts."""
         self.count(len(values))
         for value in values:
             self.text(value)
 
     def optional_texts(self, values: tuple[str, ...] | None) -> None:
-        """Write a list of texts, or none."""
         self.flag(values is not None)
         self.texts(values or ())
 
     def vector(self, vector: Vector) -> None:
-        """Write a vector."""
         self.count(len(vector))
         for leaf, virtual_time in vector.items():
             self.text(leaf)
             self.number(virtual_time)
 
     def space(self, space: Space) -> None:
-        """Write a space."""
         self.text(space.vhost)
         self.text(space.exchange)
 
     def stream(self, stream: StreamName) -> None:
-        """Write the name of a stream."""
         self.text(stream.leaf)
         self.space(stream.space)
         self.number(stream.incarnation)
 
     def element(self, element: Element) -> None:
-        """Write an element of a run."""
         if isinstance(element, Data):
             if element.encoded:
                 self._pieces.append(element.encoded)
@@ -152,17 +144,16 @@ class PacketReader:
         self._at = at
         self._end = end
 
-    def skip(self) -> None:
-        """Skip the remaining fields."""
+    def skip_rest(self) -> None:
         self._at = self._end
 
     def end(self) -> None:
-        """Check that nothing is left."""
+        """Check that all bytes were read."""
         if self._at != self._end:
             raise DamagedPacket(f"{self._end - self._at} bytes follow the last field of a packet")
 
-    def _take(self, size_bytes: int) -> int:
-        """Return the start of the next bytes, and skip them."""
+    def _advance(self, size_bytes: int) -> int:
+        """Advance by a number of bytes, and return the position before them."""
         at = self._at
         if size_bytes > self._end - at:
             raise DamagedPacket("a packet ends within a field")
@@ -170,58 +161,49 @@ class PacketReader:
         return at
 
     def octet(self) -> int:
-        """Read one byte."""
-        return self._data[self._take(1)]
+        return self._data[self._advance(1)]
 
     def flag(self) -> bool:
-        """Read a flag."""
         value = self.octet()
         if value > 1:
             raise DamagedPacket(f"a flag is 0 or 1, not {value}")
         return value == 1
 
     def count(self) -> int:
-        """Read the length of a list, whose entries have at least one byte each."""
-        (value,) = _U32.unpack_from(self._data, self._take(4))
+        """Read the length of a list. Each entry has at least one byte, which limits the length."""
+        (value,) = _U32.unpack_from(self._data, self._advance(4))
         if value > self._end - self._at:
             raise DamagedPacket(f"a list of {value} entries does not fit its packet")
         return int(value)
 
     def number(self) -> int:
         """Read a number, serial or virtual time."""
-        (value,) = _U64.unpack_from(self._data, self._take(8))
+        (value,) = _U64.unpack_from(self._data, self._advance(8))
         return int(value)
 
     def text(self) -> str:
-        """Read a text."""
-        (size_bytes,) = _U16.unpack_from(self._data, self._take(2))
-        at = self._take(size_bytes)
+        (size_bytes,) = _U16.unpack_from(self._data, self._advance(2))
+        at = self._advance(size_bytes)
         return _decoded(self._data[at : at + size_bytes])
 
     def texts(self) -> tuple[str, ...]:
-        """Read a list of texts."""
         return tuple(self.text() for _ in range(self.count()))
 
     def optional_texts(self) -> tuple[str, ...] | None:
-        """Read a list of texts, or none."""
-        written = self.flag()
+        is_present = self.flag()
         values = self.texts()
-        return values if written else None
+        return values if is_present else None
 
     def vector(self) -> dict[str, int]:
-        """Read a vector."""
         return {self.text(): self.number() for _ in range(self.count())}
 
     def space(self) -> Space:
-        """Read a space."""
         return Space(self.text(), self.text())
 
     def stream(self) -> StreamName:
-        """Read the name of a stream."""
         return StreamName(self.text(), self.space(), self.number())
 
     def element(self) -> Element:
-        """Read an element of a run."""
         data, begin, end = self._data, self._at, self._end
         kind = data[begin] if begin < end else 0
         if kind == _DATA or kind == _DATA_WITH_COPIES:
@@ -240,16 +222,16 @@ class PacketReader:
                 at = self._at
                 if at + size_bytes > end:
                     raise DamagedPacket("a packet ends within a field")
-            self._at = behind = at + size_bytes
-            return Data(number, key, size_bytes, copies, data[begin:behind])
+            self._at = after = at + size_bytes
+            return Data(number, key, size_bytes, copies, data[begin:after])
         if kind == _VECTOR_CHANGE:
-            _, number = _CHANGE_HEAD.unpack_from(data, self._take(_CHANGE_HEAD.size))
+            _, number = _CHANGE_HEAD.unpack_from(data, self._advance(_CHANGE_HEAD.size))
             return VectorChange(number, self.vector(), self.vector(), self.number())
         raise DamagedPacket(f"no element of a run has kind {kind}")
 
 
 def _decoded(text: bytes) -> str:
-    """Return a text. Raises: DamagedPacket."""
+    """Decode UTF-8. Raises: DamagedPacket."""
     try:
         return text.decode()
     except UnicodeDecodeError:
@@ -257,7 +239,7 @@ def _decoded(text: bytes) -> str:
 
 
 class PacketPieces:
-    """Join the messages of one direction of a link to whole packets.
+    """Assemble packets from the AMQP messages of one direction of a link, the pieces.
 
     Cost: each byte is copied at most twice, however many pieces a packet has.
     """
@@ -271,8 +253,8 @@ class PacketPieces:
         self._held_bytes = 0
         self._needed_bytes = 0
 
-    def whole(self, piece: bytes) -> bytes:
-        """Add a piece, and return all packets that are complete now. Raises: DamagedPacket if one is too long."""
+    def add(self, piece: bytes) -> bytes:
+        """Add a piece, and return the packets that are complete now. Raises: DamagedPacket if one is too long."""
         if self._pieces:
             self._pieces.append(piece)
             self._held_bytes += len(piece)
@@ -300,7 +282,7 @@ class PacketPieces:
 
 
 def encode(packet: Packet) -> bytes:
-    """Return a packet as bytes."""
+    """Encode a packet."""
     writer = PacketWriter()
     if isinstance(packet, StreamRun):
         _write_run(writer, packet)
@@ -312,7 +294,7 @@ def encode(packet: Packet) -> bytes:
 
 
 def decode(data: bytes) -> list[Packet]:
-    """Return the packets that bytes hold. Raises: DamagedPacket."""
+    """Decode a sequence of whole packets. Raises: DamagedPacket."""
     packets: list[Packet] = []
     at, size_bytes = 0, len(data)
     while at < size_bytes:
@@ -331,16 +313,16 @@ def decode(data: bytes) -> list[Packet]:
 
 def _read(reader: PacketReader, kind: int) -> Packet:
     """Read a packet of any kind but a run. Raises: DamagedPacket."""
-    made = _KINDS.get(kind)
-    if made is None:
+    packet_type = _KINDS.get(kind)
+    if packet_type is None:
         raise DamagedPacket(f"no packet has kind {kind}")
     values: dict[str, Any] = {}
-    for name, (_, read) in _LAYOUTS[made][1].items():
+    for name, (_, read) in _LAYOUTS[packet_type][1].items():
         values[name] = read(reader)
-        if name == "leaf" and made is Hello and values["version"] != VERSION:
-            reader.skip()  # the rest cannot be parsed, and the link will be refused
+        if name == "leaf" and packet_type is Hello and values["version"] != VERSION:
+            reader.skip_rest()  # this version cannot parse it, and the link will be refused
             break
-    packet: Packet = made(**values)
+    packet: Packet = packet_type(**values)
     return packet
 
 
@@ -375,32 +357,32 @@ def _read_run(reader: PacketReader) -> StreamRun:
     return StreamRun(stream, first, last, vector_at, tuple(elements), target, lost, vector if has_vector else None)
 
 
-_Form = tuple[Callable[[PacketWriter, Any], None], Callable[[PacketReader], Any]]
-"""How a value is written, and how it is read."""
+_Codec = tuple[Callable[[PacketWriter, Any], None], Callable[[PacketReader], Any]]
+"""The function that writes a value, and the one that reads it."""
 
 
-def _form(name: str) -> _Form:
-    """Return the form of this name: a method of the writer and the reader."""
+def _codec(name: str) -> _Codec:
+    """Return the methods of this name of the writer and the reader."""
     return getattr(PacketWriter, name), getattr(PacketReader, name)
 
 
-def _list_of(made: Callable[[list[Any]], Any], *names: str) -> _Form:
-    """Return the form of a list. Shapes: its entries are tuples `made` of their fields, which have forms of `names`."""
-    forms = [_form(name) for name in names]
+def _list_of(make: Callable[[list[Any]], Any], *names: str) -> _Codec:
+    """Return the codec of a list. `make` creates an entry of its fields, whose codecs have these names."""
+    codecs = [_codec(name) for name in names]
 
     def write(writer: PacketWriter, entries: Sequence[Sequence[Any]]) -> None:
         writer.count(len(entries))
         for entry in entries:
-            for (write_field, _), field in zip(forms, entry, strict=True):
+            for (write_field, _), field in zip(codecs, entry, strict=True):
                 write_field(writer, field)
 
     def read(reader: PacketReader) -> tuple[Any, ...]:
-        return tuple(made([read_field(reader) for _, read_field in forms]) for _ in range(reader.count()))
+        return tuple(make([read_field(reader) for _, read_field in codecs]) for _ in range(reader.count()))
 
     return write, read
 
 
-_LISTS: Final[dict[str, _Form]] = {
+_LISTS: Final[dict[str, _Codec]] = {
     "conjunctions": _list_of(Conjunction._make, "space", "text"),
     "incarnations": _list_of(tuple, "number", "number"),
     "interests": _list_of(tuple, "space", "texts"),
@@ -408,13 +390,13 @@ _LISTS: Final[dict[str, _Form]] = {
 }
 
 
-def _layout(packet: type[Packet], kind: int, fields: str) -> tuple[type[Packet], tuple[int, dict[str, _Form]]]:
-    """Return the layout of a packet. Shapes: `fields` are NAME:FORM; a form is one of `_LISTS` or of `_form`."""
-    named = (field.split(":") for field in fields.split())
-    return packet, (kind, {name: _LISTS.get(form) or _form(form) for name, form in named})
+def _layout(packet: type[Packet], kind: int, fields: str) -> tuple[type[Packet], tuple[int, dict[str, _Codec]]]:
+    """Return the layout of a packet. Shapes: `fields` are NAME:CODEC; a codec is named in `_LISTS` or by `_codec`."""
+    pairs = (field.split(":") for field in fields.split())
+    return packet, (kind, {name: _LISTS.get(codec) or _codec(codec) for name, codec in pairs})
 
 
-_LAYOUTS: Final[dict[type[Packet], tuple[int, dict[str, _Form]]]] = dict(
+_LAYOUTS: Final[dict[type[Packet], tuple[int, dict[str, _Codec]]]] = dict(
     (
         _layout(Hello, 1, "version:number broker:text tree_node:text session:number leaf:flag "
                 "subscriptions:flag message_bytes:number process:number"),
@@ -423,7 +405,7 @@ _LAYOUTS: Final[dict[type[Packet], tuple[int, dict[str, _Form]]]] = dict(
         _layout(UpdateAck, 3, "serial:number time:number"),
         _layout(Resync, 4, ""),
         _layout(Nack, 6, "stream:stream first:number last:number leaf:text vst:number limit_bytes:number "
-                "had:incarnations"),
+                "former:incarnations"),
         _layout(Ack, 7, "stream:stream number:number serial:number"),
     )
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """One stream of the overlay on disk: the messages of a stream queue by their numbers, and the changes of its vector.
 
-Reading settles nothing. Messages that all brokers have are trimmed from the front; the vector in force there stays.
+Reading settles no message. Messages that all brokers have received are trimmed from the front, except for the vector
+change in force there.
 """
 
 from __future__ import annotations
@@ -27,17 +28,18 @@ if TYPE_CHECKING:
 
 _log = get_logger()
 
-VECTORS_OF: Final = "amq.overlay.vectors."  # producers of the broker: the number of the last change of the vector,
-LOST_OF: Final = "amq.overlay.lost."  # ... and the last number that may have been dropped too early
-PASSAGE_MS: Final = 100  # the time that a link needs while it is up; shorter expirations count from the arrival
+# The names of the broker's own producers, which store a number of each stream:
+VECTOR_PRODUCER: Final = "amq.overlay.vectors."  # that of the last vector change
+LOST_PRODUCER: Final = "amq.overlay.lost."  # the last one that may have been removed before all brokers had it
+EXPIRATION_MIN_MS: Final = 100  # the time that a link needs: a message with a shorter expiration is still sent
 FETCH_MESSAGES: Final = 1000
 SLOTS_AT_ONCE: Final = 32  # slots trimmed in one turn
-VECTORS: Final = "amq.slotmq.vector"  # no exchange: the messages of clients never have it
+VECTORS: Final = "amq.slotmq.vector"  # in place of an exchange's name, so that no message of a client has it
 ENVELOPE: Final = Envelope(VECTORS, "")
 
 
 def vector_message(old: Vector, new: Vector, incarnation: int, previous: int, now_ms: int) -> Message:
-    """Return the message of a change. Shapes: `previous` is the number of the change before it, 0 if there is none."""
+    """Return the message that stores a vector change. `previous` is the number of the change before, 0 without one."""
     change = {"previous": previous, "old": dict(old), "new": dict(new), "incarnation": incarnation}
     body = json.dumps(change, separators=(",", ":")).encode()
     header = encode_header({"delivery_mode": 2}, len(body))
@@ -46,27 +48,27 @@ def vector_message(old: Vector, new: Vector, incarnation: int, previous: int, no
 
 
 def is_vector_change(message: Message) -> bool:
-    """Return whether a message of a stream queue is a change of its vector."""
+    """Return whether a message of a stream queue stores a vector change."""
     return message.envelope.exchange == VECTORS
 
 
 def vector_change(number: int, message: Message) -> VectorChange:
-    """Return the vector change that a message encodes."""
-    written = json.loads(message.body)
-    return VectorChange(number, written["old"], written["new"], written["incarnation"])
+    """Return the vector change that a message stores."""
+    fields = json.loads(message.body)
+    return VectorChange(number, fields["old"], fields["new"], fields["incarnation"])
 
 
 def previous_change(message: Message) -> int:
-    """Return the number of the change before this one, 0 if there is none."""
+    """Return the number of the vector change before that of a message, 0 if there is none."""
     return int(json.loads(message.body)["previous"])
 
 
 class ExchangeLog:
     """Read, extend and trim the stream of one exchange.
 
-    Invariant: numbers are dense and never used twice. The last change of the vector at or below each trimmed number is
-        kept. Numbers up to ``lost`` may have been dropped before all brokers had them.
-    Cost: reading costs the messages read, and the slots between the front, or the end, and the place.
+    Invariant: numbers are dense and never reused. The last vector change among the trimmed numbers is kept. Numbers up
+        to ``lost`` may have been removed before all brokers had received them.
+    Cost: reading costs O(messages read), and O(slots from the nearer end of the queue to the first message).
     """
 
     def __init__(self, vhost: Vhost, queue: OverlayQueue) -> None:
@@ -75,45 +77,33 @@ class ExchangeLog:
         self._stream = queue.level
         self._manager = queue.level.manager
         self._targets = Targets((queue.level,))
-        self._vectors = vhost.producers.own(VECTORS_OF + queue.exchange)
-        self._lost = vhost.producers.own(LOST_OF + queue.exchange)
+        self._vectors = vhost.producers.own(VECTOR_PRODUCER + queue.exchange)
+        self._lost = vhost.producers.own(LOST_PRODUCER + queue.exchange)
         if self._manager.next_id < queue.first_number:
             self._stream.lose_sealed(queue.first_number)
-        self.changes: list[VectorChange] = []  # those still kept, ascending
+        self.changes: list[VectorChange] = []  # the stored ones, ascending
         self._fetched: dict[int, Message | None] = {}
         self._fetching = False
         self._ready: Callable[[], None] = lambda: None
         self._appended: Callable[[], None] = lambda: None
-        self.durable = 0  # the highest number on disk, once the driver knows
+        self.durable = 0  # the highest number on disk, set by the driver
         self.ended = False
-        self.trimmed = queue.first_number - 1  # everything up to here was trimmed, or will be in the next turns
-        self._front: tuple[int, int] | None = None  # the first slot, and when its last message came
+        self.trimmed = queue.first_number - 1  # all numbers up to here are trimmed, some only in the next turns
+        self._front: tuple[int, int] | None = None  # the first slot, and the timestamp of its last message
 
     def when_ready(self, ready: Callable[[], None], appended: Callable[[], None] = lambda: None) -> None:
-        """Call `ready` whenever messages were read from disk, for a read that returned None.
-
-        Call `appended` for each vector that is appended.
-        """
+        """Call `ready` after a read from disk for which `read` returned None, `appended` after each appended vector."""
         self._ready = ready
         self._appended = appended
 
     @property
     def last(self) -> int:
-        """The last number of the stream, 0 at first. It may not be on disk yet."""
+        """The last number of the stream, which may not be on disk yet; 0 if there is none."""
         return self._manager.next_id - 1
 
     @property
-    def first(self) -> int:
-        """The first kept number, except for a vector that is kept alone; `last` + 1 if there is none."""
-        for slot in self._manager.slots.values():
-            for number in _numbers(slot, slot.first, slot.end):
-                if number > self.trimmed:
-                    return number
-        return self._manager.next_id
-
-    @property
     def lost(self) -> int:
-        """The number up to which messages may have been dropped before all brokers had them; 0 if none was."""
+        """The number up to which messages may have been removed before all brokers had received them; 0 for none."""
         return 0 if self.ended else max(self._lost.reached, 0)
 
     def became_durable(self, upto: int) -> None:
@@ -122,7 +112,7 @@ class ExchangeLog:
             self.durable = max(self.durable, upto)
 
     def end(self) -> None:
-        """End the stream with its vhost: its numbers are unwanted from now on, and nothing is kept for it."""
+        """End the stream because its vhost is deleted: all numbers count as trimmed, and nothing more is stored."""
         self.before_next(None)
         self.ended = True
         self.trimmed = self.durable
@@ -130,7 +120,7 @@ class ExchangeLog:
     # -- the vector ---------------------------------------------------------------------------------------------------
 
     def append_vector(self, old: Vector, new: Vector, incarnation: int) -> int:
-        """Append a change of the vector and return its number, which is on disk with the next commit."""
+        """Append a vector change and return its number; the next commit writes it to disk."""
         if self.ended:
             self.durable = self.trimmed = self.durable + 1
             return self.durable
@@ -145,17 +135,17 @@ class ExchangeLog:
         return number
 
     def before_next(self, call: Callable[[], None] | None) -> None:
-        """Call a function once, right before the next message gets its number or the stream ends."""
+        """Call a function once, right before the next message is numbered or the stream ends; None cancels it."""
         if not self.ended:
             self._stream.call_before_next(None if call is None else lambda _stream: call())
 
     def change_at(self, number: int) -> int:
-        """Return the number of the change in force before a number, 0 if there is none."""
-        place = bisect_right(self.changes, number - 1, key=attrgetter("number"))
-        return self.changes[place - 1].number if place else 0
+        """Return the number of the vector change in force before a number, 0 if there is none."""
+        index = bisect_right(self.changes, number - 1, key=attrgetter("number"))
+        return self.changes[index - 1].number if index else 0
 
     def recover(self, done: Callable[[], None]) -> None:
-        """Find the changes of the vector that the stream has after a start, then call `done`."""
+        """Read the stored vector changes after a start, then call `done`."""
         number = self._vectors.reached
         if number > 0:
             self._find_change(number, done)
@@ -163,7 +153,7 @@ class ExchangeLog:
             done()
 
     def _find_change(self, number: int, done: Callable[[], None]) -> None:
-        """Find the vector change with a number, and the kept ones before it."""
+        """Read the vector change with a number, and the stored ones before it."""
         while number > 0:
             slot = next(self._slots_from(number), None)
             if slot is None or number not in _numbers(slot, number, number + 1):
@@ -180,7 +170,10 @@ class ExchangeLog:
         done()
 
     def _find_trimmed(self) -> int:
-        """Return the number up to which the stream was trimmed before the start: the first gap after a vector."""
+        """Return the number up to which the stream was trimmed before the start: the end of its first gap.
+
+        The first number may be that of a vector change that was kept alone.
+        """
         present = (number for slot in self._manager.slots.values() for number in _numbers(slot, slot.first, slot.end))
         first = next(present, self._manager.next_id)
         if first != (self.changes[0].number if self.changes else 0):
@@ -191,11 +184,11 @@ class ExchangeLog:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def read(self, first: int, last: int, limit_bytes: int) -> LogPart | None:
-        """Return the elements from one number on, at least one if there is any, and their last number.
+        """Return the elements from a number on, at least one if there is any, and their last number.
 
-        Messages that have expired meanwhile are left out.
-        None when they are on disk: they are read, and `ready` is called.
-        Units: `limit_bytes` limits the messages' headers and bodies together.
+        Expired messages are left out. If the messages are only on disk, start reading them and return None; `ready` is
+        called afterwards.
+        Units: `limit_bytes` limits the headers and bodies of all messages together.
         """
         if self.ended:
             return LogPart(last, ())
@@ -229,7 +222,7 @@ class ExchangeLog:
         return message
 
     def _fetch_from(self, slot: Slot, first: int, last: int) -> None:
-        """Read messages from disk, from one number on."""
+        """Read messages from disk, from a number on."""
         wanted: list[tuple[int, Slot]] = []
         for following in self._slots_from(first):
             if following.contents is not None or following.first > last or len(wanted) >= FETCH_MESSAGES:
@@ -249,27 +242,27 @@ class ExchangeLog:
             self._vhost.ports.fetch(self._stream, wanted, fetched)
 
     def _slots_from(self, number: int) -> Iterator[Slot]:
-        """Yield the slots that have numbers from one on."""
+        """Return the slots that contain numbers from a number on, searched from the nearer end."""
         slots = self._manager.slots
         if number <= self.trimmed + self._manager.window_messages:
             return (slot for slot in list(slots.values()) if slot.end > number)
-        behind: list[Slot] = []
+        following: list[Slot] = []
         for slot in reversed(slots.values()):
             if slot.end <= number and slot.length:
                 break
-            behind.append(slot)
-        return reversed(behind)
+            following.append(slot)
+        return reversed(following)
 
     # -- trimming -----------------------------------------------------------------------------------------------------
 
     def trim(self, upto: int) -> None:
-        """Settle everything up to a number except the last change of the vector there, some slots in each turn."""
+        """Settle all messages up to a number except the last vector change among them, some slots in each turn."""
         if not self.ended:
             self.trimmed = max(self.trimmed, min(upto, self.last))
             self._trim()
 
     def mark_lost(self, upto: int) -> None:
-        """Record that numbers up to this one may be dropped before all brokers had them."""
+        """Record that messages up to a number may be removed before all brokers have received them."""
         if upto > self.lost and not self.ended:
             self._vhost.producers.advance(self._lost, upto)
 
@@ -293,7 +286,7 @@ class ExchangeLog:
             self._vhost.ports.deadlines.set(("trim", self.queue), self._vhost.ports.clock.now_ms, self._trim)
 
     def enforce(self, max_bytes: int, max_age_ms: int) -> int:
-        """Drop messages beyond the limits, the oldest first, and return the last dropped number; 0 if none was dropped.
+        """Remove messages beyond the limits, the oldest first, and return the last removed number, 0 for none.
 
         Cost: O(slots); the age of a slot on disk is that of its last message.
         """
@@ -317,15 +310,15 @@ class ExchangeLog:
         return upto
 
     def _aged(self, slot: Slot, before_ms: int) -> int:
-        """Return the last number of a slot whose message came before a moment, 0 if none did or if unknown."""
+        """Return the last number of a slot published by `before_ms`; 0 for none, or if it must be read from disk."""
         if slot.contents is not None:
             kept = [
                 (message.timestamp_ms, number)
                 for number, message in enumerate(slot.contents, slot.first)
                 if message is not None and number > self.trimmed
             ]
-            place = bisect_right(kept, before_ms, key=itemgetter(0))
-            return kept[place - 1][1] if place else 0
+            index = bisect_right(kept, before_ms, key=itemgetter(0))
+            return kept[index - 1][1] if index else 0
         if self._front is None or self._front[0] != slot.first:
             number = max(_numbers(slot, slot.first, slot.end))
             if number in self._fetched:
@@ -338,15 +331,15 @@ class ExchangeLog:
 
 
 def _is_expired(message: Message, now_ms: int) -> bool:
-    """Return whether a message has waited longer than it may; a delayed one begins to wait after its delay."""
+    """Return whether a message has expired. The expiration of a delayed message starts after its delay."""
     facts = message.facts
     if facts.expiration_ms is None or facts.delay is not MISSING:
         return False
-    return now_ms > message.timestamp_ms + max(facts.expiration_ms, PASSAGE_MS)
+    return now_ms > message.timestamp_ms + max(facts.expiration_ms, EXPIRATION_MIN_MS)
 
 
 def _numbers(slot: Slot, first: int, end: int) -> range | list[int]:
-    """Return the numbers first <= number < end that a slot has."""
+    """Return the unsettled numbers of a slot from `first` to `end`, excluding `end`."""
     start, stop = max(first - slot.first, 0), min(slot.length, end - slot.first)
     if not slot.acks.count:
         return range(slot.first + start, slot.first + max(stop, start))
@@ -354,7 +347,7 @@ def _numbers(slot: Slot, first: int, end: int) -> range | list[int]:
 
 
 def _message_bytes(slot: Slot) -> int:
-    """Return the approximate bytes of the headers and bodies of a slot's messages."""
+    """Return the approximate bytes of the headers and bodies of a slot's unsettled messages."""
     return max(slot.bytes - OVERHEAD_BYTES * slot.length, 0) * slot.unsettled // max(slot.length, 1)
 
 

@@ -1,4 +1,4 @@
-"""The state of the overlay's brokers of this process, as JSON for an operator."""
+"""The state of this process's overlay brokers as rows for an operator, and the routes of a message with reasons."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Row = dict[str, Any]
 
 
 def overlay_facts(brokers: HeldBrokers) -> list[Row]:
-    """Return a row for each broker of the overlay in this process."""
+    """Return a row for each overlay broker of this process."""
     return [_broker_row(brokers, held) for held in brokers.held]
 
 
 def overlay_flows(brokers: HeldBrokers) -> list[Row]:
-    """Return for each broker of the overlay in this process its links, and for a leaf its streams.
+    """Return the links of each overlay broker of this process, and the streams of its leaf.
 
-    Cost: O(links + streams), however many patterns there are.
+    Cost: O(links + streams), whatever the number of patterns.
     """
     return [
         {
@@ -66,8 +66,8 @@ def _broker_row(brokers: HeldBrokers, held: OverlayBroker) -> Row:
 def _link_row(brokers: HeldBrokers, held: OverlayBroker, neighbour: Neighbour) -> Row:
     """Return the state of a link.
 
-    Shapes: `session` is a unique number. `announced` is the serial of the last update sent, 0 while more are waiting,
-        and `applied` that of the last one received.
+    Shapes: `session` is a unique number. `announced` is the serial of the last sent update, 0 while changes are
+        waiting; `applied` is the serial of the last received one.
     """
     link = brokers.links.get((held.broker, neighbour.broker))
     interest = brokers.interest_of(held.broker)
@@ -131,11 +131,7 @@ def _stream_fields(stream: StreamName) -> Row:
 
 def _inner_fields(inner: Inner) -> Row:
     passing = [
-        {
-            **_stream_fields(stream),
-            "reached": forwarding.reached,
-            "from": forwarding.came_from,
-        }
+        {**_stream_fields(stream), "reached": forwarding.reached, "from": forwarding.source_node}
         for stream, forwarding in sorted(inner.forwardings.items())
     ]
     counts = inner.counts
@@ -148,8 +144,8 @@ def _inner_fields(inner: Inner) -> Row:
 def explain(brokers: HeldBrokers, vhost: str, exchange: str | None, key: str) -> list[Row]:
     """Return the routes of a message from each broker of this process, with reasons, for one exchange or for all.
 
-    Shapes: a row has the exchange, the broker, the tree node, or `here` for the leaf's own queues, whether it goes
-        there, the reason, the leaves beyond that are interested in the exchange, and some matching patterns.
+    Shapes: a row has the exchange, the broker, the tree node (`here` for the leaf's own queues), whether the message is
+        sent there, the reason, the interested leaves beyond the node, and some matching patterns.
     """
     spaces = [Space(vhost, exchange)] if exchange is not None else _all_spaces(brokers, vhost)
     return [{"exchange": space.exchange, **row} for space in spaces for row in _verdicts(brokers, space, key)]
@@ -187,11 +183,11 @@ def _verdicts(brokers: HeldBrokers, space: Space, key: str) -> Iterator[Row]:
 def _verdict(interest: Interest, broker: str, node: str, space: Space, key: str, vectors: Iterable[Vector]) -> Row:
     words = split_words(key)
     found = [text for text in sorted(interest.roots(node, space)) if words_match(pattern_of(text).words, words)]
-    behind = [vector for vector in vectors if not interest.sufficient(node, space, vector)]
+    unknown = [vector for vector in vectors if not interest.sufficient(node, space, vector)]
     if interest.matches(node, space, key):
         goes, reason = True, f"wanted: {found[0]}" if found else "wanted"
-    elif behind:
-        late = sorted({leaf for vector in behind for leaf, time in vector.items() if interest.time(leaf) < time})
+    elif unknown:
+        late = sorted({leaf for vector in unknown for leaf, time in vector.items() if interest.time(leaf) < time})
         goes, reason = True, f"not known yet what {', '.join(late)} wants"
     else:
         goes, reason = False, "nobody there wants it"
@@ -206,7 +202,7 @@ def _verdict(interest: Interest, broker: str, node: str, space: Space, key: str,
 
 
 def _here(driver: LeafDriver, broker: str, space: Space, key: str) -> Row:
-    """Return which queues of this process a message reaches, by its key alone."""
+    """Return the queues of this process to which the key of a message routes it."""
     held = driver.vhosts.get(space.vhost)
     exchange = None if held is None else held.engine.vhost.exchanges.get(space.exchange)
     queues: list[str] = []

@@ -1,4 +1,4 @@
-"""The overlay of a broker: the logical brokers that this process holds, driven by its loop, vhosts and links."""
+"""The overlay brokers of this process, driven by its loop, its vhosts and their links."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 _log = get_logger()
 
-TIME_BITS: Final = 20  # a leaf has fewer virtual times per second, and two runs of it hardly begin at the same one
-ENFORCE_TICKS: Final = 50  # the limits are checked each second
+TIME_BITS: Final = 20  # a leaf has fewer than 2**20 virtual times per second; random bits distinguish its runs
+ENFORCE_TICKS: Final = 50  # the limits are enforced once a second
 
 
 class Participation:
     """The exchanges that take part in an overlay, by its settings.
 
-    A name may contain `*` for any characters. It is preceded by a vhost and a colon, unless it is in the default vhost
-    and contains no colon. The default exchange and those on which the broker reports do not take part.
+    A name may contain `*` for any characters. It is preceded by a vhost and a colon, unless the exchange is in the
+    default vhost and its name contains no colon. The default exchange and the broker's own exchanges do not take part.
     """
 
     def __init__(self, names: Iterable[str], default_vhost: str) -> None:
-        places = (name.rpartition(":") if name.count(":") < 2 else name.partition(":") for name in names)
+        parts = (name.rpartition(":") if name.count(":") < 2 else name.partition(":") for name in names)
         self._patterns = [
             (_expression(vhost) if colon else re.compile(re.escape(default_vhost)), _expression(exchange))
-            for vhost, colon, exchange in places
+            for vhost, colon, exchange in parts
         ]
 
     def takes_part(self, vhost: str, exchange: str) -> bool:
@@ -58,9 +58,9 @@ class Participation:
 
 
 class HeldBrokers:
-    """Drive the brokers of the overlay in this process. The links call `opened`, `received` and `lost`.
+    """Drive the overlay brokers of this process. The links call `opened`, `received` and `lost`.
 
-    Invariant: the events of one turn of the loop are passed on together in the next one.
+    Invariant: the output that the events of one turn of the loop produce is sent together in the next one.
     """
 
     def __init__(
@@ -120,55 +120,55 @@ class HeldBrokers:
     # -- running ------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Attach the vhosts; the links may be opened afterwards. Raises: NewerFormat; CorruptFile; StoreFailed."""
+        """Attach the vhosts, before any link is opened. Raises: NewerFormat; CorruptFile; StoreFailed."""
         driver = self.driver
         if driver is not None:
             for engine in self._vhosts.engines.values():
                 driver.attach(engine)
-            self._vhosts.on_open(self._came)
-            self._vhosts.before_close(self._left)  # streams are removed with the folders of their vhosts
+            self._vhosts.on_open(self._attach)
+            self._vhosts.before_close(self._detach)  # its streams are deleted with its folder
             await driver.start()
         self._started = True
         self.schedule()
 
     async def stop(self) -> None:
-        """End. The links were closed before."""
+        """Stop the brokers; the links must be closed before."""
         self._ends = True
         if self.driver is not None and self._started:
             await self.driver.stop()
 
     def forget(self, leaf: str) -> None:
-        """Give up a leaf that will not return, so that nothing is kept for it.
+        """Retain nothing more for a leaf that will not return.
 
-        Raises: ValueError when no broker here knows it, or a link still leads to it, or another broker announces it.
+        Raises: ValueError if no broker of this process knows the leaf, a link leads to it, or another broker still
+            announces it.
         """
         brokers = [self._broker(held.broker) for held in self.held]
-        promised = [] if self.driver is None else [source.vector for source in self.driver.leaf.sources.values()]
+        vectors = [] if self.driver is None else [source.vector for source in self.driver.leaf.sources.values()]
         known = any(broker.interest.direction(leaf) is not None for broker in brokers)
         has_positions = self.driver is not None and self.driver.has_positions(leaf)
-        if not (known or has_positions or any(leaf in vector for vector in promised)):
+        if not (known or has_positions or any(leaf in vector for vector in vectors)):
             raise ValueError(f"no leaf '{leaf}' is known here")
-        reached = {peer for _, peer in self.links}
-        if leaf in reached:
+        if leaf in {peer for _, peer in self.links}:
             raise ValueError(f"'{leaf}' is not away: a link leads to it")
         for broker in brokers:
             broker.interest.forget(leaf)
-        self._heard()
+        self._after_event()
         nodes = {broker.interest.direction(leaf) for broker in brokers} - {held.node for held in self.held} - {None}
         for node in nodes:
             raise ValueError(f"tree node '{node}' still announces '{leaf}': run this at its brokers first")
         if self.driver is not None:
             self.driver.forget(leaf, _now_ms())
         _log.warning("overlay.leaf_forgotten", leaf=leaf)
-        self._heard()
+        self._after_event()
 
     @property
     def busy(self) -> bool:
-        """Whether a turn is scheduled, or something waits for a disk."""
+        """Whether a turn is scheduled, or the leaf has work."""
         return self._scheduled or (self._started and self.driver is not None and self.driver.busy)
 
     def schedule(self) -> None:
-        """Schedule another turn after this one."""
+        """Schedule a turn of the brokers."""
         if self._started and not self._scheduled and not self._ends:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._turn)
@@ -190,14 +190,14 @@ class HeldBrokers:
         if self._ends:
             return
         try:
-            self._note_full()
+            self._update_full()
             now_ms = _now_ms()
             if self.driver is not None:
                 self._send(self.driver.name, self.driver.turn(now_ms))
             for name, inner in self.inners.items():
                 self._send(name, inner.take_output(now_ms))
             self._log_refused()
-        except Exception as error:  # noqa: BLE001 - a defect or a lost store: nothing may be acknowledged after it
+        except Exception as error:  # noqa: BLE001 - a defect or a failed store: nothing may be acknowledged after it
             self._ends = True
             self._fail(error)
 
@@ -208,7 +208,7 @@ class HeldBrokers:
                 link.send(packet)
 
     def _log_refused(self) -> None:
-        """Log the messages that were too large for a neighbour; the leaves beyond it learn of a gap."""
+        """Log the messages that were too large for a neighbour; the leaves beyond it find a gap."""
         for held in self.held:
             for peer, stream, number in self._broker(held.broker).peers.take_refused():
                 _log.warning(
@@ -222,15 +222,15 @@ class HeldBrokers:
                     limit_bytes=self.links[held.broker, peer].limit_bytes,
                 )
 
-    def _note_full(self) -> None:
-        """Tell the brokers which links are full, and which have room again."""
+    def _update_full(self) -> None:
+        """Notify the brokers of links that are full, or no longer full."""
         for pair, link in self.links.items():
             if link.full is not (pair in self._full):
                 self._full ^= {pair}
                 self._broker(link.own).full(link.node, link.peer, is_full=pair in self._full)
 
     def interest_of(self, name: str) -> Interest:
-        """Return the interest of others known to a broker of this process."""
+        """Return the interest of other brokers that a broker of this process knows."""
         return self._broker(name).interest
 
     def _broker(self, name: str) -> Inner | Leaf:
@@ -239,12 +239,12 @@ class HeldBrokers:
 
     # -- vhosts -------------------------------------------------------------------------------------------------------
 
-    def _came(self, engine: Engine) -> None:
+    def _attach(self, engine: Engine) -> None:
         assert self.driver is not None
         self.driver.attach(engine)
         self.schedule()
 
-    async def _left(self, engine: Engine) -> None:
+    async def _detach(self, engine: Engine) -> None:
         assert self.driver is not None
         self.driver.detach(engine.vhost.name)
 
@@ -255,16 +255,16 @@ class HeldBrokers:
         self.links[link.own, link.peer] = link
         self._full.discard((link.own, link.peer))
         self._broker(link.own).connected(link.node, link.peer, link.session, _now_ms(), link.limit_bytes)
-        self._heard()
+        self._after_event()
 
     def received(self, link: OverlayLink, packets: Sequence[Packet]) -> None:
-        """Process packets of an open link. Raises: Contradiction for an update for which the link has to end."""
+        """Process packets of an open link. Raises: Contradiction if the link must be closed because of an update."""
         broker, now_ms = self._broker(link.own), _now_ms()
         try:
             for packet in packets:
                 broker.received(link.node, link.peer, packet, now_ms)
         finally:
-            self._heard()
+            self._after_event()
 
     def lost(self, link: OverlayLink) -> None:
         """End the session on a link."""
@@ -272,9 +272,9 @@ class HeldBrokers:
             del self.links[link.own, link.peer]
             self._full.discard((link.own, link.peer))
             self._broker(link.own).lost(link.node, link.peer, _now_ms())
-            self._heard()
+            self._after_event()
 
-    def _heard(self) -> None:
+    def _after_event(self) -> None:
         if self.driver is not None:
             self.driver.after_event()
         self.schedule()
@@ -285,19 +285,20 @@ def _expression(text: str) -> re.Pattern[str]:
 
 
 def _incarnation(bound: int) -> int:
-    """Return the distance above a bound at which the virtual times of this process begin: above all earlier ones, by
-    the clock. If the clock is below the bound, or was ahead in an earlier incarnation of the leaf, at least the times
-    differ.
+    """Return the distance above the bound at which the virtual times of this process start.
+
+    The clock makes them later than those of all earlier runs. If the clock is below the bound, or was ahead in an
+    earlier run, the random bits at least make them different.
     """
-    by_clock = int(time.time()) << TIME_BITS
-    return max(0, by_clock - bound) + secrets.randbits(TIME_BITS)
+    from_clock = int(time.time()) << TIME_BITS
+    return max(0, from_clock - bound) + secrets.randbits(TIME_BITS)
 
 
 def _nodes(held: OverlayBroker) -> tuple[str, ...]:
-    """Return the neighbouring tree nodes of a broker."""
+    """Return the neighbour tree nodes of a broker."""
     return tuple(dict.fromkeys(neighbour.node for neighbour in held.neighbours))
 
 
 def _now_ms() -> int:
-    """Return the time of the loop, which the overlay's periods are measured with."""
+    """Return the time of the loop, by which the overlay measures its intervals."""
     return int(asyncio.get_running_loop().time() * 1000)

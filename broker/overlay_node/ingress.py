@@ -1,7 +1,6 @@
-"""The ingress of one vhost: it publishes messages of other brokers' streams here, once and in stream order.
+"""The ingress of one vhost: it publishes the messages of other brokers' streams, each once, in stream order.
 
-A message and the position that it has in its stream are one record of the log. It never enters the stream of this
-broker.
+A message and its position in its stream are one record of the log. It never enters the stream of this broker.
 """
 
 from __future__ import annotations
@@ -27,36 +26,38 @@ if TYPE_CHECKING:
     from broker.core.publishing.producers import Producer
     from broker.core.vhost import Vhost
 
-POSITION_OF: Final = "amq.overlay.from."  # producers of the broker: how far it has each stream
-SIZE_AT, SIZE_END = 4, 12  # where a content header has the size of the body
+POSITION_PRODUCER: Final = "amq.overlay.from."  # the names of the broker's own producers that store its positions
+SIZE_AT, SIZE_END = 4, 12  # the position of the body size in a content header
 
 
 class Ingress:
-    """Publish the messages of other leaf brokers' streams. A message that no binding of its exchange matches is
-    dropped, and does not go to the alternate exchange. Apart from that, exchanges and queues treat it like a client's
-    publish: bindings between exchanges, their alternates, delays, limits and dead letters apply. Invariant: the numbers
-    of an incarnation of a stream only rise; a number already used is skipped.
+    """Publish the messages of other leaf brokers' streams.
+
+    A message that no binding of its exchange matches is dropped, without the alternate exchange. Otherwise it is
+    treated like a client's publish: bindings between exchanges, their alternates, delays, limits and dead letters
+    apply.
+    Invariant: the numbers of an incarnation of a stream only rise; a number that was used already is skipped.
     """
 
     def __init__(self, vhost: Vhost, bindings: BindingInterest) -> None:
         self._vhost = vhost
         self._bindings = bindings
         self._producers: dict[StreamName, Producer] = {}
-        self._recorded: dict[Producer, int] = {}  # the last number that a record has
+        self._recorded: dict[Producer, int] = {}  # the last number that a record of the log contains
         self._envelopes = EnvelopeCache()
-        self.refused = 0  # messages that a full queue did not take, or that could not be retained
+        self.refused = 0  # messages that a full queue refused, or that could not be retained
 
     def positions(self) -> dict[StreamName, int]:
-        """Return the broker's position in each stream. Cost: all producers of the vhost."""
+        """Return the broker's position in each stream. Cost: O(producers of the vhost)."""
         found = {}
         for producer in self._vhost.producers.owned_by_broker():
-            if producer.name.startswith(POSITION_OF) and producer.reached >= 0:
-                leaf, incarnation, exchange = producer.name.removeprefix(POSITION_OF).split("\0", 2)
+            if producer.name.startswith(POSITION_PRODUCER) and producer.reached >= 0:
+                leaf, incarnation, exchange = producer.name.removeprefix(POSITION_PRODUCER).split("\0", 2)
                 found[StreamName(leaf, Space(self._vhost.name, exchange), int(incarnation))] = producer.reached
         return found
 
     def forget(self, leaf: str) -> None:
-        """Drop the broker's positions in the streams of a leaf that will not return. Cost: all producers."""
+        """Drop the broker's positions in the streams of a leaf that will not return. Cost: O(producers)."""
         for stream in [stream for stream in self.positions() if stream.leaf == leaf]:
             self.drop(stream)
 
@@ -68,16 +69,16 @@ class Ingress:
         self._recorded.pop(producer, None)
 
     def advance(self, stream: StreamName, number: int) -> None:
-        """Record that the broker has a stream up to a number, unless the record of a message says so already."""
+        """Record the broker's position in a stream, unless the record of a message contains it already."""
         producer = self._producer(stream)
         if self._recorded.get(producer, -1) < number:
             self._vhost.producers.advance(producer, number)
             self._recorded[producer] = number
 
     def publish(self, stream: StreamName, data: Data, start: int | None = None, *, doubtful: bool = False) -> None:
-        """Publish a message of a stream. With `start` only bindings that began up to this virtual time count.
+        """Publish a message of a stream. With `start`, only bindings with a start point up to it receive the message.
 
-        A `doubtful` one may have been delivered before a crash, and is redelivered.
+        A `doubtful` message may have been delivered before a crash, so it is marked as redelivered.
         """
         vhost = self._vhost
         producer, exchange_name = self._producer(stream), stream.space.exchange
@@ -110,17 +111,17 @@ class Ingress:
             vhost.delays.hold(exchange, message, delay_ms, number)
         else:
             message = new_message(envelope, header, body, facts, now_ms, len(queues))
-            ends = [(one, one.manager.next_id) for one in _streams(queues, message)] if doubtful else ()
+            ends = _level_ends(queues, message) if doubtful else ()
             self.refused += not vhost.poster.post(message, queues, number=number)
-            for one, end in ends:
-                one.doubt(end)
+            for level, end in ends:
+                level.doubt(end)
         if message.logged:
             self._recorded[producer] = data.number
 
     def _retain(self, envelope: Envelope, asked: Any, header: bytes, body: bytes) -> None:
-        """Retain a message here, too, if its publisher retained it at its own site."""
+        """Retain a message at this site, too, if its publisher retained it."""
         retainer = self._vhost.retainer
-        with suppress(ChannelError):  # its own site has told the publisher
+        with suppress(ChannelError):  # the publisher's own site has reported it
             if retainer is not None and check_retained(retainer, envelope, asked):
                 if retainer.lack_of_room(envelope.key, len(header), len(body)):
                     self.refused += 1
@@ -128,7 +129,7 @@ class Ingress:
                     retainer.retain(envelope.key, header, body)
 
     def _queues(self, exchange: Exchange, keys: Sequence[str], header: bytes, start: int | None) -> Sequence[Queue]:
-        """Return the queues of a message, those of taps included unless it reaches nothing else."""
+        """Return the queues of a message, including those of taps; none if it reaches only taps."""
         router = self._vhost.router
         plain = exchange.alternate is None and not exchange.onward and not exchange.by_headers
         if start is None and plain and len(keys) == 1:
@@ -138,14 +139,14 @@ class Ingress:
         else:
             fields = HeaderFields(header)
             outlet = exchange.listeners.outlet
-            heard = exchange.listeners.patterns
-            led = [one for one in exchange.match(keys, fields) if one is not outlet]
+            listening = exchange.listeners.patterns
+            matched = [destination for destination in exchange.match(keys, fields) if destination is not outlet]
             if start is not None:
-                gets = self._bindings.gets
-                led = [one for one in led if one in heard or gets(exchange, one, keys, fields, start)]
-            if not exchange.leads(led):
+                routes = self._bindings.routes
+                matched = [to for to in matched if to in listening or routes(exchange, to, keys, fields, start)]
+            if not exchange.leads(matched):
                 return ()
-            found = router.follow(exchange, tuple(led), keys, fields)
+            found = router.follow(exchange, tuple(matched), keys, fields)
         queues = [queue for queue in found if not queue.is_overlay]
         if self._vhost.sweep.pending:
             self._vhost.sweep.update_rules(queues)
@@ -154,11 +155,12 @@ class Ingress:
     def _producer(self, stream: StreamName) -> Producer:
         producer = self._producers.get(stream)
         if producer is None:
-            name = f"{POSITION_OF}{stream.leaf}\0{stream.incarnation}\0{stream.space.exchange}"
+            name = f"{POSITION_PRODUCER}{stream.leaf}\0{stream.incarnation}\0{stream.space.exchange}"
             producer = self._producers[stream] = self._vhost.producers.own(name)
         return producer
 
 
-def _streams(queues: Sequence[Queue], message: Message) -> list[Level]:
-    """Return the streams that a message goes to."""
-    return [queue.level_for(message) for queue in queues]
+def _level_ends(queues: Sequence[Queue], message: Message) -> list[tuple[Level, int]]:
+    """Return the levels that a message enters, each with its next message id."""
+    levels = [queue.level_for(message) for queue in queues]
+    return [(level, level.manager.next_id) for level in levels]

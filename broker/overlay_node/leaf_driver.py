@@ -1,4 +1,4 @@
-"""The leaf of this process: its logic between the vhosts, the data folder and the links."""
+"""Drive the leaf of this process: connect its logic to the vhosts, the data folder and the links."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from broker.overlay.packets import Conjunction, Space, StreamName
 from broker.overlay.peers import Outgoing
 from broker.overlay.sink import Delivery
 from broker.overlay.source import LeafState
+from broker.overlay_node.binding_interest import BATCH_BINDINGS
 from broker.overlay_node.exchange_log import ExchangeLog
 from broker.overlay_node.leaf_file import LeafFile
 from broker.overlay_node.vhost_overlay import VhostOverlay
@@ -32,62 +33,61 @@ if TYPE_CHECKING:
 _log = get_logger()
 
 DELIVERIES_AT_ONCE: Final = 500  # messages of other brokers that are published in one turn
-ALL: Final = 1 << 62
-EPOCH_S: Final = 1_577_836_800  # 2020-01-01: the first number of a new stream is the seconds since then,
+NO_LIMIT: Final = 1 << 62
 INCARNATION_BITS: Final = 63
-NUMBER_SHIFT: Final = 16  # ... times 65,536, more than a stream of the same name had a second; ids have 48 bits
+EPOCH_S: Final = 1_577_836_800  # 2020-01-01
+NUMBER_SHIFT: Final = 16  # a stream has fewer than 65,536 messages per second on average; message ids have 48 bits
 
 
 class Commits:
-    """Run functions once all records so far are on disk: a Confirmable of the vhost's committer."""
+    """Call functions once the records written so far are on disk. A Confirmable of the vhost's committer."""
 
     def __init__(self, committer: EngineCommitter) -> None:
         self._committer = committer
-        self._done: deque[tuple[int, Callable[[], None]]] = deque()
+        self._callbacks: deque[tuple[int, Callable[[], None]]] = deque()
         self.published = self.logged = self.confirmed = 0
         self.waiting = False
 
     @property
     def busy(self) -> bool:
-        """Whether something waits."""
-        return bool(self._done)
+        """Whether any function is waiting."""
+        return bool(self._callbacks)
 
     def after(self, done: Callable[[], None]) -> None:
-        """Call `done` after the commit that has every record so far."""
+        """Call `done` after the commit of all records written so far."""
         self.published += 1
         self.logged = self.published
-        self._done.append((self.published, done))
+        self._callbacks.append((self.published, done))
         if not self.waiting:
             self.waiting = True
             self._committer.wait(self)
 
     def confirm(self, upto: int) -> None:
-        """Record that everything up to and including number `upto` is on disk."""
         self.confirmed = upto
-        while self._done and self._done[0][0] <= upto:
-            self._done.popleft()[1]()
+        while self._callbacks and self._callbacks[0][0] <= upto:
+            self._callbacks.popleft()[1]()
 
 
 class LeafVhost:
-    """The leaf's state of one vhost."""
+    """One vhost of the leaf."""
 
     def __init__(self, engine: Engine, overlay: VhostOverlay) -> None:
         self.engine = engine
         self.overlay = overlay
         self.commits = Commits(engine.committer)
-        self.grown: set[str] = set()  # exchanges whose stream has numbers that are not known to be on disk
+        self.grown: set[str] = set()  # exchanges whose streams have grown since the last commit was requested
 
     def take_grown(self) -> set[str]:
-        """Return the exchanges whose stream has grown since the last call."""
+        """Return the exchanges whose streams have grown since the last call."""
         grown, self.grown = self.grown, set()
         return grown
 
 
 class LeafDriver:
-    """Drive the leaf.
+    """Drive the leaf: feed the events of the vhosts to its logic, and carry out what the logic returns.
 
-    Invariant: the patterns that the logic wants of a stream are in force before anything else is published to it.
-        Packets are sent only after the time and the start points that they rely on are on disk.
+    Invariant: the patterns that the logic wants in a stream are in force before the next message is published. Packets
+        are sent only after the virtual time and the start points on which they depend are on disk.
     """
 
     def __init__(
@@ -102,9 +102,8 @@ class LeafDriver:
         schedule: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`make_interest` makes the leaf's knowledge of interest, above a virtual time.
-
-        `takes_part` returns whether an exchange of a vhost is in the overlay.
+        """Take `make_interest`, which creates the leaf's interest above a virtual time, and `takes_part`, which returns
+        whether an exchange of a vhost is in the overlay.
         """
         self.name = name
         self._node = node
@@ -114,17 +113,16 @@ class LeafDriver:
         self._file = file
         self._settings = settings
         self._schedule = schedule
-        self._fail = fail
-        self.streams: dict[Space, ExchangeLog] = {}  # those that are open
-        self._ended: dict[Space, int] = {}  # the last numbers of those that have ended with their vhost
+        self.streams: dict[Space, ExchangeLog] = {}  # the open ones
+        self._ended: dict[Space, int] = {}  # the last number of each stream that ended with its vhost
         self.vhosts: dict[str, LeafVhost] = {}
-        self._noted_bound = 0
-        self._noted = True  # whether the file has the start points of all durable bindings
+        self._stored_bound = 0
+        self._stored = True  # whether the file contains the start points of all durable bindings
         self._writing = Tasks(fail, self._schedule)
         self._deliveries: deque[Delivery] = deque()
-        self._replaced: list[StreamName] = []  # incarnations whose positions are recorded for nothing
-        self._is_told_older = False
-        self._unbound: list[str] = []  # bindings of vhosts that are gone
+        self._replaced: list[StreamName] = []  # incarnations whose positions are not needed any more
+        self._has_logged_older = False
+        self._unbound: list[str] = []  # bindings of deleted vhosts
         self.delivered = 0
         self.gaps = 0
         self.forced_out = 0
@@ -133,7 +131,7 @@ class LeafDriver:
     # -- vhosts -------------------------------------------------------------------------------------------------------
 
     def attach(self, engine: Engine) -> LeafVhost:
-        """Connect a vhost: its exchanges get their outlets now."""
+        """Attach a vhost, and open the outlets of its exchanges."""
         vhost = engine.vhost
         takes_part = partial(self._takes_part, vhost.name)
         overlay = VhostOverlay(vhost, takes_part, self._schedule, partial(_first_number, vhost.ports.clock))
@@ -142,37 +140,37 @@ class LeafDriver:
         return held
 
     def detach(self, name: str) -> None:
-        """Remove a vhost, whose streams end."""
+        """Detach a vhost, and end its streams."""
         held = self.vhosts.pop(name, None)
         if held is not None:
             for exchange in held.overlay.streams:
                 if stream := self.streams.pop(Space(name, exchange), None):
                     stream.end()
                     self._ended[Space(name, exchange)] = stream.durable
-            self._unbound += held.overlay.bindings.known()
+            self._unbound += held.overlay.bindings.announced()
             self._schedule()
 
     async def start(self) -> None:
-        """Find the streams and positions that the vhosts have, and begin.
+        """Recover the streams and positions of the vhosts, and create the leaf.
 
         Raises: NewerFormat; CorruptFile; StoreFailed.
         """
-        note = self._file.read()
-        self._noted_bound = note.time_bound
+        stored = self._file.read()
+        self._stored_bound = stored.time_bound
         positions: dict[StreamName, int] = {}
         for held in self.vhosts.values():
             for exchange in held.overlay.take_opened():
                 await self._open(held, exchange)
             positions |= held.overlay.ingress.positions()
         crashed = not all(held.engine.recovered_clean for held in self.vhosts.values())
-        state = LeafState(note.time_bound, note.start_points, positions, crashed)
-        interest, incarnation = self._make_interest(note.time_bound), secrets.randbits(INCARNATION_BITS)
+        state = LeafState(stored.time_bound, stored.start_points, positions, crashed)
+        interest, incarnation = self._make_interest(stored.time_bound), secrets.randbits(INCARNATION_BITS)
         self.leaf = Leaf(self.name, self._node, interest, self.streams, state, self._timing, incarnation=incarnation)
-        self._change_bindings(ALL, at_start=True)
+        self._change_bindings(NO_LIMIT, at_start=True)
         self._forward()
 
     async def _open(self, held: LeafVhost, exchange: str) -> None:
-        """Open a stream once the changes of its vector are known."""
+        """Recover a stream, then open it."""
         stream = held.overlay.streams[exchange]
         recovered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         stream.recover(lambda: None if recovered.done() else recovered.set_result(None))
@@ -185,14 +183,14 @@ class LeafDriver:
         stream.when_ready(self._schedule, partial(self._appended, space))
         stream.became_durable(max(stream.last, self._ended.pop(space, 0)))
         self.streams[space] = stream
-        stream.queue.on_grown(partial(self._grew, held))
+        stream.queue.on_grown(partial(self._mark_grown, held))
 
     # -- the turn -----------------------------------------------------------------------------------------------------
 
     def turn(self, now_ms: int) -> list[Outgoing]:
-        """Process events of the vhosts and of the logic, and return the packets to send."""
+        """Process the events of the vhosts and the results of the logic, and return the packets to send."""
         for name, held in self.vhosts.items():
-            for exchange in held.overlay.take_opened():  # a new stream has no history to look up
+            for exchange in held.overlay.take_opened():  # new streams: they have nothing to recover
                 self._opened(held, exchange)
                 self.leaf.space_opened(Space(name, exchange), now_ms)
             self._commit_grown(name, held)
@@ -202,30 +200,30 @@ class LeafDriver:
         self._log_older_folder()
         output: list[Outgoing] = []
         if not self._writing.busy:
-            if self._is_noted:  # before the next batch, so that batch after batch cannot hold the packets back
+            if self._is_stored:  # before the next batch, so that a sequence of batches cannot delay the packets
                 output = self.leaf.take_output(now_ms)
                 self._forward()
                 if self.leaf.has_more:
                     self._schedule()
             self._change_bindings()
             self._forward()
-            if not self._is_noted:
+            if not self._is_stored:
                 self._write()
         return output
 
     @property
-    def _is_noted(self) -> bool:
-        """Whether the state on which the next packets rely is in the file."""
-        return self._noted and self.leaf.interest.own_time.bound == self._noted_bound
+    def _is_stored(self) -> bool:
+        """Whether the state on which the next packets depend is in the file."""
+        return self._stored and self.leaf.interest.own_time.bound == self._stored_bound
 
     def after_event(self) -> None:
-        """Put the patterns in force that the logic wants after an event, before anything else is published."""
+        """Apply the patterns that the logic wants after an event, before the next message is published."""
         self._forward()
         self._schedule()
 
     @property
     def busy(self) -> bool:
-        """Whether anything waits for a disk or for its turn."""
+        """Whether any work waits for the disk or for a turn."""
         return (
             self._writing.busy
             or bool(self._deliveries)
@@ -233,7 +231,7 @@ class LeafDriver:
         )
 
     def tick(self, now_ms: int, *, enforce: bool) -> None:
-        """Advance the time of the logic; with `enforce`, drop messages over the limits."""
+        """Advance the time of the logic; with `enforce`, remove messages beyond the limits."""
         self.leaf.tick(now_ms)
         if not enforce:
             return
@@ -246,25 +244,25 @@ class LeafDriver:
                     _log.warning("overlay.messages_forced_out", vhost=name, exchange=exchange, upto=upto, count=count)
 
     def forget(self, leaf: str, now_ms: int) -> None:
-        """Give up a leaf that will not return, and the state of its streams."""
+        """Discard the state of a leaf that will not return, and the positions in its streams."""
         self.leaf.forget(leaf, now_ms)
         self._deliveries = deque(delivery for delivery in self._deliveries if delivery.stream.leaf != leaf)
         for held in self.vhosts.values():
             held.overlay.ingress.forget(leaf)
 
     def has_positions(self, leaf: str) -> bool:
-        """Return whether it is known how far the streams of a leaf have arrived. Cost: all producers."""
+        """Return whether the vhosts have a position in a stream of a leaf. Cost: O(producers)."""
         return any(stream.leaf == leaf for held in self.vhosts.values() for stream in held.overlay.ingress.positions())
 
     async def stop(self) -> None:
-        """Finish writing."""
+        """Append the waiting vectors, and finish writing the file."""
         self.leaf.settle()
         await self._writing.ended()
         self._file.close()
 
     # -- streams ------------------------------------------------------------------------------------------------------
 
-    def _grew(self, held: LeafVhost, queue: OverlayQueue) -> None:
+    def _mark_grown(self, held: LeafVhost, queue: OverlayQueue) -> None:
         held.grown.add(queue.exchange)
         self._schedule()
 
@@ -273,7 +271,7 @@ class LeafDriver:
         self._schedule()
 
     def _commit_grown(self, name: str, held: LeafVhost) -> None:
-        """Learn of the next commit, which has everything that the streams have now."""
+        """Wait for the next commit, which contains the current ends of the streams that have grown."""
         grown = held.take_grown()
         if not grown:
             return
@@ -298,39 +296,39 @@ class LeafDriver:
 
     # -- bindings -----------------------------------------------------------------------------------------------------
 
-    def _change_bindings(self, limit: int | None = None, *, at_start: bool = False) -> None:
-        """Pass a batch of wanted patterns to the logic."""
-        came: list[tuple[str, Conjunction, bool]] = []
-        gone, self._unbound = self._unbound, []
+    def _change_bindings(self, limit: int = BATCH_BINDINGS, *, at_start: bool = False) -> None:
+        """Pass a batch of changed bindings to the logic."""
+        added: list[tuple[str, Conjunction, bool]] = []
+        removed, self._unbound = self._unbound, []
         for held in self.vhosts.values():
             if held.overlay.bindings.busy:
-                added, removed = held.overlay.take_bindings(*(() if limit is None else (limit,)))
-                came += added
-                gone += removed
-        if not (came or gone or at_start):
+                more_added, more_removed = held.overlay.take_bindings(limit)
+                added += more_added
+                removed += more_removed
+        if not (added or removed or at_start):
             return
-        self.leaf.bindings_changed(came, gone)
+        self.leaf.bindings_changed(added, removed)
         for held in self.vhosts.values():
             held.overlay.bindings.note_start_points(self.leaf.subscriptions.start)
-        if at_start or any(durable for _, _, durable in came):
-            self._noted = False
+        if at_start or any(durable for _, _, durable in added):
+            self._stored = False
         self._schedule()
 
     def _write(self) -> None:
-        """Write the leaf's time and the changes of its start points, in a thread; the next turn continues."""
-        came, gone = self.leaf.subscriptions.take_changes()
-        self._noted = True
+        """Write the leaf's time bound and the changes of its start points in a thread; its end schedules a turn."""
+        points, removed = self.leaf.subscriptions.take_changes()
+        self._stored = True
         bound = self.leaf.interest.own_time.bound
-        self._writing.start(self._write_batch(bound, came, gone))
+        self._writing.start(self._write_batch(bound, points, removed))
 
-    async def _write_batch(self, bound: int, came: Mapping[str, int], gone: Collection[str]) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self._file.write, bound, came, gone)
-        self._noted_bound = bound
+    async def _write_batch(self, bound: int, points: Mapping[str, int], removed: Collection[str]) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self._file.write, bound, points, removed)
+        self._stored_bound = bound
 
     # -- deliveries ---------------------------------------------------------------------------------------------------
 
     def _publish(self) -> None:
-        """Publish what other brokers sent, as much as one turn takes, and acknowledge it after the commit."""
+        """Publish received messages, as many as fit in one turn, and acknowledge them after the commit."""
         self._deliveries += self.leaf.take_deliveries()
         ends: dict[StreamName, int] = {}
         for _ in range(min(DELIVERIES_AT_ONCE, len(self._deliveries))):
@@ -356,12 +354,12 @@ class LeafDriver:
             self._drop_replaced()
 
     def _drop_replaced(self) -> None:
-        """Record the positions of newer incarnations in place of those that they continue."""
+        """Replace the recorded positions of replaced incarnations with those of the newer ones."""
         replaced, self._replaced = self._replaced, []
-        places = {stream[:2] for stream in replaced}
+        streams = {stream[:2] for stream in replaced}  # leaf and space
         for stream, sink in self.leaf.sinks.items():
             held = self.vhosts.get(stream.space.vhost)
-            if held is not None and stream[:2] in places and sink.position is not None:
+            if held is not None and stream[:2] in streams and sink.position is not None:
                 held.overlay.ingress.advance(stream, sink.committed_upto)
         for stream in replaced:
             held = self.vhosts.get(stream.space.vhost)
@@ -369,7 +367,7 @@ class LeafDriver:
                 held.overlay.ingress.drop(stream)
 
     def _start(self, held: LeafVhost, delivery: Delivery) -> int | None:
-        """Return the virtual time by which a binding must have begun to get a message, None if all have."""
+        """Return the virtual time up to which a binding must start to receive a message, None if all bindings do."""
         latest = self.leaf.subscriptions.ceiling(delivery.stream.space)
         has_begun = not held.overlay.bindings.busy and latest <= delivery.virtual_time
         return None if has_begun else delivery.virtual_time
@@ -391,10 +389,10 @@ class LeafDriver:
             )
 
     def _log_older_folder(self) -> None:
-        """Log once that others know more of this leaf than its data folder, which is an older copy then, or empty."""
+        """Log once that other brokers know more of this leaf than its data folder, which is an older copy or empty."""
         times, streams = self.leaf.take_skipped_times(), self.leaf.take_rolled_back()
-        if (times or streams) and not self._is_told_older:
-            self._is_told_older = True
+        if (times or streams) and not self._has_logged_older:
+            self._has_logged_older = True
             _log.warning(
                 "overlay.folder_is_older",
                 broker=self.name,
@@ -405,5 +403,5 @@ class LeafDriver:
 
 
 def _first_number(clock: Clock) -> int:
-    """Return the first number of a new stream, above those of any stream deleted with its vhost."""
+    """Return the first number of a new stream: above those of a former stream of its name, deleted with its vhost."""
     return max(1, clock.now_ms // 1000 - EPOCH_S) << NUMBER_SHIFT

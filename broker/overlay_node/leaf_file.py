@@ -1,11 +1,11 @@
 """The file `overlay` of a data folder: the state of this process's leaf that must survive a restart, besides its
-streams. Its lines are like those of the seal log: JSON, a tab and a checksum. The key "k" names their kind:
+streams. As in the seal log, a line is JSON, a tab and a checksum. Its key "k" is the kind:
 
     leaf            the first line: format, leaf
     change          time_bound; points: start points of durable bindings by their ids; gone: ids of removed ones
 
-A batch of changes is one line, which is on disk before anything relies on it; so a crash tears at most the last line.
-The file is rewritten with the remaining bindings at each start, and whenever it has doubled.
+A batch of changes is one line, which is on disk before anything depends on it; so a crash tears at most the last line.
+The file is rewritten with the existing bindings at each start, and whenever it has doubled.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class LeafNote:
-    """A bound above all virtual times that a leaf has sent, and its durable bindings' start points."""
+class StoredLeaf:
+    """The stored state of a leaf: a bound above all virtual times ever sent, and its durable bindings' start points."""
 
     time_bound: int = 0
     start_points: Mapping[str, int] = field(default_factory=dict)
 
 
 class LeafFile:
-    """The file of one data folder. All methods are *blocking*; one thread at a time.
+    """The file of one data folder. All methods are *blocking*, and called by one thread at a time.
 
-    Invariant: after StoreFailed nothing more may be written. Cost of a write: the batch, and over many batches not
-    more than the same again for rewrites.
+    Invariant: after StoreFailed nothing more may be written.
+    Cost: a write costs its batch; rewrites at most double that over many batches.
     """
 
     def __init__(self, files: Files, folder: Path, leaf: str) -> None:
@@ -51,13 +51,13 @@ class LeafFile:
         self._size_bytes = self._rewrite_at_bytes = 0
         self.path = folder / "overlay"
 
-    def read(self) -> LeafNote:
-        """Return the stored state; a leaf with another name starts over, above its time.
+    def read(self) -> StoredLeaf:
+        """Return the stored state. A leaf with another name than the stored one gets only the time bound.
 
         Raises: NewerFormat; CorruptFile; StoreFailed.
         """
         if not self._files.exists(self.path):
-            return LeafNote()
+            return StoredLeaf()
         block = self._files.read(self.path)
         try:
             (head, *changes), good_bytes = decode_lines(block)
@@ -73,10 +73,10 @@ class LeafFile:
             raise CorruptFile(self.path, f"it is not the state of an overlay's leaf: {error}") from error
         if good_bytes < len(block):
             _log.warning("overlay.tail_cut", path=str(self.path), bytes=len(block) - good_bytes)
-        return LeafNote(time_bound, points if head["leaf"] == self._leaf else {})
+        return StoredLeaf(time_bound, points if head["leaf"] == self._leaf else {})
 
     def write(self, time_bound: int, points: Mapping[str, int], gone: Collection[str]) -> None:
-        """Write a batch. The first one replaces the contents of the file. Raises: StoreFailed."""
+        """Write a batch. The first batch replaces the contents of the file. Raises: StoreFailed."""
         for binding in gone:
             self._points.pop(binding, None)
         self._points.update(points)
@@ -95,7 +95,7 @@ class LeafFile:
             self._file = None
 
     def _rewrite(self, time_bound: int) -> None:
-        """Replace the file by one with only the current state."""
+        """Replace the file with one that contains only the current state."""
         file = self._files.replace(self.path, self._lines(time_bound))
         self.close()
         self._file, self._size_bytes = file, file.size()

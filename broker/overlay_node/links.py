@@ -1,4 +1,4 @@
-"""The links of the brokers that this process holds: at most one to each neighbour, opened by either end."""
+"""The links of this process's overlay brokers: at most one to each neighbour, opened by either end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ HEADER: Final = struct.Struct(">HHQH")  # class, weight, body size, flags: no pr
 
 
 class DialledCarrier(ClientEvents):
-    """The connection of a link that this process opened; the other broker's first message names the reply address."""
+    """The connection of a link that this process opens. The first received message has the routing key to send with."""
 
     peer = "the other broker"
     cancelled = "the other broker ended the link"
@@ -67,7 +67,7 @@ class DialledCarrier(ClientEvents):
         self._late: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
-        """Consume the messages of the link; close a link that does not begin in time."""
+        """Consume the messages of the link; close it if the first message does not arrive in time."""
         self._late = asyncio.get_running_loop().call_later(OPENING_LIMIT_S, self._opening_late)
         try:
             await self.connection.open()
@@ -77,7 +77,7 @@ class DialledCarrier(ClientEvents):
             self.connection.fail(refused)
 
     def delivered(self, message: Received) -> None:
-        """Handle a message; the first one begins the link."""
+        """Process a message; the first one starts the link."""
         if self.link is not None:
             self.link.take(message.body)
         elif not self.connection.ended.done():
@@ -87,22 +87,19 @@ class DialledCarrier(ClientEvents):
             self.link = self._begin(self)
 
     def writable(self, *, is_writable: bool) -> None:
-        """Stop runs when the other end does not read, and allow them when it reads again."""
+        """Record whether the other end reads fast enough for runs."""
         self.has_room = is_writable
 
     def ended(self, _error: CallRefused) -> None:
-        """End the link."""
         self._stop_timer()
         if self.link is not None:
             self.link.end()
 
     def carry(self, body: bytes) -> None:
-        """Send a message."""
         self.connection.client.publish(CHANNEL, self._publish, HEADER.pack(BASIC, 0, len(body), 0), body)
         self.connection.flush()
 
     def close(self, text: str) -> None:
-        """End the link and tell the other end why."""
         self.connection.fail(ConnectionLost(0, text), told=True)
 
     def _stop_timer(self) -> None:
@@ -116,14 +113,13 @@ class DialledCarrier(ClientEvents):
 class Dialler:
     """Keep a link to one neighbour open.
 
-    Shapes: `begin` makes the link of a carrier when the other broker is ready. `needed` is cleared while a link exists
-        that the neighbour opened.
+    Shapes: `begin` creates the link of a carrier once the other broker is ready. `needed` is cleared while a link that
+        the neighbour opened is open.
     """
 
     def __init__(
         self, own: str, process: int, neighbour: Neighbour, begin: Callable[[DialledCarrier], OverlayLink]
     ) -> None:
-        """`process` is the number of this process."""
         self._process = process
         self._own = own
         self._neighbour = neighbour
@@ -134,7 +130,6 @@ class Dialler:
         self.needed.set()
 
     def start(self) -> None:
-        """Start connecting."""
         self._tasks.start(self._run())
 
     def carries(self, link: OverlayLink) -> bool:
@@ -142,7 +137,7 @@ class Dialler:
         return self._carrier is not None and self._carrier.link is link
 
     async def stop(self) -> None:
-        """End, and return when the socket is closed."""
+        """Close the link, and wait until the socket is closed."""
         await self._tasks.stop()
         if self._carrier is not None:
             self._carrier.close("the broker stops")
@@ -160,7 +155,7 @@ class Dialler:
                 _log.error("overlay.link_crashed", broker=self._own, peer=self._neighbour.broker, exc_info=error)
             facts: dict[str, Any] = {"broker": self._own, "peer": self._neighbour.broker, "reason": reason}
             if was_open:
-                if loop.time() > began_s + PAUSE_MAX_S:  # a link that ends at once was refused for its contents
+                if loop.time() > began_s + PAUSE_MAX_S:  # a link that ends at once was refused for what it sent
                     pause_s = PAUSE_S
                 _log.warning("overlay.link_lost", **facts)
             elif self.needed.is_set():
@@ -169,7 +164,7 @@ class Dialler:
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     async def _attempt(self) -> tuple[str, bool]:
-        """Connect once; return why the connection ended or failed, and whether the link was open."""
+        """Connect once; after the end return its reason, and whether the link was open."""
         try:
             address = await asyncio.to_thread(address_of, self._neighbour)
             carrier = DialledCarrier(address, self._own, self._neighbour.broker, self._process, self._begin)
@@ -189,7 +184,7 @@ class Dialler:
 
 
 def address_of(neighbour: Neighbour) -> AmqpAddress:
-    """Return the address of a neighbour. *Blocking.* Raises: OSError for a file that cannot be read."""
+    """Return the address of a neighbour. *Blocking.* Raises: OSError if the password file cannot be read."""
     address = AmqpAddress.parse(neighbour.url.get_secret_value().partition("?")[0])
     password = address.password
     if neighbour.password_file:
@@ -202,33 +197,31 @@ PROCESS_BITS: Final = 62
 
 
 class LocalCarrier:
-    """One end of a link between two brokers of this process; messages arrive in the next turn of the loop."""
+    """The carrier of a link between two brokers of this process. Messages arrive in the next iteration of the loop."""
 
     def __init__(self) -> None:
         self.has_room = True
         self._other: OverlayLink | None = None
 
-    def reach(self, other: OverlayLink) -> None:
-        """Carry messages to the other end's link."""
+    def connect(self, other: OverlayLink) -> None:
+        """Send messages to the link of the other end."""
         self._other = other
 
     def carry(self, body: bytes) -> None:
-        """Send a message."""
         if self._other is not None:
             asyncio.get_running_loop().call_soon(self._other.take, body)
 
     def close(self, _text: str) -> None:
-        """End the link at the other end too."""
         if self._other is not None:
             other, self._other = self._other, None
             asyncio.get_running_loop().call_soon(other.end)
 
 
 class Links:
-    """Open the links of the settings, accept those of neighbours, and connect brokers of this process.
+    """Open the links of the settings, accept those of neighbours, and connect the brokers of this process.
 
-    If both ends of a link have a URL, the first that reaches the other opens it. If both do at the same time, the link
-    opened by the alphabetically first broker remains.
+    If both ends of a link have a URL, the first one that reaches the other opens it. If both open one at the same time,
+    the link of the alphabetically first broker remains.
     """
 
     def __init__(self, settings: Settings, events: LinkEvents) -> None:
@@ -242,7 +235,6 @@ class Links:
         self._diallers: dict[tuple[str, str], Dialler] = {}
 
     def start(self) -> None:
-        """Begin to connect."""
         for broker in self._held.values():
             for neighbour in broker.neighbours:
                 if neighbour.broker in self._held:
@@ -255,7 +247,7 @@ class Links:
                     dialler.start()
 
     async def stop(self) -> None:
-        """End all links."""
+        """Close all links."""
         for link in list(self._links.values()):
             link.close("the broker stops")
         await asyncio.gather(*(dialler.stop() for dialler in self._diallers.values()))
@@ -263,8 +255,8 @@ class Links:
     def accept(self, arguments: Mapping[str, Any], accepted: AcceptedLink) -> OverlayLink:
         """Return this end of a link that a neighbour opens.
 
-        Raises: ChannelError 403 for a broker that is not a neighbour, and for a second process of its name; 406 while a
-            link is open that this end keeps.
+        Raises: ChannelError 403 for a broker that is not a neighbour, and for a second process with its name; 406 if
+            the open link of this end remains.
         """
         peer, own = arguments.get(BROKER_ARGUMENT), arguments.get(PEER_ARGUMENT)
         broker = self._held.get(own) if isinstance(own, str) else None
@@ -285,7 +277,7 @@ class Links:
     # -- events of the links ------------------------------------------------------------------------------------------
 
     def opened(self, link: OverlayLink) -> None:
-        """Stop dialling while a link is open that the neighbour opened."""
+        """Stop dialling while a link that the neighbour opened is open."""
         _log.info("overlay.link_opened", broker=link.own, peer=link.peer)
         dialler = self._diallers.get((link.own, link.peer))
         if dialler is not None and not dialler.carries(link):
@@ -293,11 +285,10 @@ class Links:
         self._events.opened(link)
 
     def received(self, link: OverlayLink, packets: Sequence[Packet]) -> None:
-        """Pass packets on."""
         self._events.received(link, packets)
 
     def lost(self, link: OverlayLink) -> None:
-        """Dial again."""
+        """Resume dialling."""
         pair = (link.own, link.peer)
         if self._links.get(pair) is link:
             del self._links[pair]
@@ -315,13 +306,13 @@ class Links:
         back = next(back for back in other.neighbours if back.broker == broker.broker)
         here, there = LocalCarrier(), LocalCarrier()
         one, two = self._link(broker, neighbour, here), self._link(other, back, there)
-        here.reach(two)
-        there.reach(one)
+        here.connect(two)
+        there.connect(one)
         for link in (one, two):
             link.greet(secrets.randbits(SESSION_BITS))
 
     def _begin(self, broker: OverlayBroker, neighbour: Neighbour, carrier: Carrier) -> OverlayLink:
-        """Create the link of a carrier, in place of an older one, and send the hello."""
+        """Create the link of a carrier, which replaces an older link, and send the hello."""
         link = self._link(broker, neighbour, carrier)
         link.greet(secrets.randbits(SESSION_BITS))
         return link

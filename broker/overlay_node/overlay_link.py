@@ -1,4 +1,4 @@
-"""One open link of the overlay: packets to a neighbour and from it."""
+"""One link of the overlay: it sends packets to a neighbour, and receives the neighbour's."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ SUBSCRIPTIONS: Final = ("none", "all")  # as the settings name them
 
 
 class LinkFault(Exception):
-    """The other broker is not the expected one, or has sent an invalid message; the text says what is wrong."""
+    """The other broker is not the expected one, or sent an invalid message; the text is the reason."""
 
 
 class Carrier(Protocol):
-    """Take messages to the other end of a link."""
+    """Send messages to the other end of a link."""
 
     @property
     def has_room(self) -> bool:
-        """Whether the other end reads fast enough for more."""
+        """Whether the other end reads fast enough for further runs."""
 
     def carry(self, body: bytes) -> None:
         """Send a message."""
 
     def close(self, text: str) -> None:
-        """End the link and tell the other end why."""
+        """Close the link, and send the reason to the other end."""
 
 
 class LinkEvents(Protocol):
-    """Receive the events of links. A link makes no such call within a call to it."""
+    """Receive the events of links. A link calls these methods only from `take`, `close`, `lost` and `end`."""
 
     def opened(self, link: OverlayLink) -> None:
-        """Handle an open link: both ends have sent their hello."""
+        """Handle a link that is open: both ends have sent their hello."""
 
     def received(self, link: OverlayLink, packets: Sequence[Packet]) -> None:
         """Process packets of an open link. Raises: Contradiction if they contradict the announcements of others."""
@@ -51,11 +51,11 @@ class LinkEvents(Protocol):
 class OverlayLink:
     """A link between a broker of this process and a neighbour.
 
-    Shapes: ``own`` and ``peer`` are names of brokers, ``own_node`` and ``node`` those of their tree nodes.
+    Shapes: ``own`` and ``peer`` are the names of the brokers, ``own_node`` and ``node`` those of their tree nodes.
+        ``session`` and ``process`` are those of the neighbour's Hello, 0 before.
     Units: ``sent_bytes`` and ``received_bytes`` count the packets of the link, without AMQP's frames. ``limit_bytes``
         is the largest message of a stream that the neighbour accepts.
-    Invariant: the first packet in each direction is a Hello; ``session`` and ``process`` are those of the neighbour's,
-        0 before.
+    Invariant: the first packet in each direction is a Hello.
     """
 
     def __init__(
@@ -72,9 +72,8 @@ class OverlayLink:
         message_bytes: int = NO_LIMIT,
         own_process: int = 0,
     ) -> None:
-        """`leaf` says whether the own broker is one, `subscriptions` whether patterns travel over the link.
-
-        `message_bytes` is the largest message of a stream that this end takes.
+        """Take the fields of the Hello: whether the own broker is a leaf, whether patterns are announced over the link,
+        the largest message of a stream that this end accepts, and the number of this process.
         """
         self.own = own
         self.own_node = own_node
@@ -100,16 +99,16 @@ class OverlayLink:
 
     @property
     def full(self) -> bool:
-        """Whether the link takes no more runs now; it takes every other packet."""
+        """Whether no more runs should be sent now; other packets always may be."""
         return not self._carrier.has_room
 
     def greet(self, session: int) -> None:
-        """Send hello."""
+        """Send the Hello of a session."""
         limits = self._subscriptions, self._message_bytes, self._own_process
         self.send(Hello(self.own, self.own_node, session, self._leaf, VERSION, *limits))
 
     def send(self, packet: Packet) -> None:
-        """Send a packet, together with others of this turn of the loop."""
+        """Send a packet, together with others of this iteration of the loop."""
         if self._ended:
             return
         piece = encode(packet)
@@ -121,7 +120,9 @@ class OverlayLink:
             self.flush()
 
     def answers(self) -> bool:
-        """Return whether the neighbour may be alive: when asked again and again, it has a second to say anything."""
+        """Return whether the neighbour may be alive. The first call sends a request, and for a second from then on,
+        and after any received message, it counts as alive.
+        """
         now_s = asyncio.get_running_loop().time()
         if not self._asked_s:
             self._asked_s = now_s
@@ -129,7 +130,6 @@ class OverlayLink:
         return now_s < self._asked_s + ANSWER_LIMIT_S
 
     def flush(self) -> None:
-        """Send the waiting packets."""
         if self._pieces and not self._ended:
             body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
             self._pieces.clear()
@@ -145,7 +145,7 @@ class OverlayLink:
         self.received_bytes += len(body)
         self._asked_s = 0.0
         try:
-            packets = decode(self._arriving.whole(body))
+            packets = decode(self._arriving.add(body))
             if not self.is_open:
                 packets = self._open(packets)
             if packets:
@@ -155,21 +155,21 @@ class OverlayLink:
             self.close(str(fault))
 
     def close(self, text: str) -> None:
-        """End the link."""
+        """Send the waiting packets and close the link, with the reason for the other end."""
         if not self._ended:
             self.flush()
             self.end()
             self._carrier.close(text)
 
     def lost(self) -> None:
-        """Handle the end of a link that the neighbour opened and ended."""
+        """Handle the end of a link that the neighbour opened and closed."""
         if self.is_open:
             reason = "the neighbour closed the connection"
             _log.warning("overlay.link_lost", broker=self.own, peer=self.peer, reason=reason)
         self.end()
 
     def end(self) -> None:
-        """End the link."""
+        """Handle the end of the carrier."""
         if not self._ended:
             self._ended = True
             if self.is_open:

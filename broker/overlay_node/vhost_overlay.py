@@ -1,4 +1,4 @@
-"""The overlay's side of one vhost: its streams, the received messages, and the interest of its bindings."""
+"""The overlay's part of one vhost: its streams, the ingress of received messages, and the interest of its bindings."""
 
 from __future__ import annotations
 
@@ -23,85 +23,86 @@ if TYPE_CHECKING:
 
 FACTS: Final = plain_facts(persistent=False, priority=NO_PRIORITY, expiration_ms=None)
 WANTED, UNWANTED = b"1", b"0"
-AT_ONCE: Final = 500  # messages of a snapshot in one turn
+AT_ONCE: Final = 500  # messages of snapshots that are published in one turn
 
-Asked = tuple[str, str]
-"""An exchange and a pattern."""
+Interest = tuple[str, str]
+"""The name of an exchange, and a pattern."""
 
 
 class InterestFeed:
-    """Publish the patterns of each overlay exchange that have bindings, at this broker and at others. Each message of
-    the exchange `amq.slotmq.interest` has a body of 1 or 0 (one octet) and a topic pattern, which is now wanted or no
-    longer wanted. The routing key is the name of the exchange.
-    Source: ZeroMQ's XPUB, which reads subscriptions as messages in the same form.
+    """Publish the patterns of each overlay exchange that are wanted, at this broker or at others.
 
-    A pattern is published when the first binding asks for it and when the last one ends. A new binding of the exchange
-    gets all wanted patterns, over several turns if they are many. Invariant: the last message that a queue got about a
-    pattern is true.
+    The body of a message of the exchange `amq.slotmq.interest` is an octet, 1 or 0, followed by a topic pattern that is
+    now wanted or no longer wanted. The routing key is the name of the exchange.
+
+    A pattern is published when the first binding asks for it and when the last one is removed. A new binding of the
+    exchange `amq.slotmq.interest` receives all wanted patterns, over several turns if they are many.
+    Invariant: the last message that a queue received about a pattern is true.
+    Source: ZeroMQ's XPUB sockets, which receive subscriptions as messages in the same form.
     """
 
     def __init__(self, vhost: Vhost) -> None:
         self._vhost = vhost
-        self._counts: dict[Asked, int] = {}
+        self._counts: dict[Interest, int] = {}
         self._envelopes = EnvelopeCache()
-        self._snapshots: list[tuple[Queue | Exchange, Iterator[Asked]]] = []
+        self._snapshots: list[tuple[Queue | Exchange, Iterator[Interest]]] = []
         self._followers: list[Callable[[str, str, bool], None]] = []
 
     def begin(self) -> None:
         """Create the exchange."""
         self._vhost.exchanges.add_own(INTEREST, "topic")
 
-    def follow(self, told: Callable[[str, str, bool], None]) -> None:
-        """Call `told` with exchange, pattern and whether it is wanted: now for all that is, then at each change."""
-        self._followers.append(told)
+    def follow(self, notify: Callable[[str, str, bool], None]) -> None:
+        """Call `notify` with exchange, pattern and whether it is wanted: now for each wanted one, then at changes."""
+        self._followers.append(notify)
         for exchange, pattern in self._counts:
-            told(exchange, pattern, True)
+            notify(exchange, pattern, True)
 
-    def came(self, asked: Iterable[Asked]) -> None:
-        """Count new requests for patterns."""
-        for one in asked:
-            count = self._counts[one] = self._counts.get(one, 0) + 1
+    def add(self, interests: Iterable[Interest]) -> None:
+        """Count new bindings that ask for patterns."""
+        for interest in interests:
+            count = self._counts[interest] = self._counts.get(interest, 0) + 1
             if count == 1:
-                self._tell(one, is_wanted=True)
+                self._announce(interest, is_wanted=True)
 
-    def went(self, asked: Iterable[Asked]) -> None:
-        """Count ended requests for patterns."""
-        for one in asked:
-            count = self._counts[one] = self._counts[one] - 1
+    def remove(self, interests: Iterable[Interest]) -> None:
+        """Count removed bindings that asked for patterns."""
+        for interest in interests:
+            count = self._counts[interest] = self._counts[interest] - 1
             if not count:
-                del self._counts[one]
-                self._tell(one, is_wanted=False)
+                del self._counts[interest]
+                self._announce(interest, is_wanted=False)
 
-    def _tell(self, one: Asked, *, is_wanted: bool) -> None:
-        self._publish(one, WANTED if is_wanted else UNWANTED)
-        for told in self._followers:
-            told(*one, is_wanted)
+    def _announce(self, interest: Interest, *, is_wanted: bool) -> None:
+        self._publish(interest, WANTED if is_wanted else UNWANTED)
+        for notify in self._followers:
+            notify(*interest, is_wanted)
 
     def bound(self, destination: Queue | Exchange, key: str) -> None:
-        """Add to a new binding the patterns wanted of the exchanges that its key matches."""
+        """Start a snapshot for a new binding: the wanted patterns of the exchanges whose names its key matches."""
         pattern = AMQP.parse(key).words
         names = {name for name, _ in self._counts if words_match(pattern, AMQP.words(name))}
-        self._snapshots.append((destination, iter([one for one in self._counts if one[0] in names])))
-        self._go_on()
+        self._snapshots.append((destination, iter([interest for interest in self._counts if interest[0] in names])))
+        self._continue()
 
-    def _go_on(self) -> None:
-        """Send the next part of the snapshots. Patterns no longer wanted by then were reported meanwhile."""
+    def _continue(self) -> None:
+        """Publish the next part of the snapshots, without patterns that are no longer wanted."""
         left = AT_ONCE
         while self._snapshots and left:
-            destination, asked = self._snapshots[0]
-            one = next(asked, None)
-            if one is None or destination.deleted:
+            destination, interests = self._snapshots[0]
+            interest = next(interests, None)
+            if interest is None or destination.deleted:
                 del self._snapshots[0]
-            elif one in self._counts:
+            elif interest in self._counts:
                 left -= 1
-                self._publish(one, WANTED, destination)
+                self._publish(interest, WANTED, destination)
         if self._snapshots:
             ports = self._vhost.ports
-            ports.deadlines.set(self, ports.clock.now_ms, self._go_on)
+            ports.deadlines.set(self, ports.clock.now_ms, self._continue)
 
-    def _publish(self, asked: Asked, sign: bytes, only: Queue | Exchange | None = None) -> None:
-        exchange, pattern = asked
-        body = sign + pattern.encode()
+    def _publish(self, interest: Interest, octet: bytes, only: Queue | Exchange | None = None) -> None:
+        exchange, pattern = interest
+        body = octet + pattern.encode()
         header = encode_header({"headers": {"vhost": self._vhost.name, "exchange": exchange}}, len(body))
         queues: tuple[Any, ...]
         if isinstance(only, Queue):
@@ -118,9 +119,9 @@ class InterestFeed:
 class VhostOverlay:
     """Connect the exchanges of a vhost that take part in the overlay.
 
-    Shapes: ``streams`` has the stream of each existing or former exchange, by name.
+    Shapes: ``streams`` contains the stream of each existing or former exchange, by name.
     Invariant: an exchange that takes part has an outlet from its declaration on, so that a message enters the overlay
-        at the first such exchange that it meets, wanted or not.
+        at the first such exchange on its route, wanted or not.
     """
 
     def __init__(
@@ -130,8 +131,8 @@ class VhostOverlay:
         schedule: Callable[[], None],
         first_number: Callable[[], int] = lambda: 1,
     ) -> None:
-        """`takes_part` returns whether an exchange name is in the overlay, `schedule` requests a turn. `first_number`
-        returns the first number of a new stream, above those of any former stream of its name.
+        """Take functions: `takes_part` returns whether an exchange name is in the overlay, `schedule` requests a turn,
+        and `first_number` returns the first number of a new stream, above those of former streams of its name.
         """
         self._first_number = first_number
         self.vhost = vhost
@@ -145,43 +146,43 @@ class VhostOverlay:
         self._wanted: dict[str, set[str]] = {}
 
     def begin(self) -> None:
-        """Take over the existing exchanges and bindings, and listen for new ones."""
+        """Add the existing exchanges and bindings, and watch for changes."""
         self.feed.begin()
         self.vhost.bindings.live.watches.append(self)
         for exchange in list(self.vhost.exchanges.values()):
             self.declared(exchange)
             for bundle in exchange.bundles.values():
-                self.bindings.began(bundle)
+                self.bindings.added_all(bundle)
 
     def take_opened(self) -> list[str]:
-        """Return the exchanges whose streams were made or found since the last call."""
+        """Return the exchanges whose streams were created or recovered since the last call."""
         opened, self._opened = self._opened, []
         return opened
 
     def forward(self, exchange: str, added: Collection[str], removed: Collection[str]) -> None:
-        """Change which messages of an exchange enter its stream, by their routing keys. Cost: the changes."""
+        """Change the patterns of the messages that enter the stream of an exchange. Cost: O(changes)."""
         wanted = self._wanted.setdefault(exchange, set())
-        went = wanted.intersection(removed)
-        came = set(added).difference(wanted, removed)
-        wanted |= came
-        wanted -= went
+        unwanted = wanted.intersection(removed)
+        new = set(added).difference(wanted, removed)
+        wanted |= new
+        wanted -= unwanted
         found = self.vhost.exchanges.get(exchange)
         if found is not None:
-            found.forward(came, went)
-        self.feed.came((exchange, pattern) for pattern in sorted(came))
-        self.feed.went((exchange, pattern) for pattern in sorted(went))
+            found.forward(new, unwanted)
+        self.feed.add((exchange, pattern) for pattern in sorted(new))
+        self.feed.remove((exchange, pattern) for pattern in sorted(unwanted))
 
     def take_bindings(self, limit: int = BATCH_BINDINGS) -> tuple[list[Wanted], list[str]]:
-        """Return the next batch of new bindings, and the ids of removed ones."""
+        """Return the next batch of added bindings, and the ids of removed ones."""
         added, removed = self.bindings.take(limit)
-        self.feed.came((asked.space.exchange, asked.pattern) for _, asked, _ in added)
-        self.feed.went((asked.space.exchange, asked.pattern) for _, asked, _ in removed)
-        return added, [one for one, _, _ in removed]
+        self.feed.add((wanted.space.exchange, wanted.pattern) for _, wanted, _ in added)
+        self.feed.remove((wanted.space.exchange, wanted.pattern) for _, wanted, _ in removed)
+        return added, [binding for binding, _, _ in removed]
 
     # -- changes of the topology --------------------------------------------------------------------------------------
 
     def declared(self, exchange: Exchange) -> None:
-        """Create the outlet of a new exchange, with the patterns of a former exchange of its name."""
+        """Open the outlet of a new exchange, with the patterns of a former exchange of its name."""
         name = exchange.name
         if not self._takes_part(name):
             return
@@ -199,15 +200,13 @@ class VhostOverlay:
         """Keep the stream of a deleted exchange: other brokers read it to its end, and its numbering continues."""
 
     def bound(self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]) -> None:
-        """Handle a new binding."""
-        self.bindings.made(source, destination, key, arguments)
+        self.bindings.added(source, destination, key, arguments)
         if source.name == INTEREST:
             self.feed.bound(destination, key)
 
     def unbound(self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]) -> None:
-        """Handle a removed binding."""
         self.bindings.removed(source, destination, key, arguments)
 
     def ended(self, bundle: Bundle[Exchange]) -> None:
-        """Handle bindings that ended with their exchange or their destination."""
-        self.bindings.ended(bundle)
+        """Handle the end of bindings whose exchange or destination was deleted."""
+        self.bindings.removed_all(bundle)

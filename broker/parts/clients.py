@@ -42,7 +42,7 @@ class Clients(Part):
         self.listener: Listener
 
     async def open(self) -> None:
-        """Create the parts that a client needs; users and rights are added with the definitions."""
+        """Create the objects that clients need; users and rights are added with the definitions."""
         shared, vhosts = self._shared, self._data.vhosts
         settings = shared.settings
         self._passwords = PasswordThreads(asyncio.get_running_loop())
@@ -68,12 +68,12 @@ class Clients(Part):
         self.alarm_watch = AlarmWatch(self.alarms, self.throttle, self._data.folder.reserve, vhosts.save_space)
 
     async def start(self) -> None:
-        """Reallocate the reserve that the start released, and measure memory and disk before any publish."""
+        """Reallocate the disk reserve that the start released, and measure memory and disk before any publish."""
         self._data.folder.reserve.take()
         self.alarm_watch.measure()
 
     async def stop(self, timeout_s: float) -> None:
-        """Send the confirms that clients are owed, then close AMQP and HTTP connections concurrently."""
+        """Send the outstanding confirms, then close AMQP and HTTP connections concurrently."""
         stopping = self._shared.stopping
         await self._data.drain(timeout_s)
         await asyncio.sleep(0)  # one turn writes the last confirms
@@ -83,17 +83,16 @@ class Clients(Part):
         )
 
     async def close(self) -> None:
-        """Accept no clients, and abort the remaining connections."""
+        """Accept no more clients, and abort the remaining connections."""
         self.listener.refuse_new()
         self.drop()
         self._passwords.close()
 
     def drop(self) -> None:
-        """Stop waiting for clients."""
+        """Abort all connections."""
         self.listener.abort()
         self._http.abort()
 
     async def apply_settings(self, settings: Settings) -> None:
-        """Apply changed settings."""
         self.listener.apply_settings(settings)
         self.alarms.set_watermarks(watermarks(settings))

@@ -1,4 +1,4 @@
-"""The data of a broker: its folder, vhosts and taps; in a cluster, the node that has PostgreSQL hold the messages."""
+"""The data of a broker: its folder, vhosts and taps; in a cluster, its node, which stores messages in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from broker.cluster.broker_node import BrokerNode
 
 ALPHABET: Final = string.ascii_letters + string.digits + "-_"
-LETTERS: Final = 22  # 132 bits, as in RabbitMQ's generated names
+NAME_LENGTH: Final = 22  # 132 bits, as in RabbitMQ's generated names
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - not bound here
 
 
 def generate_name() -> str:
-    """Return a random name of 22 characters."""
-    return "".join(secrets.choice(ALPHABET) for _ in range(LETTERS))
+    """Return a random name, for a queue that is declared without a name."""
+    return "".join(secrets.choice(ALPHABET) for _ in range(NAME_LENGTH))
 
 
 class Data(Part):
     """The locked data folder with its clock and slot files, the vhosts and the taps; in a cluster, the node.
 
-    The vhosts have no engines until the definitions name them.
+    No vhost is open until the definitions are read.
     """
 
     def __init__(self, shared: Shared, ports: Ports) -> None:
@@ -50,9 +50,9 @@ class Data(Part):
         self.taps: Taps
 
     async def open(self) -> None:
-        """Lock the folder, resume its clock, open its slot files, and begin the turns of the loop. *Blocking.*
+        """Lock the folder, resume its clock, open its slot files, and create the turn of the loop. *Blocking.*
 
-        Raises: what DataFolder.open, ClockWatch.resume and SlotFolder.open raise; BrokerError, as `_node`.
+        Raises: what DataFolder.open, ClockWatch.resume and SlotFolder.open raise; BrokerError from `_node`.
         """
         shared = self._shared
         settings = shared.settings
@@ -79,11 +79,11 @@ class Data(Part):
         self.taps = Taps(slots, self.vhosts, settings, turn, shared.fail)
 
     async def start(self) -> None:
-        """Begin to write slot files."""
+        """Start writing slot files."""
         self.taps.start()
 
     async def stop(self, timeout_s: float) -> None:
-        """Write everything to disk, or return it to the other nodes, once no clients are connected."""
+        """Write everything to disk, or return messages to the other nodes; no client is connected any more."""
         stopping = self._shared.stopping
         await self.vhosts.finish_sliced()
         await self.taps.close(timeout_s, lambda count: stopping.wait_for("slot files", count=count))
@@ -96,7 +96,7 @@ class Data(Part):
         stopping.finish()
 
     async def close(self) -> None:
-        """Close all files and release the folder. If the broker never served, no vhost has changed."""
+        """Close all files and release the folder. If the broker never served, its vhosts are closed as unchanged."""
         served = self._shared.served
         if self.node is not None and not served:
             await self.node.leave()
@@ -105,13 +105,12 @@ class Data(Part):
         self.folder.close()
 
     async def drain(self, timeout_s: float) -> None:
-        """Finish what clients were promised: their messages are on disk, or in PostgreSQL."""
+        """Wait until all accepted messages are on disk, or in PostgreSQL."""
         if unwritten_bytes := self.vhosts.pending_bytes():
             self._shared.stopping.wait_for("sync", bytes=unwritten_bytes)
         await (self.vhosts.drain() if self.node is None else self.node.drain(timeout_s))
 
     async def apply_settings(self, settings: Settings) -> None:
-        """Apply changed settings."""
         self.vhosts.apply_settings(settings)
         self.taps.apply_settings(settings)
 
@@ -128,9 +127,9 @@ class Data(Part):
         )
 
     def _node(self, loop: asyncio.AbstractEventLoop, bound: Bound) -> BrokerNode:
-        """Create this broker's node of the cluster. Brokers outside a cluster import nothing of it.
+        """Create this broker's node of the cluster. Brokers outside a cluster do not import its modules.
 
-        Raises: BrokerError when the driver is missing, or the data folder has messages of a broker that stood alone.
+        Raises: BrokerError when the driver is missing, or the data folder contains data of a standalone broker.
         """
         try:
             from broker.cluster.broker_node import BrokerNode  # noqa: PLC0415 - other brokers need no database driver
@@ -139,7 +138,7 @@ class Data(Part):
         folder, settings = self.folder, self._shared.settings
         if folder.has_begun or folder.files.exists(folder.path / "definitions") or folder.list_vhosts():
             raise BrokerError(
-                f"{folder.path} has the messages of a broker that stood alone: a node needs another data folder"
+                f"{folder.path} contains the messages of a standalone broker: a node needs another data folder"
             )
         host = settings.server.host
         if host in WILDCARDS:

@@ -33,28 +33,26 @@ class ClusterClients:
 
     @property
     def count(self) -> int:
-        """The number of connections."""
         return len(self._listener.transports)
 
     def block(self, reason: str) -> None:
-        """Block the publishers, and tell them the reason."""
+        """Block the publishers, and send them the reason."""
         _log.warning("alarm.raised", **self._alarms.raise_outage(reason).fields())
         self._throttle.alarms_changed()
 
     def unblock(self) -> None:
-        """Unblock the publishers."""
         self._alarms.clear_outage()
         _log.info("alarm.cleared", kind=DATABASE)
         self._throttle.alarms_changed()
 
     def drop(self, reason: str) -> None:
-        """Close all connections with 320 and discard unwritten output, whose messages other nodes may have by now."""
+        """Close all connections with 320. Unwritten output is discarded: other nodes may have its messages by now."""
         for transport in list(self._listener.transports):
             transport.drop(reason)
 
 
 class Definitions(Part):
-    """The administration of the broker, and the rehearsal, which tries changes in memory first."""
+    """The administration of the broker, and the rehearsal, which first tries changes in memory."""
 
     def __init__(self, shared: Shared, data: Data, clients: Clients) -> None:
         self._shared = shared
@@ -64,7 +62,7 @@ class Definitions(Part):
         self.rehearsal: Rehearsal
 
     async def open(self) -> None:
-        """Join the cluster, if this is one; then recover all vhosts. Raises: as `open_all`, and NotNow."""
+        """Join the cluster, if any; then recover all vhosts. Raises: what `open_all` raises; NotNow."""
         shared, data, clients = self._shared, self._data, self._clients
         settings, node = shared.settings, data.node
         definitions = node.definitions if node is not None else LocalDefinitions(shared.files, shared.path)
@@ -89,8 +87,8 @@ class Definitions(Part):
         warn_of_guest(clients.users, clients.logins.loopback_only)
 
     async def stop(self, timeout_s: float) -> None:
-        """Finish changes that have begun. In a cluster, where they may wait for other nodes, those that do not end in
-        time are cancelled: PostgreSQL has each change or not, and the next start finishes an import.
+        """Finish changes that have begun. In a cluster they may wait for other nodes, so they are cancelled after the
+        timeout: PostgreSQL applies a change completely or not at all, and the next start finishes an import.
         """
         try:
             async with asyncio.timeout(None if self._data.node is None else timeout_s):
@@ -99,6 +97,5 @@ class Definitions(Part):
             _log.warning("definitions.change_cancelled", waited_s=timeout_s)
 
     async def apply_settings(self, settings: Settings) -> None:
-        """Apply changed settings."""
         self.rehearsal.apply_settings(settings)
         self.administration.apply_settings(settings)

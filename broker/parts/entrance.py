@@ -1,4 +1,4 @@
-"""The entrance of a broker: where clients, HTTP clients and commands come in while it runs."""
+"""The entrance of a broker: it accepts AMQP clients, HTTP clients and commands while the broker runs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from broker.vhosts.broker_statistics import BrokerStatistics
 
 @dataclass(eq=False)
 class Entrance(Part):
-    """Let clients in: the AMQP listener, the HTTP ports and the control socket.
+    """Accept clients on the AMQP listener, the HTTP ports and the control socket.
 
-    `facts` returns what `slotmq status` shows, `unready` why the broker takes no work now.
+    `facts` returns the fields that `slotmq status` shows, `unready` the reasons why the broker is not ready.
     """
 
     shared: Shared
@@ -50,7 +50,7 @@ class Entrance(Part):
     managed: ManagedBroker = field(init=False)
 
     async def open(self) -> None:
-        """Create the objects for operations and the HTTP API, and the control socket's verbs."""
+        """Create the objects that operations and the HTTP API use, and the control socket with its verbs."""
         shared, data, clients = self.shared, self.data, self.clients
         administration, rehearsal = self.definitions.administration, self.definitions.rehearsal
         node, settings = data.node, shared.settings
@@ -108,5 +108,5 @@ class Entrance(Part):
         self.http.refuse_new()
 
     async def close(self) -> None:
-        """Close the control socket, which until now reported the progress of the stop."""
+        """Close the control socket, which reported the progress of the stop until now."""
         await self.control.close()

@@ -1,4 +1,4 @@
-"""HTTP: the API, the page and the metrics, if the settings ask for them. Otherwise nothing of the extra is imported."""
+"""HTTP: the API, the page and the metrics, if the settings enable them. Otherwise their modules are not imported."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from broker.parts.ports import Ports
 
 PORTS: Final = ("http", "metrics")
-NEEDED: Final = ("starlette", "uvicorn", "msgspec")  # the packages of the extra
 EXTRA: Final = "slotmq[manage]"
+NEEDED: Final = ("starlette", "uvicorn", "msgspec")  # the packages of the extra
 
 _log = get_logger()
 
@@ -31,7 +31,7 @@ _log = get_logger()
 class Http(Part):
     """The ports of the HTTP API and of the metrics, and their clients.
 
-    Invariant: a port that the settings ask for is open, or the start fails; one that "auto" leaves out is logged.
+    Invariant: a port that the settings require is open, or the start fails. With "auto" a closed port is logged.
     """
 
     def __init__(self, shared: Shared, ports: Ports) -> None:
@@ -72,7 +72,7 @@ class Http(Part):
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a port."""
+        """Whether any port is open."""
         return bool(self._bound)
 
     def url(self, name: str = "http") -> str | None:
@@ -90,7 +90,7 @@ class Http(Part):
         return {f"{name}_port": self.port(name) or None for name in PORTS}
 
     def clients(self, name: str = "http") -> int:
-        """Return the number of clients connected to a port."""
+        """Return how many clients are connected to a port."""
         listener = self._listeners.get(name)
         return 0 if listener is None else listener.clients
 
@@ -107,7 +107,7 @@ class Http(Part):
             listener = ManageListener(gate, settings, settings.host_of(port), self._ports.tls if port.tls else None)
             try:
                 await listener.start(bound)
-            except CannotListen as error:  # another process, which had bound the port too, began to listen first
+            except CannotListen as error:  # another process had bound the port too, and listened first
                 if port.is_asked_for:
                     raise
                 close(self._bound.pop(name))
@@ -117,7 +117,7 @@ class Http(Part):
             self._listeners[name] = listener
 
     def serve(self, broker: ManagedBroker) -> None:
-        """Answer everything from now on."""
+        """Answer all requests; until now only probes were answered."""
         if not self.is_on:
             return
         from broker.manage.app import application, metrics_routes  # noqa: PLC0415 - as above
@@ -127,7 +127,7 @@ class Http(Part):
             gate.open(application(broker, self._http_routes() if name == "http" else metrics_routes()))
 
     def _http_routes(self) -> list[ApiRoute]:
-        """Return the routes of the HTTP port, with MQTT's if the settings ask for MQTT."""
+        """Return the routes of the HTTP port, with MQTT over WebSocket if MQTT is enabled."""
         from broker.manage.app import http_routes  # noqa: PLC0415 - as above
 
         routes = http_routes()
@@ -138,12 +138,11 @@ class Http(Part):
         return routes
 
     def tick(self) -> None:
-        """Take a sample of the broker's numbers; called at each interval of samples."""
+        """Sample the broker's statistics; called once per sample interval."""
         if self._broker is not None:
             self._broker.samples.tick()
 
     async def apply_settings(self, settings: Settings) -> None:
-        """Apply changed settings."""
         for listener in self._listeners.values():
             listener.apply_settings(settings)
 
@@ -158,7 +157,7 @@ class Http(Part):
             listener.refuse_new()
 
     async def end_clients(self, timeout_s: float) -> None:
-        """Wait until all clients have their answers, and break off those that take too long."""
+        """Wait until all requests are answered, and abort those that take longer."""
         if self._broker is not None:
             await self._broker.samples.close()
         await asyncio.gather(*(listener.close(timeout_s) for listener in self._listeners.values()))
@@ -166,7 +165,7 @@ class Http(Part):
             self._broker.reads.close()
 
     def abort(self) -> None:
-        """Abort every connection that is left."""
+        """Abort all remaining connections."""
         for listener in self._listeners.values():
             listener.abort()
 

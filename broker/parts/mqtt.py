@@ -1,4 +1,4 @@
-"""The MQTT listener, if the settings ask for it. Otherwise nothing of MQTT is imported."""
+"""The MQTT listener, if the settings enable it. Otherwise MQTT's modules are not imported."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from broker.delivery.engine import Engine
     from broker.net.transport import Transport
 
-LOOK_S: Final = 1.0
+CHECK_S: Final = 1.0  # how often a start checks whether the vhost that it waits for was closed
 
 _log = get_logger()
 
 
 class Mqtt(Part):
-    """Accept MQTT clients; the AMQP listener holds and closes them."""
+    """Accept MQTT clients. The AMQP listener owns their connections and closes them."""
 
     def __init__(self, shared: Shared, ports: Ports, data: Data, clients: Clients) -> None:
         self._shared = shared
@@ -64,13 +64,13 @@ class Mqtt(Part):
             qos_max=2 if node is None else 1,
         )
 
-        async def leave(engine: Engine) -> None:
+        async def forget(engine: Engine) -> None:
             context.forget(engine.vhost)
 
         await self._load(context)
         self._data.vhosts.on_open(lambda engine: context.load(engine.vhost, nothing))
-        self._data.vhosts.before_close(leave)
-        self._look_at_anonymous_user(settings.mqtt.anonymous_user)
+        self._data.vhosts.before_close(forget)
+        self._check_anonymous_user(settings.mqtt.anonymous_user)
         listener = self._clients.listener
 
         def machine(transport: Transport) -> MqttConnection:
@@ -81,8 +81,8 @@ class Mqtt(Part):
         bound = self._ports.bound
         await listener.serve("mqtt", bound.of("mqtt.port"), bound.of("mqtt.tls_port"), machine)
 
-    def _look_at_anonymous_user(self, name: str) -> None:
-        """Log problems with the user for clients without a name."""
+    def _check_anonymous_user(self, name: str) -> None:
+        """Log a warning if the user of clients without a user name is missing, or an administrator."""
         user = self._clients.users.get(name)
         if name and user is None:
             advice = "clients without a user name are refused: slotmq user add"
@@ -100,4 +100,4 @@ class Mqtt(Part):
             while not loaded.is_set() and engines.get(name) is engine:
                 engine.committer.check()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(loaded.wait(), LOOK_S)
+                    await asyncio.wait_for(loaded.wait(), CHECK_S)

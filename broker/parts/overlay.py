@@ -1,4 +1,4 @@
-"""The overlay's brokers of this process, if the settings name any. Otherwise nothing of the overlay is imported."""
+"""The overlay brokers of this process, if the settings name any. Otherwise the overlay's modules are not imported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Overlay(Part):
-    """The overlay's brokers of this process, and the links to their neighbours; neither without an overlay."""
+    """The overlay brokers of this process, and the links to their neighbours; both None without an overlay."""
 
     def __init__(self, shared: Shared, data: Data) -> None:
         self._shared = shared
@@ -42,18 +42,17 @@ class Overlay(Part):
         vhosts.on_open(self._accept)
 
     async def start(self) -> None:
-        """Open the links."""
         if self._links is not None:
             self._links.start()
 
     async def stop(self, timeout_s: float) -> None:
-        """Close the links and end."""
+        """Close the links, then stop the overlay brokers."""
         if self._links is not None and self.brokers is not None:
             await self._links.stop()
             await self.brokers.stop()
 
     def tick(self) -> None:
-        """Advance the time of the overlay; called every twenty milliseconds."""
+        """Advance the time of the overlay brokers; called every twenty milliseconds."""
         if self.brokers is not None:
             self.brokers.tick()
 
@@ -63,41 +62,44 @@ class Overlay(Part):
         return self.brokers is not None
 
     def facts(self) -> list[dict[str, Any]]:
-        """Return a row for each broker of the overlay in this process, as JSON."""
+        """Return a row for each overlay broker of this process, as JSON."""
         from broker.overlay_node.facts import overlay_facts  # noqa: PLC0415 - as above
 
         assert self.brokers is not None
         return overlay_facts(self.brokers)
 
     def flows(self) -> list[dict[str, Any]]:
-        """Return for each broker of the overlay in this process its links, and for a leaf its streams, as JSON."""
+        """Return the links of each overlay broker of this process, and the streams of its leaf, as JSON."""
         from broker.overlay_node.facts import overlay_flows  # noqa: PLC0415 - as above
 
         assert self.brokers is not None
         return overlay_flows(self.brokers)
 
     def explain(self, vhost: str, exchange: str | None, key: str) -> list[dict[str, Any]]:
-        """Return the route of a message, with reasons, as JSON."""
+        """Return the routes of a message with their reasons, as JSON. Without `exchange`: through each exchange."""
         from broker.overlay_node.facts import explain  # noqa: PLC0415 - as above
 
         assert self.brokers is not None
         return explain(self.brokers, vhost, exchange, key)
 
     def forget(self, leaf: str) -> None:
-        """Give up a leaf that will not return. Raises: ValueError."""
+        """Retain nothing more for a leaf that will not return. Raises: what HeldBrokers.forget raises."""
         assert self.brokers is not None
         self.brokers.forget(leaf)
 
-    def follow_interest(self, vhost: str, exchange: str, told: Callable[[str, bool], None]) -> None:
-        """Call `told` with each pattern that this site or another one wants of an exchange, if it takes part."""
+    def follow_interest(self, vhost: str, exchange: str, notify: Callable[[str, bool], None]) -> None:
+        """Call `notify` with each pattern of an exchange, and whether this site or another one wants it: first with
+        all wanted patterns, then at each change. An exchange outside the overlay has none.
+        """
         driver = None if self.brokers is None else self.brokers.driver
         held = None if driver is None else driver.vhosts.get(vhost)
         if held is not None:
-            held.overlay.feed.follow(lambda name, pattern, wanted: told(pattern, wanted) if name == exchange else None)
+            feed = held.overlay.feed
+            feed.follow(lambda name, pattern, wanted: notify(pattern, wanted) if name == exchange else None)
 
     @property
     def busy(self) -> bool:
-        """Whether the overlay has work that does not wait for others."""
+        """Whether the overlay has work that does not depend on other brokers."""
         return self.brokers is not None and self.brokers.busy
 
     def _accept(self, engine: Engine) -> None:

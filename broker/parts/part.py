@@ -1,4 +1,4 @@
-"""The parts of a broker, each with its own lifecycle, and the state that they share."""
+"""The interface of a part of the broker, with its lifecycle, and the state that all parts share."""
 
 from __future__ import annotations
 
@@ -14,50 +14,51 @@ from broker.settings import Settings
 from broker.store.files import Files
 from broker.vhosts.recovery_watch import RecoveryWatch
 
-Tell = Callable[[Mapping[str, Any]], None]
+Listener = Callable[[Mapping[str, Any]], None]
 
 
 class Stopping:
-    """Pass on the steps that a stop waits for. Shapes: `{"waits_for": "clients", "count": 3}`; at the end `{"stopped":
-    True}`.
+    """Report to listeners what a stop waits for.
+
+    Shapes: `{"waits_for": "clients", "count": 3}`; at the end `{"stopped": True}`.
     """
 
     def __init__(self) -> None:
-        self._listeners: list[Tell] = []
+        self._listeners: list[Listener] = []
         self._last: Mapping[str, Any] | None = None
 
-    def listen(self, tell: Tell) -> None:
-        """Report the step that the stop waits for, now and at each change."""
-        self._listeners.append(tell)
+    def listen(self, listener: Listener) -> None:
+        """Call a listener with the current step, if the stop has begun, and with each later one."""
+        self._listeners.append(listener)
         if self._last is not None:
-            tell(self._last)
+            listener(self._last)
 
     def wait_for(self, what: str, **facts: Any) -> None:
         """Report the step that the stop waits for."""
-        self._say({"waits_for": what, **facts})
+        self._report({"waits_for": what, **facts})
 
     def finish(self) -> None:
         """Report that everything is written and that the stop waits for nothing."""
-        self._say({"stopped": True})
+        self._report({"stopped": True})
 
-    def _say(self, step: Mapping[str, Any]) -> None:
+    def _report(self, step: Mapping[str, Any]) -> None:
         if step != self._last:
             self._last = step
-            for tell in self._listeners:
-                tell(step)
+            for listener in self._listeners:
+                listener(step)
 
 
 class Part:
     """A part of a broker. The broker opens and starts its parts in their order, and stops and closes them in reverse.
 
-    Invariant: a part uses only parts that come before it. A part whose `open` failed has released its resources.
+    Invariant: a part uses only earlier parts. A part whose `open` failed has released its resources.
     """
 
     async def open(self) -> None:
         """Acquire the part's resources, and recover; no client is answered yet."""
 
     async def start(self) -> None:
-        """Begin to serve."""
+        """Start serving."""
 
     async def stop(self, timeout_s: float) -> None:
         """Finish accepted work; clients and readers have this long to end."""
@@ -100,7 +101,7 @@ class Shared:
     turn: Turn = field(init=False)
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> Turn:
-        """Begin the turns, by the clock that the data folder has resumed."""
+        """Create the turn of the loop, which uses the clock that the data folder has resumed."""
         self.turn = Turn(loop, self.clock, self.fail, self.settings.flow.read_budget_bytes)
         return self.turn
 
@@ -109,5 +110,4 @@ class Shared:
         self.served = True
 
     def apply_settings(self, settings: Settings) -> None:
-        """Put changed settings in force."""
         self.settings = settings

@@ -20,7 +20,7 @@ class CertificateWatch:
     """Reload changed certificates, so that listeners accept new connections with them."""
 
     def __init__(self, tls: TlsContext | None, listeners: Sequence[Renew]) -> None:
-        """Take the TLS context, None without TLS, and the function that renews each listener."""
+        """`tls` is None without TLS; `listeners` are the functions that renew the context of each listener."""
         self._tls = tls
         self._tasks = Tasks.logged("tls.not_reloaded")
         self._listeners = listeners
@@ -37,7 +37,7 @@ class CertificateWatch:
 
 
 class Ports(Part):
-    """The certificate and the bound sockets, which do not listen yet."""
+    """The certificate, and the bound sockets, on which the entrance listens later."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -51,10 +51,9 @@ class Ports(Part):
         self.bound = Bound(settings)
 
     async def close(self) -> None:
-        """Close the sockets."""
         self.bound.close()
 
     async def apply_settings(self, settings: Settings) -> None:
-        """Read another certificate. Raises: TlsUnusable, having changed nothing."""
+        """Read the certificate of the changed settings. Raises: TlsUnusable, having changed nothing."""
         if self.tls is not None:
             self.tls.load(settings.tls)

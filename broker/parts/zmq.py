@@ -1,4 +1,4 @@
-"""The ØMQ bridges, if the settings name any. Otherwise nothing of ØMQ is imported."""
+"""The ØMQ bridges, if the settings name any. Otherwise ØMQ's modules are not imported."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Zmq(Part):
             self.bridges.start()
 
     async def stop(self, timeout_s: float) -> None:
-        """Pass on received messages, and end."""
+        """Forward the received messages, and stop the bridges."""
         bridges, self.bridges = self.bridges, None
         if bridges is not None:
             await bridges.stop(timeout_s)
 
     async def close(self) -> None:
-        """Close the endpoints at once."""
+        """Close the endpoints at once, if `stop` was not called."""
         bridges, self.bridges = self.bridges, None
         if bridges is not None:
             bridges.abort()

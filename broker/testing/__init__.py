@@ -7,7 +7,7 @@ advances.
         await broker.idle()
         assert [message.body for message in broker.queue("orders").messages] == [b"1"]
 
-Installing the package brings the pytest fixtures `broker`, `broker_url` and `broker_process` (see `pytest_slotmq`).
+The installed package provides the pytest fixtures `broker`, `broker_url` and `broker_process` (see `pytest_slotmq`).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ MODULES: Final = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker would accept any name
+if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
-        """Import a name on first use: a test that starts a broker in its own process imports none in this process."""
+        """Import a name on first use, so that tests with `broker_process` do not import the broker here."""
         if name not in MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""The broker under test: in the test's own loop with `async with`, or in a thread of its own with `with`."""
+"""The broker under test: in the test's event loop with `async with`, or in its own thread with `with`."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from broker.testing.views import Published, QueueView, queue_view
 
 T = TypeVar("T")
 
-QUIET_LOOKS: Final = 5  # the broker is idle after this many checks without a change
-LOOK_INTERVAL_S: Final = 0.001
+QUIET_CHECKS: Final = 5  # the broker is idle after this many checks without a change
+CHECK_INTERVAL_S: Final = 0.001
 IDLE_TIMEOUT_S: Final = 10
 FOLDER: Final = Path("/slotmq")  # in memory
 EVERYTHING: Final = ".*"
 DEFAULTS: Final[dict[str, dict[str, Any]]] = {
-    # A client that a test forgot to close must not delay the end of the broker.
+    # A client that a test did not close must not delay the end of the broker.
     "server": {"port": 0, "data_dir": FOLDER, "control_socket": False, "drain_timeout_ms": 100},
     "store": {"disk_free_min_bytes": 0, "reserve_bytes": 0},
-    "memory": {"alarm_ratio": 1.0},  # memory use is that of the test process: it must not block publishers
+    "memory": {"alarm_ratio": 1.0},  # the memory use of the test process must not block publishers
     "http": {"enabled": False, "port": 0},
     "metrics": {"enabled": False, "port": 0},
     "mqtt": {"port": 0, "tls_port": 0},
@@ -47,15 +47,15 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
 
 
 class Broker:
-    """Run a broker on a free port of 127.0.0.1, with nothing on disk, and show its state.
+    """Run a broker on a free port of 127.0.0.1, with nothing on disk, and inspect its state.
 
-    Settings are given by section, as in the settings file: `Broker(limits={"queues_max": 3})`; `users` are names and
-    passwords that replace guest's, `vhosts` are added to "/", `mqtt=True` lets MQTT clients in. Entering the same
-    object again restarts the broker.
-    Invariant: the clock moves only when the test moves it (`broker.clock.advance(60)`); heartbeats and the handshake
-        timeout run on real time.
-    Raises: ValueError for invalid settings, one line for each; on entering BrokerError, OSError or ValueError when the
-        broker cannot start; on leaving the defect that ended the broker, if there was one.
+    Settings are passed by section, as in the settings file: `Broker(limits={"queues_max": 3})`. `users` maps names to
+    passwords, in place of guest; `vhosts` are added to "/"; `mqtt=True` accepts MQTT clients. Entering the same object
+    again restarts the broker.
+    Invariant: the clock moves only when the test advances it (`broker.clock.advance(60)`); heartbeats and the handshake
+        timeout use real time.
+    Raises: ValueError for invalid settings, with one line for each; on entering, BrokerError, OSError or ValueError if
+        the broker cannot start; on leaving, the error that ended the broker, if any.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class Broker:
         mqtt: bool | Mapping[str, Any] = False,
         **sections: Mapping[str, Any],
     ) -> None:
-        """`files` are in memory by default; with other files, `server={"data_dir": ...}` names their folder.
+        """Take `files`, which are in memory by default; for others, `server={"data_dir": ...}` names their folder.
 
-        `mqtt` can have settings of the section, too, which is then enabled.
+        `mqtt` may also contain settings of its section, which is then enabled.
         """
         if mqtt:
             sections["mqtt"] = {"enabled": True, **(mqtt if isinstance(mqtt, Mapping) else {})}
@@ -99,19 +99,19 @@ class Broker:
     async def __aenter__(self) -> Self:
         """Start the broker in the running loop."""
         self._check_not_running()
-        log.quote()
+        log.redirect_events()
         server = Server(self.settings, self._files, clock=self.clock)
         try:
             await server.start()
             try:
-                await self._make_vhosts(server)
+                await self._add_vhosts(server)
             except BaseException:
                 await server.stop()
                 raise
         except BaseException:
-            log.unquote()
+            log.restore_events()
             raise
-        server.listener.channel_opened = self._opened
+        server.listener.channel_opened = self._record_publishes
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._server = server
@@ -121,17 +121,16 @@ class Broker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the broker."""
         server, self._server, self._loop = self._server, None, None
         assert server is not None
         self.clock.detach(self)
         try:
             await server.stop()
         finally:
-            log.unquote()
+            log.restore_events()
 
     def __enter__(self) -> Self:
-        """Start the broker in a thread of its own: for blocking clients, and for tests without a loop."""
+        """Start the broker in its own thread: for blocking clients, and for tests without an event loop."""
         self._check_not_running()
         loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=_run, args=(loop,), name="slotmq", daemon=True)
@@ -146,7 +145,6 @@ class Broker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the broker and its thread."""
         loop = self._running_loop()
         try:
             asyncio.run_coroutine_threadsafe(self.__aexit__(kind, error, trace), loop).result()
@@ -155,7 +153,7 @@ class Broker:
 
     @property
     def server(self) -> Server:
-        """The broker itself, for anything that this class does not offer. Raises: RuntimeError when it does not run."""
+        """The broker itself, for anything that this class does not offer. Raises: RuntimeError if it does not run."""
         if self._server is None:
             raise RuntimeError("the broker does not run: use it as a context manager")
         if self._server.failure is not None:
@@ -166,12 +164,11 @@ class Broker:
 
     @property
     def port(self) -> int:
-        """The AMQP port."""
         return self.server.listener.port
 
     @property
     def tls_port(self) -> int:
-        """The AMQP port with TLS, 0 when `tls` was not given a certificate."""
+        """The AMQP port with TLS, 0 without a certificate in `tls`."""
         return self.server.listener.tls_port
 
     @property
@@ -181,16 +178,16 @@ class Broker:
 
     @property
     def mqtt_url(self) -> str:
-        """The address for an MQTT client, with the first user: mqtt://guest:guest@127.0.0.1:PORT."""
+        """The URL for an MQTT client, with the first user: mqtt://guest:guest@127.0.0.1:PORT."""
         return f"mqtt://{self._login()}@127.0.0.1:{self.mqtt_port}"
 
     @property
     def url(self) -> str:
-        """The address for a client, with the first user: amqp://guest:guest@127.0.0.1:PORT/%2F."""
+        """The URL for a client, with the first user: amqp://guest:guest@127.0.0.1:PORT/%2F."""
         return self.url_of("/")
 
     def url_of(self, vhost: str, user: str | None = None) -> str:
-        """Return the address of a vhost for a user of the settings. Raises: KeyError for any other user."""
+        """Return the URL of a vhost for a user of the settings. Raises: KeyError for any other user."""
         return f"amqp://{self._login(user)}@127.0.0.1:{self.port}/{quote(vhost, safe='')}"
 
     def _login(self, user: str | None = None) -> str:
@@ -202,11 +199,10 @@ class Broker:
     # -- state --------------------------------------------------------------------------------------------------------
 
     def queue(self, name: str, vhost: str = "/") -> QueueView:
-        """Return the current state of a queue. Raises: KeyError when no queue has that name."""
+        """Return the current state of a queue. Raises: KeyError if there is no such queue."""
         return self._call(lambda: queue_view(self._queue(name, vhost)))
 
     def queues(self, vhost: str = "/") -> list[str]:
-        """Return the names of the queues."""
         return self._call(lambda: sorted(self._vhost(vhost).queues))
 
     def exchanges(self, vhost: str = "/") -> list[str]:
@@ -214,15 +210,15 @@ class Broker:
         return self._call(lambda: sorted(self._vhost(vhost).exchanges))
 
     def bindings(self, queue: str, vhost: str = "/") -> list[tuple[str, str]]:
-        """Return exchange and binding key of each binding of a queue."""
+        """Return the exchange and the binding key of each binding of a queue."""
         return self._call(
             lambda: [(binding.exchange, binding.key) for binding, _ in self._queue(queue, vhost).arriving]
         )
 
     async def idle(self) -> None:
-        """Wait until the broker has finished all requests: reads, routes, deliveries, confirms and drops.
+        """Wait until the broker has processed all requests, and sent all deliveries and confirms.
 
-        Raises: TimeoutError when it is still busy after ten seconds, because a client keeps publishing.
+        Raises: TimeoutError if it is still busy after ten seconds, for example because a client keeps publishing.
         """
         loop = self._running_loop()
         if loop is asyncio.get_running_loop():
@@ -231,7 +227,7 @@ class Broker:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._idle(), loop))
 
     def wait_idle(self) -> None:
-        """Wait like `idle`, for a test without a loop whose broker runs in its own thread."""
+        """Wait as `idle` does, in a test without an event loop, whose broker runs in its own thread."""
         loop = self._running_loop()
         if threading.get_ident() == self._thread_id:
             raise RuntimeError("the broker runs in this loop, which must not wait: await idle()")
@@ -243,8 +239,8 @@ class Broker:
         """Return the time of the next expiry, delayed delivery or removal of an unused object."""
         return self._call(self._next_due_ms)
 
-    def do_due(self) -> None:
-        """Perform everything that is due by the clock."""
+    def run_due(self) -> None:
+        """Run everything that is due by the clock."""
         self._call(self.server.run_due)
 
     # -- internals ----------------------------------------------------------------------------------------------------
@@ -257,9 +253,9 @@ class Broker:
         if self._server is not None:
             raise RuntimeError("the broker runs already")
 
-    async def _make_vhosts(self, server: Server) -> None:
+    async def _add_vhosts(self, server: Server) -> None:
         administration = server.administration
-        # All of them, unless this is a restart.
+        # After a restart they exist already.
         names = [name for name in dict.fromkeys(self._vhosts) if name not in administration.vhosts]
 
         def add(draft: Draft) -> None:
@@ -278,48 +274,48 @@ class Broker:
         before = self._progress()
         try:
             async with asyncio.timeout(IDLE_TIMEOUT_S):
-                while quiet < QUIET_LOOKS:
-                    await asyncio.sleep(LOOK_INTERVAL_S)
+                while quiet < QUIET_CHECKS:
+                    await asyncio.sleep(CHECK_INTERVAL_S)
                     now = self._progress()
                     quiet = quiet + 1 if now == before and self.server.at_rest else 0
                     before = now
         except TimeoutError:
-            raise TimeoutError(f"the broker still works after {IDLE_TIMEOUT_S} s") from None
+            raise TimeoutError(f"the broker is still busy after {IDLE_TIMEOUT_S} s") from None
 
     def _progress(self) -> tuple[int, ...]:
         connections = [transport.connection for transport in self.server.listener.transports]
-        read, sent = (sum(getattr(one, name) for one in connections) for name in ("received", "sent"))
+        read, sent = (sum(getattr(connection, name) for connection in connections) for name in ("received", "sent"))
         return len(self.published), len(connections), read, sent
 
-    def _opened(self, session: SessionOfChannel) -> None:
-        """Record what a channel publishes; the broker's own publish path stays unchanged."""
-        session.rewired = self._opened
+    def _record_publishes(self, session: SessionOfChannel) -> None:
+        """Record the publishes of a channel; the broker's own publish path stays unchanged."""
+        session.rewired = self._record_publishes
         publish, publish_run, connection = session.publish, session.publish_run, session.channel.connection
 
-        def noted(payload: bytes, header: bytes, body: bytes) -> None:
-            self._note(payload, header, body)
+        def recorded(payload: bytes, header: bytes, body: bytes) -> None:
+            self._record(payload, header, body)
             publish(payload, header, body)
 
-        def noted_run(payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
-            # By runs of one exchange and key, so that a refused message is the first of a run.
-            place = start
-            for payload, alike in groupby(payloads[start:]):
-                end = place + len(list(alike))
+        def recorded_run(payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
+            # In runs of equal exchange and key, so that a refused message is the first of a run.
+            at = start
+            for payload, equal in groupby(payloads[start:]):
+                end = at + len(list(equal))
                 try:
-                    taken = place + publish_run(payloads[place:end], headers[place:end], bodies[place:end], 0)
+                    published = at + publish_run(payloads[at:end], headers[at:end], bodies[at:end], 0)
                 except ProtocolError:
-                    self._note(payload, headers[place], bodies[place])
+                    self._record(payload, headers[at], bodies[at])
                     raise
-                for number in range(place, taken):
-                    self._note(payload, headers[number], bodies[number])
-                place = taken
-                if place < end or connection.held:
+                for index in range(at, published):
+                    self._record(payload, headers[index], bodies[index])
+                at = published
+                if at < end or connection.held:
                     break
-            return place
+            return at
 
-        session.publish, session.publish_run = noted, noted_run
+        session.publish, session.publish_run = recorded, recorded_run
 
-    def _note(self, payload: bytes, header: bytes, body: bytes) -> None:
+    def _record(self, payload: bytes, header: bytes, body: bytes) -> None:
         exchange, key, mandatory, _immediate = publish_fields(payload)
         self.published.append(Published(exchange, key, body, mandatory, header))
 
@@ -332,17 +328,17 @@ class Broker:
             raise KeyError(f"no queue '{name}' in vhost '{vhost}'")
         return queues[name]
 
-    def _call(self, ask: Callable[[], T]) -> T:
-        """Call a function in the broker's loop: directly in its thread, else through the loop."""
+    def _call(self, function: Callable[[], T]) -> T:
+        """Call a function in the thread of the broker's loop, and return its result."""
         loop = self._running_loop()
         if threading.get_ident() == self._thread_id:
-            return ask()
+            return function()
 
-        async def there() -> T:
-            return ask()
+        async def call() -> T:
+            return function()
 
-        asked: Coroutine[Any, Any, T] = there()
-        return asyncio.run_coroutine_threadsafe(asked, loop).result()
+        coroutine: Coroutine[Any, Any, T] = call()
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:

@@ -1,21 +1,21 @@
-"""A clock that moves only when a test calls `advance`; expiry, delays and unused objects follow it."""
+"""A clock that moves only when a test calls `advance`. Expirations, delays and unused objects depend on it."""
 
 from __future__ import annotations
 
 from typing import Final, Protocol
 
 START_S: Final = 1_700_000_000
-NUDGE_MS: Final = 0.01  # so that whole milliseconds survive division and multiplication by 1000
+NUDGE_MS: Final = 0.01  # so that whole milliseconds survive the conversion to seconds and back
 
 
 class Timed(Protocol):
-    """An object that acts by the clock."""
+    """An object whose actions depend on the clock."""
 
     def next_due_ms(self) -> int | None:
         """Return the time of the next action, None if there is none."""
 
-    def do_due(self) -> None:
-        """Perform the actions that are due."""
+    def run_due(self) -> None:
+        """Run the actions that are due."""
 
 
 class VirtualClock:
@@ -26,7 +26,6 @@ class VirtualClock:
         self._timed: list[Timed] = []
 
     def __call__(self) -> float:
-        """Return the current time."""
         return (self._now_ms + NUDGE_MS) / 1000
 
     def attach(self, timed: Timed) -> None:
@@ -34,23 +33,22 @@ class VirtualClock:
         self._timed.append(timed)
 
     def detach(self, timed: Timed) -> None:
-        """Remove a broker."""
         self._timed.remove(timed)
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock from one due action to the next; all are done when this returns.
+        """Advance the clock, and run each due action at its own time before this method returns.
 
-        So a message that expires into a queue where it expires again has expired at both times. A message that must be
-        read back from disk first expires a moment later: `Broker.idle` waits for it.
-        Raises: ValueError for a negative time: the broker's clock never goes back.
+        So a message that expires and is dead-lettered into a queue where it expires again does both. A message that
+        must be read from disk first expires shortly after; `Broker.idle` waits for it.
+        Raises: ValueError for a negative time.
         """
         if seconds < 0:
             raise ValueError(f"a clock does not go back: {seconds} s")
         end_ms = self._now_ms + round(seconds * 1000)
-        self._move(self._now_ms)  # start every timer that counts from now
+        self._move(self._now_ms)  # start the timers that begin now
         while (next_ms := self._next_due_ms()) is not None and next_ms <= end_ms:
             self._move(max(next_ms, self._now_ms))
-            if self._next_due_ms() == next_ms:  # the action cannot be performed now
+            if self._next_due_ms() == next_ms:  # the action cannot run now
                 break
         self._move(end_ms)
 
@@ -60,4 +58,4 @@ class VirtualClock:
     def _move(self, now_ms: int) -> None:
         self._now_ms = now_ms
         for timed in list(self._timed):
-            timed.do_due()
+            timed.run_due()

@@ -1,7 +1,7 @@
-"""Redirects the events of a broker under test to the standard library's logger `slotmq`.
+"""Redirect the events of a broker under test to the standard library's logger `slotmq`.
 
-So a run is quiet, pytest shows the warnings of a failed test, `caplog` captures them, and `--log-level=INFO` shows the
-other events. The structlog configuration of the program under test stays unchanged.
+So a test run prints no events, pytest shows the warnings of a failed test, `caplog` captures them, and
+`--log-level=INFO` shows the other events. The structlog configuration of the program under test stays unchanged.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _lock = Lock()
 _brokers = 0
 
 
-def quote() -> None:
-    """Send the broker's events to the logger `slotmq` while any broker under test runs."""
+def redirect_events() -> None:
+    """Redirect the events while any broker under test runs; call `restore_events` at the end of each."""
     global _brokers  # noqa: PLW0603 - counts the brokers in the process
     with _lock:
         _brokers += 1
@@ -42,8 +42,8 @@ def quote() -> None:
             )
 
 
-def unquote() -> None:
-    """Record that one broker under test has ended."""
+def restore_events() -> None:
+    """Stop redirecting the events if this was the last broker under test."""
     global _brokers  # noqa: PLW0603 - counts the brokers in the process
     with _lock:
         _brokers -= 1
@@ -52,9 +52,9 @@ def unquote() -> None:
 
 
 def one_line(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
-    """Return an event without secrets, as text: its name, its keys, and below them its traceback, if any."""
+    """Return an event without secrets as a line, followed by its traceback, if any."""
     event = redact(event)
-    said = str(event.pop("event"))
+    name = str(event.pop("event"))
     trace = event.pop("exception", None)
-    words = " ".join([said, *(f"{key}={value!r}" for key, value in event.items())])
-    return f"{words}\n{trace}" if trace else words
+    line = " ".join([name, *(f"{key}={value!r}" for key, value in event.items())])
+    return f"{line}\n{trace}" if trace else line

@@ -1,4 +1,4 @@
-"""Views of a broker's queues and of its publishes: values, taken at the time of the call."""
+"""Snapshots of a broker's queues, and of the messages published to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from broker.slots.slot import Slot
 
 
 class WithHeader:
-    """The properties of a message, from its content header."""
+    """A message with a content header, which the properties decode."""
 
     __slots__ = ()
 
@@ -25,18 +25,18 @@ class WithHeader:
 
     @property
     def properties(self) -> Basic.Properties:
-        """Its properties, decoded."""
+        """The decoded properties."""
         return decode_properties(self.header)
 
     @property
     def headers(self) -> Mapping[str, Any]:
-        """Its headers table, empty if absent."""
+        """The headers table, empty if absent."""
         return self.properties.headers or {}
 
 
 @dataclass(frozen=True, slots=True)
 class Published(WithHeader):
-    """One publish as the broker received it, routed or not."""
+    """One published message as the broker received it, routed or not."""
 
     exchange: str
     routing_key: str
@@ -47,7 +47,7 @@ class Published(WithHeader):
 
 @dataclass(frozen=True, slots=True)
 class MessageView(WithHeader):
-    """One message in a queue. Shapes: `state` is "ready" or "unacked"; `message_id` is the broker's, per level."""
+    """One message in a queue. Shapes: `state` is "ready" or "unacked"; `message_id` is unique in a priority level."""
 
     exchange: str
     routing_key: str
@@ -60,7 +60,7 @@ class MessageView(WithHeader):
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A queue at one moment. Shapes: `messages` are in the order of delivery, including the unacked ones."""
+    """A snapshot of a queue. Shapes: `messages` are in the order of delivery, including the unacked ones."""
 
     name: str
     messages: tuple[MessageView, ...]
@@ -98,7 +98,7 @@ def _message(level: Level, slot: Slot, index: int) -> Message | None:
     if slot.contents is not None:
         message: Message | None = slot.contents[index]
         return message
-    # A broker under test has its files in memory, so this read does not block.
+    # The files of a broker under test are in memory, so this read does not block.
     first = slot.first + index
     (stored,) = level.store.slots.read(level.number, first, first + 1, None, None, MessageLoader())
     return stored

@@ -1,4 +1,4 @@
-"""A bridge between one ØMQ socket and one exchange: its connection to the broker, and its topics."""
+"""A bridge between one ØMQ socket and one exchange: its connection to the broker, and the form of its topics."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _log = get_logger()
 
 PAUSE_S: Final = 0.1
 PAUSE_MAX_S: Final = 2.0
-RECONNECT_MS: Final = 100  # ØMQ's pauses between connection attempts grow up to the second, with jitter
+RECONNECT_MS: Final = 100  # ØMQ's first and longest pause between connection attempts, with jitter
 RECONNECT_MAX_MS: Final = 5000
 UNLIMITED: Final = 0
-MAY_PASS: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.ENODEV)  # an address in use, or not available yet
-# A peer whose machine has gone is noticed by TCP after 25 seconds; not every peer answers pings of ØMQ.
+TEMPORARY: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.ENODEV)  # an address in use, or not available yet
+# TCP detects a peer whose machine is down after 25 seconds. Not every peer answers ØMQ's heartbeats.
 KEEPALIVE: Final = {
     zmq.TCP_KEEPALIVE: 1,
     zmq.TCP_KEEPALIVE_IDLE: 10,
@@ -42,14 +42,14 @@ KEEPALIVE: Final = {
     zmq.TCP_KEEPALIVE_CNT: 3,
 }
 PEER_EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED
-PEER_EVENT: Final = Struct("=HI")  # of a monitor: the event and its value, in the order of this machine
+PEER_EVENT: Final = Struct("=HI")  # a monitor's message: the event and its value, in native byte order
 CLOSED: Final = "the bridge stops"
 CHANNELS: Final = 2
 DATA: Final = 1  # the channel of messages
-BINDINGS: Final = 2  # the channel on which bindings may be refused
+BINDINGS: Final = 2  # the channel of bindings, which a refusal closes
 WILDCARDS: Final = (STAR, HASH)
 DOT: Final = b"."
-SUBSCRIBE: Final = b"\x01"  # the first octet of a message to a publisher
+SUBSCRIBE: Final = b"\x01"  # the first octet of a subscription message; the prefix follows
 UNSUBSCRIBE: Final = b"\x00"
 
 
@@ -57,8 +57,9 @@ UNSUBSCRIBE: Final = b"\x00"
 class BridgeContext:
     """The broker's interface for bridges.
 
-    Shapes: `sockets` makes ØMQ sockets. `dial` connects a client within the process, which logs in as a user.
-        `follow_overlay` takes a vhost, an exchange and a function, which hears what other sites want of the exchange.
+    Shapes: `sockets` creates ØMQ sockets. `dial` connects a client within the process, which logs in as a user.
+        `follow_overlay` takes a vhost, an exchange and a function, which is called with each pattern that an overlay
+        site wants of the exchange, and whether it is still wanted.
     """
 
     sockets: zmq.Context[zmq.Socket[bytes]]
@@ -69,8 +70,10 @@ class BridgeContext:
 
 
 class Bridge(ClientEvents):
-    """Connect a ØMQ socket to an exchange. Shapes: `kind` is the type of the socket in the settings: publish or
-    subscribe. `lingers` is set if sent messages matter after its end. `interest` is what one side asks of the other.
+    """Connect a ØMQ socket to an exchange.
+
+    Shapes: `kind` is the type of the endpoint in the settings: publish or subscribe. `lingers` says whether closing the
+        socket waits until its messages are sent. `interest` is what the bridge asks of one side for the other.
     """
 
     kind: str
@@ -84,7 +87,7 @@ class Bridge(ClientEvents):
         self.user = settings.user or context.settings.auth.default_user
         self.form = TopicForm(trailing_dot=settings.trailing_dot, words_max=context.settings.routing.words_max)
         self.endpoint = settings.endpoint
-        self.connection: ClientLink | None = None  # once it is set up
+        self.connection: ClientLink | None = None  # set once `set_up` has returned
         self.problem = ""
         self._zmq_socket = context.sockets.socket(socket_type)
         self._tasks = Tasks.logged("zmq.bridge_crashed")
@@ -109,16 +112,16 @@ class Bridge(ClientEvents):
         """Send pending changes over the connection. Raises: CallRefused."""
 
     async def drain(self) -> None:
-        """Wait until all received messages are passed on."""
+        """Wait until all received messages are forwarded."""
 
     def detached(self) -> None:
         """Handle the end of the connection."""
 
     def tick(self) -> None:
-        """Check once a second for changes."""
+        """Log changes of the counts; called once a second."""
 
     def find(self) -> tuple[Vhost, Exchange]:
-        """Return the vhost and the exchange. Raises: CallRefused when there is none."""
+        """Return the vhost and the exchange. Raises: CallRefused if they do not exist."""
         vhost = self.context.vhosts.get(self.vhost)
         if vhost is None:
             raise CallRefused(0, f"no vhost '{self.vhost}'")
@@ -130,11 +133,11 @@ class Bridge(ClientEvents):
     # -- running ------------------------------------------------------------------------------------------------------
 
     def open(self, options: dict[int, int]) -> None:
-        """Bind or connect the socket, or close it. Raises: BrokerError."""
-        every = {zmq.RECONNECT_IVL: RECONNECT_MS, zmq.RECONNECT_IVL_MAX: RECONNECT_MAX_MS, **KEEPALIVE}
+        """Bind or connect the socket; close it if that fails. Raises: BrokerError."""
+        common = {zmq.RECONNECT_IVL: RECONNECT_MS, zmq.RECONNECT_IVL_MAX: RECONNECT_MAX_MS, **KEEPALIVE}
         if "[" in self.settings.endpoint:
-            every[zmq.IPV6] = 1
-        for option, value in {**every, **options}.items():
+            common[zmq.IPV6] = 1
+        for option, value in {**common, **options}.items():
             self._zmq_socket.setsockopt(option, value)
         try:
             if self.settings.connect:
@@ -146,7 +149,7 @@ class Bridge(ClientEvents):
         except zmq.ZMQError as error:
             self.close(0)
             verb = "connect to" if self.settings.connect else "listen on"
-            kind = NotNow if error.errno in MAY_PASS else BrokerError
+            kind = NotNow if error.errno in TEMPORARY else BrokerError
             raise kind(f"cannot {verb} {self.settings.endpoint}: {zmq.strerror(error.errno)}") from error
 
     def start(self) -> None:
@@ -155,7 +158,7 @@ class Bridge(ClientEvents):
         self._tasks.start(self._run())
 
     async def stop(self, timeout_s: float) -> None:
-        """Pass on the received messages, and stop."""
+        """Forward the received messages, and close the connection."""
         self._stopping = True
         connection = self.connection
         if connection is not None:
@@ -169,13 +172,12 @@ class Bridge(ClientEvents):
         await self._tasks.stop()
 
     def close(self, linger_ms: int) -> None:
-        """Close the socket."""
         self._zmq_socket.disable_monitor()
         self._monitor.close(0)
         self.socket.close(linger_ms if self.lingers else 0)
 
     def _peer_event(self, frames: list[bytes]) -> None:
-        """Count the connections of the socket, by their descriptors."""
+        """Record a peer that connected or disconnected, by the descriptor of its connection."""
         event, descriptor = PEER_EVENT.unpack(frames[0])
         if event == zmq.EVENT_DISCONNECTED:
             self._peers.discard(descriptor)
@@ -208,7 +210,7 @@ class Bridge(ClientEvents):
                 self.problem = connection.ended.result()
             except (CallRefused, OSError) as error:
                 self.problem = str(error)
-            except Exception as error:  # noqa: BLE001 - a defect: other bridges and clients go on, and this one tries again
+            except Exception as error:  # noqa: BLE001 - a defect: this bridge reconnects, and others continue
                 self.problem = "unexpected error, see the broker's log"
                 _log.error("zmq.bridge_crashed", **self.facts_of_log, exc_info=error)
             finally:
@@ -223,7 +225,7 @@ class Bridge(ClientEvents):
 
     @property
     def facts_of_log(self) -> dict[str, Any]:
-        """The fields of the bridge in each log line."""
+        """The fields of each log event of the bridge."""
         return {"endpoint": self.endpoint, "vhost": self.vhost, "exchange": self.settings.exchange}
 
     def facts(self) -> dict[str, Any]:
@@ -242,13 +244,13 @@ class Bridge(ClientEvents):
 
 
 class TopicForm:
-    """Translate between routing keys and ØMQ topics, and between binding keys and ØMQ prefixes, for one endpoint.
+    """Convert between routing keys and ØMQ topics, and between binding keys and ØMQ prefixes, for one endpoint.
 
-    ØMQ matches the octets at the start of a message; AMQP matches words. With a dot after the routing key, the prefix
-    `a.b.` is exactly the binding key `a.b.#`, which matches the routing key `a.b` too.
-    Invariant: a translation matches all that the original matches, or more; the receiver of a message filters.
-    Shapes: `trailing_dot` says that a topic frame is the routing key and a dot, else it is the routing key alone.
-    Units: `words_max` is how many words a binding key can have.
+    ØMQ matches the first octets of a message; AMQP matches words. With a dot after the routing key, the prefix `a.b.`
+    is equivalent to the binding key `a.b.#`, which also matches the routing key `a.b`.
+    Invariant: a converted prefix or binding key matches at least what the original matches; the receiver filters again.
+    Shapes: with `trailing_dot` a topic frame is the routing key and a dot, otherwise the routing key alone.
+    Units: `words_max` is the most words of a binding key.
     """
 
     def __init__(self, *, trailing_dot: bool, words_max: int) -> None:
@@ -260,9 +262,9 @@ class TopicForm:
         return key.encode() + self._end
 
     def key(self, topic: bytes) -> str:
-        """Return the routing key of a topic frame, whose dot at the end may be missing.
+        """Return the routing key of a topic frame; a missing trailing dot is accepted.
 
-        Raises: ValueError when it cannot be a routing key.
+        Raises: ValueError for a topic that cannot be a routing key.
         """
         octets = topic.removesuffix(self._end)
         if len(octets) > SHORT_STRING_MAX_BYTES:
@@ -273,9 +275,9 @@ class TopicForm:
             raise ValueError("a topic that is not UTF-8") from None
 
     def binding_key(self, prefix: bytes) -> str:
-        """Return the binding key that matches the routing keys of all topics with a prefix.
+        """Return a binding key that matches the routing keys of all topics with a prefix.
 
-        It ends with `#` in place of a word that is incomplete, a wildcard or not UTF-8, and where it would be too long.
+        From a word on that is incomplete, a wildcard, not UTF-8, or too much for a binding key, it is `#`.
         """
         if prefix == DOT:  # the topic of the empty routing key, which has no words
             return HASH
@@ -295,12 +297,12 @@ class TopicForm:
             yield word
 
     def prefix(self, pattern: str) -> bytes:
-        """Return the longest common prefix of the topics of all routing keys that match a topic pattern."""
+        """Return the longest prefix that the topics of all routing keys matching a topic pattern have in common."""
         literal = []
         for word in split_words(pattern):
             if word in WILDCARDS:
                 break
             literal.append(word.encode())
-        if not literal:  # the empty pattern matches the empty routing key alone
+        if not literal:  # the empty pattern matches only the empty routing key
             return b"" if pattern else self._end
         return DOT.join(literal) + self._end

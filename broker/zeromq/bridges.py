@@ -23,7 +23,7 @@ from broker.zeromq.subscribe_bridge import SubscribeBridge
 _log = get_logger()
 
 END_S: Final = 1.0  # how long libzmq may take to end, in addition to sending the remaining messages
-VERSION_MIN: Final = (4, 3, 5)  # older ones garble subscriptions of 246 to 255 bytes (libzmq 4564)
+VERSION_MIN: Final = (4, 3, 5)  # older versions corrupt subscriptions of 246 to 255 bytes (libzmq 4564)
 
 
 class Bridges:
@@ -61,9 +61,9 @@ class Bridges:
             bridge.start()
 
     async def stop(self, timeout_s: float) -> None:
-        """Pass on received messages, and close the sockets once ØMQ has sent them."""
+        """Forward the received messages, and close the sockets once ØMQ has sent them."""
         await asyncio.gather(*[bridge.stop(timeout_s) for bridge in self._bridges])
-        self.tick()  # the last second is not over
+        self.tick()  # log the counts of the last, incomplete second
         for bridge in self._bridges:
             bridge.close(int(timeout_s * 1000))
         await asyncio.to_thread(self._end, timeout_s + END_S)
@@ -89,9 +89,10 @@ class Bridges:
         await connection.dial_within(lambda end: self._attach(end, peer))
 
     def _end(self, timeout_s: float) -> None:
-        """End the context, or leave that to a thread that ends with the process. *Blocking.*
+        """Terminate the ØMQ context in a thread, and wait for it until the timeout. *Blocking.*
 
-        Rarely, libzmq never returns from it although all sockets are closed (libzmq 2586): the broker still stops.
+        Rarely, libzmq never returns from it although all sockets are closed (libzmq 2586). The broker stops
+        nevertheless, because the thread is a daemon.
         """
         ending = Thread(target=self._context.term, name="zmq-end", daemon=True)
         ending.start()

@@ -1,4 +1,4 @@
-"""The interest of the bindings of one exchange, and the interest that a bridge derives from one side for the other."""
+"""The patterns that the bindings of an exchange ask for, and the interest that a bridge derives for its other side."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from broker.overlay.packets import Space
 from broker.routing.bundle import Bundle
 from broker.routing.exchange import Exchange
 
-AT_ONCE: Final = 2000  # bindings in one callback of the loop, of some microseconds each
+AT_ONCE: Final = 2000  # bindings in one callback of the loop; each takes a few microseconds
 
 
 class ExchangeWatch:
-    """Watch an exchange of a vhost by its name.
+    """Watch the bindings of an exchange, which is identified by its name.
 
-    Shapes: `wanted` gets a topic pattern when the first binding asks for it, `unwanted` when the last one has ended.
-        `renewed` is called when the exchange was declared.
-    Cost: some microseconds for each binding added or removed; those of a deleted queue are handled over several turns.
+    Shapes: `wanted` is called with a topic pattern when the first binding asks for it, `unwanted` when the last one has
+        ended, `renewed` when the exchange was declared.
+    Cost: a few microseconds for each binding added or removed; those of a deleted queue are processed over several
+        iterations of the loop.
     """
 
     def __init__(
@@ -48,26 +49,23 @@ class ExchangeWatch:
         for bundle in [] if found is None else found.bundles.values():
             self._note(bundle.source, [key for key, _ in bundle.items()], 1)
 
-    # -- what the topology tells --------------------------------------------------------------------------------------
+    # -- changes of the topology --------------------------------------------------------------------------------------
 
     def declared(self, exchange: Exchange) -> None:
-        """Report the new exchange, which has no bindings yet."""
+        """Report that the exchange was declared; it has no bindings yet."""
         if exchange.name == self._space.exchange:
             self._renewed()
 
     def deleted(self, exchange: Exchange) -> None:
-        """Do nothing: `ended` told of its bindings."""
+        """Do nothing: `ended` reports its bindings."""
 
     def bound(self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]) -> None:
-        """Count a new binding."""
         self._note(source, [key], 1)
 
     def unbound(self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]) -> None:
-        """Count a binding that was removed."""
         self._note(source, [key], -1)
 
     def ended(self, bundle: Bundle[Exchange]) -> None:
-        """Count bindings that ended together."""
         if bundle.source.name == self._space.exchange:
             self._note(bundle.source, [key for key, _ in bundle.items()], -1)
 
@@ -77,21 +75,20 @@ class ExchangeWatch:
             self._changes.append((conjunction(self._space, kind, key).pattern, count) for key in keys)
             if not self._scheduled:
                 self._scheduled = True
-                asyncio.get_running_loop().call_soon(self._take)
+                asyncio.get_running_loop().call_soon(self._process_changes)
 
-    def _take(self) -> None:
-        """Count the next changes."""
+    def _process_changes(self) -> None:
         left = AT_ONCE
         while self._changes and left:
-            taken = list(islice(self._changes[0], left))
-            left -= len(taken)
+            changes = list(islice(self._changes[0], left))
+            left -= len(changes)
             if left:
                 self._changes.popleft()
-            for pattern, change in taken:
+            for pattern, change in changes:
                 self._count(pattern, change)
         self._scheduled = bool(self._changes)
         if self._scheduled:
-            asyncio.get_running_loop().call_soon(self._take)
+            asyncio.get_running_loop().call_soon(self._process_changes)
 
     def _count(self, pattern: str, change: int) -> None:
         count = self._counts.get(pattern, 0) + change
@@ -110,11 +107,11 @@ Asked = TypeVar("Asked", bound=Hashable)
 
 
 class DerivedInterest(Generic[Item, Asked]):
-    """Derive an interest from each item, and ask for each derived interest once while any item derives it.
+    """Derive an interest from each item, and ask for each derived interest once.
 
-    Above `maximum` derived interests it asks for everything instead, until their number falls to three quarters of it.
-    Invariant: an item counts once, no matter how often it is added; removing an unknown item changes nothing.
-    Cost: O(changes), except when it switches to everything and back: O(items).
+    Above `maximum` derived interests it asks for everything instead, until at most three quarters of `maximum` remain.
+    Invariant: the items are a set: adding one again, or removing an unknown one, changes nothing.
+    Cost: O(changes), but O(items) when it switches to everything or back.
     """
 
     def __init__(self, derive: Callable[[Item], Asked], everything: Asked, maximum: int) -> None:
@@ -131,7 +128,6 @@ class DerivedInterest(Generic[Item, Asked]):
         return len(self._items)
 
     def add(self, item: Item) -> None:
-        """Add an item."""
         if item not in self._items:
             self._items.add(item)
             asked = self._derive(item)
@@ -139,7 +135,6 @@ class DerivedInterest(Generic[Item, Asked]):
             self._changed[asked] = None
 
     def remove(self, item: Item) -> None:
-        """Remove an item."""
         if item in self._items:
             self._items.discard(item)
             asked = self._derive(item)
@@ -149,12 +144,11 @@ class DerivedInterest(Generic[Item, Asked]):
             self._changed[asked] = None
 
     def clear(self) -> None:
-        """Remove all items."""
         for item in list(self._items):
             self.remove(item)
 
     def lift_limit(self) -> None:
-        """Ask for each derived interest from now on, however many there are: the other side refuses everything."""
+        """Ask for each derived interest from now on, whatever their number: the other side refused everything."""
         self._maximum = sys.maxsize
 
     def restart(self) -> None:
@@ -165,18 +159,18 @@ class DerivedInterest(Generic[Item, Asked]):
         self.is_everything = False
 
     def take(self) -> tuple[list[Asked], list[Asked]]:
-        """Return the interests to ask for now, and those to withdraw afterwards, so that no message is missed."""
+        """Return the interests to ask for, and those to withdraw after that, so that no message is missed."""
         before = self.is_everything
         self.is_everything = len(self._counts) > (self._maximum * 3 // 4 if before else self._maximum)
         changed, self._changed = self._changed, {}
         if self.is_everything or before:
             wanted = {self._everything: None} if self.is_everything else dict.fromkeys(self._counts)
-            added = [one for one in wanted if one not in self.asked]
-            removed = [one for one in self.asked if one not in wanted]
+            added = [interest for interest in wanted if interest not in self.asked]
+            removed = [interest for interest in self.asked if interest not in wanted]
         else:
-            added = [one for one in changed if one in self._counts and one not in self.asked]
-            removed = [one for one in changed if one not in self._counts and one in self.asked]
+            added = [interest for interest in changed if interest in self._counts and interest not in self.asked]
+            removed = [interest for interest in changed if interest not in self._counts and interest in self.asked]
         self.asked.update(dict.fromkeys(added))
-        for one in removed:
-            del self.asked[one]
+        for interest in removed:
+            del self.asked[interest]
         return added, removed

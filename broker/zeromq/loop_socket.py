@@ -1,6 +1,7 @@
-"""A ØMQ socket on any event loop: its descriptor is watched, and nothing ever blocks. The descriptor signals, once,
-that the socket has to check for events, not that there is a message: so the socket is read until it is empty, and
-checked again after each send.
+"""A ØMQ socket on any event loop: its descriptor is watched, and no call blocks.
+
+The descriptor signals once that the socket may have events, not that it has a message. So the socket is read until it
+is empty, and again after each send.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from typing import Any, Final
 
 import zmq
 
-READS_AT_ONCE: Final = 200  # messages in one callback, so that connections get their turn
+READS_AT_ONCE: Final = 200  # messages in one callback of the loop, so that other connections are served
 
 
 class LoopSocket:
-    """Receive the messages of a ØMQ socket on the loop, and send.
+    """Receive the messages of a ØMQ socket on the loop, and send messages.
 
-    Shapes: `received` gets the frames of each message, `read` is called after the last one of a callback.
+    Shapes: `received` is called with the frames of each message, `read` after the last message of a batch.
     """
 
     def __init__(
@@ -30,24 +31,24 @@ class LoopSocket:
         self._received = received
         self._read = read
         self._descriptor = int(socket.getsockopt(zmq.FD))
-        self._reads = False
-        self._due: asyncio.Handle | None = None
+        self._is_reading = False
+        self._scheduled: asyncio.Handle | None = None
 
     def resume(self) -> None:
-        """Receive from now on."""
-        if not self._reads:
-            self._reads = True
-            asyncio.get_running_loop().add_reader(self._descriptor, self._look)
-            self._look_soon()
+        """Start receiving."""
+        if not self._is_reading:
+            self._is_reading = True
+            asyncio.get_running_loop().add_reader(self._descriptor, self._read_batch)
+            self._schedule()
 
     def pause(self) -> None:
         """Receive nothing until `resume`: messages stay in the socket, up to its high-water mark."""
-        if self._reads:
-            self._reads = False
+        if self._is_reading:
+            self._is_reading = False
             asyncio.get_running_loop().remove_reader(self._descriptor)
-            if self._due is not None:
-                self._due.cancel()
-                self._due = None
+            if self._scheduled is not None:
+                self._scheduled.cancel()
+                self._scheduled = None
 
     def send(self, frames: Sequence[bytes]) -> bool:
         """Send a message and return True, False if it cannot be sent now."""
@@ -56,39 +57,38 @@ class LoopSocket:
         except zmq.Again:
             return False
         finally:
-            self._look_soon()  # sending has used up the descriptor's signal
+            self._schedule()  # sending has consumed the descriptor's signal
         return True
 
     def set(self, option: int, value: int) -> None:
-        """Set an option."""
         self._socket.setsockopt(option, value)
 
     def receive_all(self) -> None:
         """Receive all messages that have arrived."""
         while self._receive():
-            """There may be more."""
+            pass
 
     def close(self, linger_ms: int) -> None:
-        """Close; sent messages may still leave for `linger_ms`, while the context is terminated."""
+        """Close the socket. ØMQ continues to send its messages for `linger_ms`, while the context is terminated."""
         self.pause()
         self._socket.close(linger_ms)
 
-    def _look_soon(self) -> None:
-        if self._reads and self._due is None:
-            self._due = asyncio.get_running_loop().call_soon(self._look)
+    def _schedule(self) -> None:
+        if self._is_reading and self._scheduled is None:
+            self._scheduled = asyncio.get_running_loop().call_soon(self._read_batch)
 
-    def _look(self) -> None:
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
+    def _read_batch(self) -> None:
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+            self._scheduled = None
         if self._receive():
-            self._look_soon()
+            self._schedule()
 
     def _receive(self) -> bool:
-        """Receive some messages, and return whether there may be more."""
+        """Receive a batch of messages, and return whether there may be more."""
         more = True
         for _ in range(READS_AT_ONCE):
-            if not self._reads:  # a message before this one has paused it
+            if not self._is_reading:  # an earlier message has paused the socket
                 break
             try:
                 frames: Any = self._socket.recv_multipart(zmq.DONTWAIT)
@@ -97,4 +97,4 @@ class LoopSocket:
                 break
             self._received(frames)
         self._read()
-        return more and self._reads
+        return more and self._is_reading

@@ -1,4 +1,4 @@
-"""Forward messages from an exchange to ØMQ subscribers, whose prefixes become bindings."""
+"""Forward messages from an exchange to ØMQ subscribers, whose subscriptions become bindings."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from broker.zeromq.interest import DerivedInterest, ExchangeWatch
 _log = get_logger()
 
 NOT_FOUND: Final = 404
-PREFETCH: Final = 1000  # messages on their way to the bridge,
-PREFETCH_WAITING: Final = 50  # ... and while they may have to wait there
-RETRY_S: Final = 0.005  # while all wait for a slow subscriber
+PREFETCH: Final = 1000
+PREFETCH_WAITING: Final = 50  # for a bridge that waits for slow subscribers
+RETRY_S: Final = 0.005  # between two attempts to send to a slow subscriber
 DRAIN_S: Final = 0.01
 TYPES: Final = ("topic", "fanout", "headers")
-"""Exchanges from which a binding can ask for everything."""
+"""The types of exchanges whose bindings can ask for everything."""
 
 
 class PublishBridge(Bridge):
-    """Send messages of an exchange through an XPUB socket, which forwards each to the peers subscribed to it.
+    """Send the messages of an exchange through an XPUB socket, which forwards each to the subscribed peers.
 
-    Units: `sent` counts messages; `full` how often a message found a subscriber with a full queue, for which ØMQ
-        then drops everything until it has read half of that queue; `dropped` the messages for which the queue of the
-        bridge had no room; `refused` the subscriptions that the broker refused.
-    Invariant: messages leave in the order in which they were routed.
+    Units: `sent` counts messages; `full` how often a subscriber's queue was full, so that ØMQ drops all its messages
+        until it has read half of its queue; `dropped` the messages that did not fit into the bridge's queue; `refused`
+        the subscriptions that the broker refused.
+    Invariant: messages are sent in the order in which they were routed.
     """
 
     kind = "publish"
@@ -55,14 +55,14 @@ class PublishBridge(Bridge):
         self._refused: set[str] = set()
         self._queue: Queue | None = None
         self._stream: Level
-        self._waiting: deque[tuple[int, list[bytes]]] = deque()  # while a slow subscriber is waited for
+        self._waiting: deque[tuple[int, list[bytes]]] = deque()  # delivered, while a subscriber is slow
         self._handled = self._acked = self._first = self._lost = 0
         self._retry: asyncio.TimerHandle | None = None
         self._watched: Vhost | None = None
         self._renewed = False
         self.sent = self.full = self.dropped = self.refused = 0
-        self._told = (0, 0)
-        # Every subscription arrives, and a send says when a subscriber is full.
+        self._logged = (0, 0)
+        # Receive every subscription, and let a send fail if a subscriber's queue is full.
         self.open({zmq.RCVHWM: UNLIMITED, zmq.SNDHWM: settings.high_water_messages, zmq.XPUB_NODROP: 1})
 
     def _binding_key(self, prefix: bytes) -> str:
@@ -71,9 +71,7 @@ class PublishBridge(Bridge):
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
     def received(self, frames: list[bytes]) -> None:
-        """Handle a subscription message; ØMQ reports only the first subscription and the last unsubscription of a
-        prefix.
-        """
+        """Process a subscription. Of each prefix, ØMQ reports the first subscription and the last unsubscription."""
         head = frames[0][:1]
         if len(frames) == 1 and head == SUBSCRIBE:
             self.interest.add(frames[0][1:])
@@ -96,7 +94,7 @@ class PublishBridge(Bridge):
         declare = commands.Queue.Declare(exclusive=True, arguments=arguments)
         name = (await connection.call(DATA, declare)).queue
         self._queue = vhost.queues[name]
-        self._stream = self._queue.level  # a deleted queue has given it up, and its numbers still count
+        self._stream = self._queue.level  # still needed for its counts after the queue was deleted
         self._first = self._stream.manager.next_id
         self._handled = self._acked = self._lost = 0
         await connection.call(DATA, commands.Basic.Qos(prefetch_count=PREFETCH_WAITING if self._waits else PREFETCH))
@@ -107,12 +105,12 @@ class PublishBridge(Bridge):
         self.socket.resume()
 
     def _renew(self) -> None:
-        """Reset the bindings: the exchange was declared anew, perhaps with another type."""
+        """Reconnect, because the exchange was declared again, perhaps with another type."""
         self._renewed = True
         self.changed.set()
 
     async def apply(self, connection: ClientLink) -> None:
-        """Make and remove bindings, the new ones first. Raises: CallRefused."""
+        """Add and remove bindings, the new ones first. Raises: CallRefused."""
         if self._renewed:
             raise CallRefused(0, "the exchange was declared again")
         added, removed = self.interest.take()
@@ -128,9 +126,9 @@ class PublishBridge(Bridge):
                 break
             if connection.ended.done() or failed[0].code in (0, NOT_FOUND):
                 raise failed[0]
-            place_of_failed = results.index(failed[0])
-            self._refuse(added[place_of_failed], failed[0])
-            added = added[place_of_failed + 1 :]
+            index = results.index(failed[0])
+            self._refuse(added[index], failed[0])
+            added = added[index + 1 :]
             await connection.call(BINDINGS, commands.Channel.Open())
         if self.interest.is_everything and "#" in self._refused:
             self.interest.lift_limit()
@@ -170,7 +168,7 @@ class PublishBridge(Bridge):
             self.connection.cast(DATA, commands.Basic.Ack(self._handled, multiple=True))
 
     def _send(self, tag: int, frames: list[bytes]) -> bool:
-        """Send a message and return True; False when it has to wait for a subscriber."""
+        """Send a message and return True; False if it must wait for a slow subscriber."""
         if not self.socket.send(frames):
             if self._waits:
                 return False
@@ -210,30 +208,30 @@ class PublishBridge(Bridge):
             while self._first + self._handled + self._count_dropped() < goal and self._queue is queue:  # noqa: ASYNC110
                 await asyncio.sleep(DRAIN_S)  # the queue does not report acks
 
-    # -- what it tells ------------------------------------------------------------------------------------------------
+    # -- counts -------------------------------------------------------------------------------------------------------
 
     def _count_dropped(self) -> int:
         """Count the messages that the queue has dropped since it was declared.
 
-        A message that it accepted was acknowledged, is unacked or ready, or was dropped.
+        Each message of the queue was acknowledged, is unacked or ready, or was dropped.
         """
         queue = self._queue
         if queue is not None:
             lost = self._stream.manager.next_id - self._first - queue.ready - queue.unacked - self._acked
-            if lost > self._lost:  # acks on their way make it seem less for a moment
+            if lost > self._lost:  # acks in flight make it appear lower for a moment
                 self.dropped += lost - self._lost
                 self._lost = lost
         return self._lost
 
     def tick(self) -> None:
-        """Log what subscribers missed in the last second."""
+        """Log the messages that subscribers missed in the last second."""
         self._count_dropped()
-        full, dropped = self._told
+        full, dropped = self._logged
         if self.full > full:
             _log.warning("zmq.subscriber_slow", **self.facts_of_log, times=self.full - full)
         if self.dropped > dropped:
             _log.warning("zmq.messages_dropped", **self.facts_of_log, messages=self.dropped - dropped)
-        self._told = (self.full, self.dropped)
+        self._logged = (self.full, self.dropped)
 
     def facts(self) -> dict[str, Any]:
         return {

@@ -1,4 +1,4 @@
-"""From ØMQ publishers to an exchange: its bindings become subscriptions, and what these draw is published to it."""
+"""Forward messages from ØMQ publishers to an exchange, whose bindings become subscriptions."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from broker.zeromq.interest import DerivedInterest, ExchangeWatch
 _log = get_logger()
 
 PERSISTENT: Final = 2
-HERE, ELSEWHERE = "here", "elsewhere"  # where a pattern is wanted: by a binding, or at another site of the overlay
+LOCAL, REMOTE = "local", "remote"  # where a pattern is wanted: at this site, or at another one of the overlay
 
 
 class SubscribeBridge(Bridge):
-    """Publish what comes through an XSUB socket, which asks its peers only for what bindings want.
+    """Publish the messages of an XSUB socket, which subscribes only to the patterns that bindings want.
 
-    Units: `published` counts messages that the broker took, `rejected` those that a full queue refused or that were
-        lost with the connection, `unreadable` those that are no message of the documented form.
-    Invariant: messages of one ØMQ publisher are published in their order.
+    Units: `published` counts messages that the broker accepted, `rejected` those that a full queue refused or that were
+        lost with the connection, `unreadable` those that do not have the documented form.
+    Invariant: the messages of one ØMQ publisher are published in order.
     """
 
     kind = "subscribe"
@@ -45,9 +45,9 @@ class SubscribeBridge(Bridge):
         self._watched: Vhost | None = None
         self._sent = self._settled = 0
         self.published = self.rejected = self.unreadable = 0
-        self._told = 0
+        self._logged = 0
         self._message_max_bytes = context.settings.amqp.max_message_size_bytes
-        # No subscription is dropped because a publisher does not read; a publisher's messages wait there.
+        # Never drop a subscription for a publisher that does not read; limit the messages that wait in the socket.
         self.open(
             {
                 zmq.SNDHWM: UNLIMITED,
@@ -59,41 +59,41 @@ class SubscribeBridge(Bridge):
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Follow the bindings of the exchange, at this site and, if it takes part in an overlay, at others."""
+        """Follow the bindings of the exchange at this site and, if it takes part in an overlay, at other sites."""
         vhost, _exchange = self.find()
         if self._watched is vhost:
             return
         self._watched = vhost
-        self.interest.clear()  # the patterns wanted in a former vhost of the name
+        self.interest.clear()  # the patterns of a former vhost with this name
         exchange = self.settings.exchange
         ExchangeWatch(
             vhost,
             exchange,
-            wanted=lambda pattern: self._want(vhost, HERE, pattern, wanted=True),
-            unwanted=lambda pattern: self._want(vhost, HERE, pattern, wanted=False),
+            wanted=lambda pattern: self._set_wanted(vhost, LOCAL, pattern, wanted=True),
+            unwanted=lambda pattern: self._set_wanted(vhost, LOCAL, pattern, wanted=False),
         )
         self.context.follow_overlay(
-            self.vhost, exchange, lambda pattern, wanted: self._want(vhost, ELSEWHERE, pattern, wanted=wanted)
+            self.vhost, exchange, lambda pattern, wanted: self._set_wanted(vhost, REMOTE, pattern, wanted=wanted)
         )
 
-    def _want(self, vhost: Vhost, where: str, pattern: str, *, wanted: bool) -> None:
+    def _set_wanted(self, vhost: Vhost, site: str, pattern: str, *, wanted: bool) -> None:
         if vhost is not self._watched:
             return
         if wanted:
-            self.interest.add((where, pattern))
+            self.interest.add((site, pattern))
         else:
-            self.interest.remove((where, pattern))
+            self.interest.remove((site, pattern))
         self.changed.set()
 
     async def set_up(self, connection: ClientLink) -> None:
-        """Publish with confirms. Raises: CallRefused."""
+        """Enable confirms, and start receiving. Raises: CallRefused."""
         await connection.call(DATA, commands.Confirm.Select())
         self._sent = self._settled = 0
         self.watch()
         self.socket.resume()
 
     async def apply(self, connection: ClientLink) -> None:
-        """Subscribe and unsubscribe; the socket subscribes again at each peer that connects later."""
+        """Subscribe and unsubscribe; the socket itself repeats the subscriptions to each peer that connects later."""
         added, removed = self.interest.take()
         for prefix in added:
             self.socket.send([SUBSCRIBE + prefix])
@@ -103,7 +103,6 @@ class SubscribeBridge(Bridge):
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def received(self, frames: list[bytes]) -> None:
-        """Publish a message."""
         connection = self.connection
         assert connection is not None
         try:
@@ -112,7 +111,7 @@ class SubscribeBridge(Bridge):
             self.unreadable += 1
             _log.warning("zmq.message_refused", **self.facts_of_log, reason=str(error))
             return
-        except Exception as error:  # noqa: BLE001 - a defect that one message brings out: the others go on
+        except Exception as error:  # noqa: BLE001 - a defect must not affect other messages
             self.unreadable += 1
             _log.error("zmq.message_refused", **self.facts_of_log, exc_info=error)
             return
@@ -122,11 +121,10 @@ class SubscribeBridge(Bridge):
 
     def _content(self, frames: list[bytes]) -> tuple[str, bytes, bytes]:
         """Return routing key, content header and body. Raises: ValueError."""
-        most = 3 if self.settings.properties else 2
-        if not 2 <= len(frames) <= most:
-            raise ValueError(
-                f"{len(frames)} frames: it should have {'2 or 3' if most > 2 else 2}, topic and body first"
-            )
+        frames_max = 3 if self.settings.properties else 2
+        if not 2 <= len(frames) <= frames_max:
+            expected = "2 or 3" if frames_max > 2 else "2"
+            raise ValueError(f"{len(frames)} frames: it should have {expected}, topic and body first")
         key, body = self.form.key(frames[0]), frames[1]
         properties = self._properties
         if len(frames) > 2:
@@ -143,7 +141,7 @@ class SubscribeBridge(Bridge):
         return key, header, body
 
     def received_all(self) -> None:
-        """Send the publishes to the broker at once."""
+        """Send the publishes of a batch to the broker."""
         if self.connection is not None:
             self.connection.flush()
 
@@ -157,31 +155,31 @@ class SubscribeBridge(Bridge):
             self.rejected += count
 
     def writable(self, *, is_writable: bool) -> None:
-        """Leave messages in ØMQ while the broker reads none."""
+        """Stop receiving while the broker does not read."""
         if not is_writable:
             self.socket.pause()
         elif self.connection is not None:
             self.socket.resume()
 
     def detached(self) -> None:
-        """Leave messages in ØMQ, and count those that were not confirmed."""
+        """Stop receiving, and count the messages that were not confirmed."""
         self.socket.pause()
         self.rejected += self._sent - self._settled
         self._sent = self._settled = 0
 
     async def drain(self) -> None:
-        """Publish received messages."""
+        """Publish the messages that have arrived."""
         self.socket.resume()
         self.socket.receive_all()
         self.socket.pause()
 
-    # -- what it tells ------------------------------------------------------------------------------------------------
+    # -- counts -------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """Log the messages rejected in the last second."""
-        if self.rejected > self._told:
-            _log.warning("zmq.messages_rejected", **self.facts_of_log, messages=self.rejected - self._told)
-        self._told = self.rejected
+        if self.rejected > self._logged:
+            _log.warning("zmq.messages_rejected", **self.facts_of_log, messages=self.rejected - self._logged)
+        self._logged = self.rejected
 
     def facts(self) -> dict[str, Any]:
         return {

@@ -44,7 +44,7 @@ class Order(threading.Thread):
     def run(self) -> None:
         """Ask for the move."""
         try:
-            self.answer = ask(self._folder, "move", queue="source", to="amq.fanout", told=self._hear)
+            self.answer = ask(self._folder, "move", queue="source", to="amq.fanout", on_progress=self._hear)
             self.moved = self.answer["moved"]
         except Unanswered as error:
             self.reason = str(error)

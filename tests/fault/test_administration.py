@@ -118,7 +118,7 @@ def test_import_that_a_kill_ends_is_there_whole_or_not_at_all(tmp_path: Path, st
                 broker.kill()
 
         with pytest.raises(Unanswered):
-            ask(broker.folder, "import_definitions", told=kill, definitions=document)
+            ask(broker.folder, "import_definitions", on_progress=kill, definitions=document)
         assert b"secret" not in (broker.folder / "definitions").read_bytes()
         broker.restart()
         after = json.loads(slotmq(broker, "definitions", "export"))

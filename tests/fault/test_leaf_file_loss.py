@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.overlay_node import leaf_file
-from broker.overlay_node.leaf_file import LeafFile, LeafNote
+from broker.overlay_node.leaf_file import LeafFile, StoredLeaf
 from broker.store.damage import StoreFailed
 from tests.fault.faulty_files import FaultyFiles, PowerLost
 
@@ -20,18 +20,18 @@ BATCHES = [
 ]
 
 
-def read(files: FaultyFiles) -> LeafNote:
+def read(files: FaultyFiles) -> StoredLeaf:
     """Return what a start reads."""
     return LeafFile(files, FOLDER, "a").read()
 
 
-def states() -> list[LeafNote]:
+def states() -> list[StoredLeaf]:
     """Return what is noted before the first batch and after each."""
     points: dict[str, int] = {}
-    found = [LeafNote()]
+    found = [StoredLeaf()]
     for time, (came, gone) in enumerate(BATCHES, 1):
         points = {binding: point for binding, point in points.items() if binding not in gone} | came
-        found.append(LeafNote(time, points))
+        found.append(StoredLeaf(time, points))
     return found
 
 

@@ -46,7 +46,7 @@ class Order(threading.Thread):
     def run(self) -> None:
         """Request one move."""
         try:
-            self.moved = ask(self.folder, "move", queue=SOURCE, to=self.to, told=self.hear)["moved"]
+            self.moved = ask(self.folder, "move", queue=SOURCE, to=self.to, on_progress=self.hear)["moved"]
         except Unanswered:
             pass  # the broker died meanwhile
         except BaseException as error:  # noqa: BLE001 - told by the test

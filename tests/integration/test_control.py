@@ -118,9 +118,15 @@ async def test_client_that_ends_its_side_has_enough(folder: Path) -> None:
 async def test_verb_waits_until_what_it_told_was_taken(folder: Path) -> None:
     """A client that confirms has received the message; a disconnected client has not."""
     heard: list[Any] = []
-    assert await asyncio.to_thread(ask, folder, "hand_over", told=heard.append, accepts=True) is True
+    assert await asyncio.to_thread(ask, folder, "hand_over", on_progress=heard.append, accepts=True) is True
     assert heard == [{"message": "m"}]
     assert (await raw(folder, b'{"verb":"hand_over"}\n'))[-1] == {"ok": True, "result": False}
+
+
+async def test_silence_is_reported_with_the_limit_of_the_request(folder: Path) -> None:
+    """The text names the limit that was given, not the default."""
+    with pytest.raises(Unanswered, match=r"did not answer within 0\.05 s$"):
+        await asyncio.to_thread(ask, folder, "work_on", silence_s=0.05)
 
 
 async def test_only_the_owner_may_ask(folder: Path) -> None:
@@ -187,7 +193,7 @@ async def test_command_says_why_a_long_request_is_not_heard(tmp_path: Path, monk
 async def test_progress_is_told_before_the_answer(folder: Path) -> None:
     """The client gets the progress of a slow verb, in order, and then its result."""
     told: list[Any] = []
-    assert await asyncio.to_thread(ask, folder, "work", told=told.append, steps=3) == "done"
+    assert await asyncio.to_thread(ask, folder, "work", on_progress=told.append, steps=3) == "done"
     assert told == [{"done": 0}, {"done": 1}, {"done": 2}]
 
 
@@ -356,12 +362,12 @@ def test_interrupt_asks_for_the_answer_and_a_second_one_ends_the_command(tmp_pat
     """A command that handles interrupts gets its answer after one and ends at the second; others end at the first."""
     with served(tmp_path):
         before = signal.getsignal(signal.SIGINT)
-        assert ask(tmp_path, "work_on", told=interrupt, interruptible=True) == "stopped"
+        assert ask(tmp_path, "work_on", on_progress=interrupt, interruptible=True) == "stopped"
         assert signal.getsignal(signal.SIGINT) is before
         with pytest.raises(KeyboardInterrupt):
-            ask(tmp_path, "work_on", told=interrupt)
+            ask(tmp_path, "work_on", on_progress=interrupt)
         with pytest.raises(KeyboardInterrupt):
-            ask(tmp_path, "work_on", told=interrupt_twice, interruptible=True)
+            ask(tmp_path, "work_on", on_progress=interrupt_twice, interruptible=True)
         assert signal.getsignal(signal.SIGINT) is before
 
 

@@ -462,7 +462,7 @@ async def test_progress_of_a_long_document_is_told(tmp_path: Path) -> None:
     document = {"queues": [{"name": f"q{number}", "vhost": "/"} for number in range(250)]}
     heard: list[Any] = []
     async with running_broker(tmp_path) as broker:
-        await take(broker, document, told=heard.append)
+        await take(broker, document, on_progress=heard.append)
     assert [(one["step"], one["done"], one["total"]) for one in heard] == [
         (step, done, 250) for step in ("checking", "importing") for done in (0, 50, 100, 150, 200, 250)
     ]

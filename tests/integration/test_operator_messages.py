@@ -102,7 +102,7 @@ def test_what_is_made_outlives_the_broker(broker_process: BrokerProcess) -> None
     assert main(["publish", "x:k", "m", "--data-dir", str(folder)]) == 0
     broker_process.restart()
     heard: list[Any] = []
-    ask(folder, "get", queue="q", told=heard.append, accepts=True)
+    ask(folder, "get", queue="q", on_progress=heard.append, accepts=True)
     assert [(m["body"], m["properties"]) for m in heard[0]["messages"]] == [("m", {"delivery_mode": 2})]
     broker_process.restart()
     assert ask(folder, "peek", queue="q") == [], "what was taken comes back no more"
@@ -127,7 +127,7 @@ def test_what_is_made_outlives_the_broker(broker_process: BrokerProcess) -> None
         (["bind", "amq.topic", "q", "#.#.a.#.b.#"], 1, "'#'"),
         (["unbind", "amq.topic", "q", "k"], 1, "no such binding of 'q' to exchange 'amq.topic'"),
         (["publish", "none", "m"], 1, "no queue or exchange 'none' in vhost '/'"),
-        (["publish", "q", "m", "--file", "f"], 2, "a BODY goes with neither --file nor --lines"),
+        (["publish", "q", "m", "--file", "f"], 2, "give either a BODY, or --file and --lines"),
         (["publish", "q", "--file", "/none"], 2, "/none: cannot be read: No such file or directory"),
         (["publish", "q", "m", "--property", "colour=red"], 2, "there is no property 'colour': there are content_type"),
         (["publish", "q", "m", "--property", "priority=high"], 2, "priority should be a number, not 'high'"),
@@ -139,11 +139,15 @@ def test_what_is_made_outlives_the_broker(broker_process: BrokerProcess) -> None
         (["get", "none"], 1, "no queue 'none' in vhost '/'"),
         (["get", "q", "--count", "none"], 2, "'none' is not a number from 1 to 1000"),
         (["peek", "q", "--count", "0"], 2, "'0' is not a number from 1 to 1000"),
-        (["trace", "on", "--count", "3"], 2, "filters and --count are for what is shown: the firehose has everything"),
+        (
+            ["trace", "on", "--count", "3"],
+            2,
+            "filters and --count limit only the output, not the firehose",
+        ),
         (["move", "q", "--to", "q"], 1, "queue 'q' cannot be moved to itself"),
         (["move", "q"], 2, "the following arguments are required: --to"),
         (["move", "q", "--to", ""], 2, "name a queue or an exchange"),
-        (["move", "q", "--to", "t", "--limit", "-1"], 2, "'-1' is not a number of messages from 1 on"),
+        (["move", "q", "--to", "t", "--limit", "-1"], 2, "'-1' is not a positive number of messages"),
         (
             ["move", "q", "--to", "t", "--match", "size>3"],
             2,
@@ -259,9 +263,9 @@ async def test_a_message_that_was_not_taken_comes_back(broker: BrokerServer) -> 
         raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
-        await asyncio.to_thread(ask, folder, "get", queue="q", told=die, accepts=True)
+        await asyncio.to_thread(ask, folder, "get", queue="q", on_progress=die, accepts=True)
     heard: list[Any] = []
-    await asyncio.to_thread(ask, folder, "get", queue="q", told=heard.append, accepts=True)
+    await asyncio.to_thread(ask, folder, "get", queue="q", on_progress=heard.append, accepts=True)
     ((message,),) = [told["messages"] for told in heard]
     assert (message["body"], message["redelivered"]) == ("m", True)
 

@@ -107,7 +107,7 @@ def test_an_end_that_is_no_orderly_stop_is_told(process: BrokerProcess) -> None:
         process.kill()
         _said, problem = command.communicate(timeout=DEADLINE_S)
         assert command.returncode == 1
-        assert problem.startswith(f"slotmq: the broker on data folder {process.folder} has ended, but not in order")
+        assert problem.startswith(f"slotmq: the broker on data folder {process.folder} has ended, but not cleanly")
 
 
 async def test_a_broker_inside_another_program_is_not_stopped(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ async def test_a_vhost_takes_its_taps_with_it(tmp_path: Path) -> None:
         await broker.server.administration.change(lambda draft: draft.drop_vhost("v"))
         assert there(taps) == []
         assert taps.view.cursors == []
-        await broker._make_vhosts(broker.server)
+        await broker._add_vhosts(broker.server)
         async with channel_of(broker, "v") as channel:
             exchange = await channel.declare_exchange("x", "topic", durable=True)
             await taps.add("v", "x", "#")

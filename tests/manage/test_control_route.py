@@ -166,7 +166,7 @@ def test_the_password_comes_from_elsewhere(
         ),
         (b"AMQP\x00\x00\x09\x01", "no SlotMQ answers at {}: "),
         (b"", "no SlotMQ answers at {}: "),
-        (b"HTTP/1.1 200 OK\r\n\r\nhello\n", "the broker at {} ended the conversation"),
+        (b"HTTP/1.1 200 OK\r\n\r\nhello\n", "the broker at {} closed the connection"),
     ],
     ids=["another server", "another protocol", "nothing", "nonsense"],
 )
@@ -197,7 +197,7 @@ def test_what_is_no_slotmq_is_said_in_a_line(answer: bytes, line: str, capsys: p
     [
         (["status", "--url", "http://127.0.0.1:1"], 1, "no broker answers at http://127.0.0.1:1: Connection refused"),
         (["status", "--url", "amqp://127.0.0.1"], 2, "--url takes an http:// or https:// URL"),
-        (["status", "--url", "http://127.0.0.1:x"], 2, "the port of http://127.0.0.1:x is none"),
+        (["status", "--url", "http://127.0.0.1:x"], 2, "no valid port in http://127.0.0.1:x"),
         (["status", "--url", "http://x", "--data-dir", "d"], 2, "give either --url or a data folder"),
         (["backup", "here", "--url", "http://127.0.0.1:1"], 2, "the folder is on the broker's machine"),
         (["status", "--url", "https://127.0.0.1:1", "--cafile", "/none"], 2, "--cafile: /none: No such file"),

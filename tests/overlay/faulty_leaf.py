@@ -167,8 +167,8 @@ class FaultyLeaf(LeafMember):
         """Return whether an incarnation began not later than another one."""
         return self._incarnations.index(incarnation) <= self._incarnations.index(other)
 
-    def _take(self) -> None:
-        super()._take()
+    def _process_results(self) -> None:
+        super()._process_results()
         if not self._committing:
             self._drop_replaced(self.leaf)
         self.gaps += self.leaf.take_gaps()

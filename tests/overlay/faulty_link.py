@@ -62,7 +62,7 @@ class FaultyLink(SimulatedLink):
         if not self.is_up:
             return
         lane = self._lanes[sender]
-        self._carried(sender, lane.receiver.name, packet)
+        self._on_packet(sender, lane.receiver.name, packet)
         if isinstance(packet, StreamRun):
             assert not exceeds(packet, lane.receiver.limit_bytes), "a receiver ends the link over such a message"
         faults, roll = self.faults, self._dice.random

@@ -152,7 +152,7 @@ class FaultyNetwork(Network):
         return FaultyLeaf(name, neighbour, spaces, self.scheduler, self.dice, aggregation, self.patterns_max)
 
     def _link(self, one: SimulatedBroker, other: SimulatedBroker) -> FaultyLink:
-        return FaultyLink(one, other, self.scheduler, self.dice, self._carried)
+        return FaultyLink(one, other, self.scheduler, self.dice, self._on_packet)
 
     def replace_folder(self, leaf: FaultyLeaf, copy: FolderCopy | None, back_after_ms: int) -> None:
         """Kill a leaf, and start it again with an older copy of its data folder, or with an empty one."""

@@ -26,11 +26,11 @@ TABLE: Final = r"""
 +            return None
 +        if len(brokers) > 1:
 # a neighbour is told of its own interest
--return [told for told in self._announced if told != node]
+-return [neighbour for neighbour in self._announced if neighbour != node]
 +return list(self._announced)
 # the time of the freshest replica with the patterns of one
--            held[text] = self._group(brokers | {broker})
-+            held[text] = self._group(frozenset({broker}))
+-            held[text] = self._shared(brokers | {broker})
++            held[text] = self._shared(frozenset({broker}))
 # an unknown kind of exchange asks for its key
 -    return Conjunction(space, HASH)
 -
@@ -49,21 +49,21 @@ TABLE: Final = r"""
 +            updates += islice(self._queue, 0)
 @ overlay/announcement.py: unit/overlay/test_interest_convergence
 # what a cover hid comes after its withdrawal
--            self._patterns[conjunction] = came
-+            self._patterns = {conjunction: came} | self._patterns if came else {conjunction: came}
+-            self._patterns[conjunction] = added
++            self._patterns = {conjunction: added} | self._patterns if added else {conjunction: added}
 @ overlay/forwarding.py: overlay/test_simulation
 # the cached sufficiency is not reset when interest changes
 -if self._version != interest.version:
 +if self._version < 0:
 # silence is claimed over a gap
--if silence.leads_to(run):
+-if unwanted.is_continued_by(run):
 -            return
-+if silence.vector_at == run.vector_at:
++if unwanted.vector_at == run.vector_at:
 +            return
 @ overlay/forwarding.py: unit/overlay/test_forwarding
 # silence is extended over a gap
--if silence is not None and silence.leads_to(run):
-+if silence is not None and silence.vector_at == run.vector_at:
+-if unwanted is not None and unwanted.is_continued_by(run):
++if unwanted is not None and unwanted.vector_at == run.vector_at:
 # an inner broker looks at the routing key alone
 -return any(node in interest.wanting(space, key) for key in data.copies)
 +return False
@@ -100,7 +100,7 @@ TABLE: Final = r"""
 -return self.interest.direction(leaf) is not None and self.interest.time(leaf) >= virtual_time
 +return True
 # a restarted publisher binds only what it knows
--frozenset(interest.roots(node, space)) if enough else EVERYTHING
+-frozenset(interest.roots(node, space)) if is_complete else EVERYTHING
 +frozenset(interest.roots(node, space))
 @ overlay/leaf.py: unit/overlay/test_leaf
 # a leaf without bindings does not read which virtual times others have of it
@@ -108,7 +108,7 @@ TABLE: Final = r"""
 -            self._skip_foreign(now_ms)
 +            pass
 # each change of interest is appended at once
--source.before_next(partial(self._change_vector, source) if source.begins else None)
+-source.before_next(partial(self._change_vector, source) if source.needs_change else None)
 +self._change_vector(source) if source.is_stale else None
 # a new leaf hears of a stream with its next message only
 -if source.has_newcomers or self._now_ms
@@ -126,9 +126,9 @@ TABLE: Final = r"""
 +add(element.number, lost=False)
 @ overlay/peers.py: unit/overlay/test_catch_up
 # a stream goes on to a leaf that catches up with it
--            behind.leave_out(run.last)
+-            lagging.skip(run.last)
 -            return False
-+            behind.leave_out(run.last)
++            lagging.skip(run.last)
 +            return True
 @ overlay/peers.py: unit/overlay/test_inner
 # a full link loses a run, and nobody says so
@@ -158,7 +158,7 @@ TABLE: Final = r"""
 +                self.times[leaf] = min(times)
 @ overlay/replica.py: unit/overlay/test_interest_convergence
 # a full update forgets nothing
--removed = self._forgotten() if whole else self._removed
+-removed = self._missing() if whole else self._removed
 +removed = self._removed
 @ overlay/replica.py: unit/overlay/test_replica
 # a virtual time holds before the last part
@@ -175,14 +175,14 @@ TABLE: Final = r"""
 @ overlay/sink.py: overlay/test_simulation
 # a leaf starts wherever its first run begins
 -if run.first == 1 and run.last > 0:
--            self._value = 0
+-            self._entry = 0
 -            return self._begin(0)
 +if run.last > 0:
-+            self._value = 0
++            self._entry = 0
 +            return self._begin(run.first - 1)
 # a leaf takes any vector change that names it for its base
--if before < floor <= value:
-+if floor <= value:
+-if before < floor <= entry:
++if floor <= entry:
 @ overlay/sink.py: unit/overlay/test_sink
 # a gap throws away what has arrived behind it
 -            last = min(last, run.last)
@@ -191,7 +191,7 @@ TABLE: Final = r"""
 +            self._drop_waiting(coverage)
 +            self._gaps
 # a message that was delivered but not committed is acknowledged
--return self._coverage.upto if self.committed_upto >= self._handed else self.committed_upto
+-return self._coverage.upto if self.committed_upto >= self._delivered_upto else self.committed_upto
 +return self._coverage.upto
 # a run that comes twice is delivered twice
 -(e for e in run.elements if e.number >= expected)
@@ -202,7 +202,7 @@ TABLE: Final = r"""
 +return self.is_stale
 # who had another incarnation begins with the first number that is kept
 -begin = 1 + max(known, default=0)
-+begin = 1 + min(self.trimmed, had)
++begin = 1 + min(self.trimmed, highest)
 @ overlay/source.py: unit/overlay/test_leaf
 # a vector change that is appended by itself goes before itself, too
 -        self._log.before_next(None)
@@ -246,7 +246,7 @@ TABLE: Final = r"""
 +self._begin(0)
 @ overlay_node/binding_interest.py: integration/test_overlay_interest
 # a binding that was removed and made again keeps its start
-- and (wanted is None or one not in cut)
+- and (wanted is None or binding not in cut)
 +
 @ overlay_node/exchange_log.py: integration/test_overlay_streams
 # what expired while a link was down is sent

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.compiled import GROUPS, is_compiled, kind
+from broker.compiled import GROUPS, build_kind, is_compiled
 from tests.broker_process import PACKAGE
 from tools import compiled_build
 
@@ -21,7 +21,7 @@ def test_the_modules_are_what_the_run_says(path: str) -> None:
     expected = os.environ.get("TEST_COMPILED") == "1"
     assert (not str(module.__file__).endswith(".py")) == expected
     assert is_compiled() == expected
-    assert kind() == ("compiled" if expected else "interpreted")
+    assert build_kind() == ("compiled" if expected else "interpreted")
 
 
 def test_no_compiler_is_one_line_and_a_code_of_its_own(

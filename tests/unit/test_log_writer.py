@@ -92,7 +92,7 @@ def test_a_line_follows_those_that_the_thread_has_yet_to_write() -> None:
     writer.write("first\n")
     while writer._lines:  # the thread takes it, and waits for the gate
         threading.Event().wait(0.001)
-    writer._takes_line = lambda: True
+    writer._is_writable = lambda: True
     writer.write("second\n")
     assert stream.getvalue() == ""
     stream.gate.set()

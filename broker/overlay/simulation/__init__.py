@@ -1,1 +1,1 @@
-"""A network of the shipped overlay brokers in one process, with a clock and faults of its own."""
+"""A simulated network of the real overlay brokers in one process, with its own clock and faults."""

@@ -17,7 +17,10 @@ from broker.routing.index import TopicIndex
 
 
 class MemoryStream:
-    """One stream, and the bindings that draw messages into it. `on_append` is called after each append."""
+    """One stream in memory, with the bindings that route messages into it. `on_append` is called after each append.
+
+    It implements `StreamLog`.
+    """
 
     def __init__(self, space: Space, on_append: Callable[[Space], None]) -> None:
         self._space = space
@@ -30,11 +33,9 @@ class MemoryStream:
 
     @property
     def changes(self) -> Sequence[VectorChange]:
-        """The vector changes that are kept."""
         return [element for element in self.elements.values() if isinstance(element, VectorChange)]
 
     def read(self, first: int, last: int, limit_bytes: int) -> LogPart | None:
-        """Return elements up to a limit."""
         elements: list[Element] = []
         size_bytes = 0
         for number in self.numbers[bisect_left(self.numbers, first) :]:
@@ -48,22 +49,20 @@ class MemoryStream:
         return LogPart(last, tuple(elements))
 
     def append_vector(self, old: Vector, new: Vector, incarnation: int) -> int:
-        """Append a vector change."""
-        self._go_before()
+        self._run_before_next()
         return self._append(VectorChange(self.last + 1, old, new, incarnation))
 
     def publish(self, key: str, content: bytes, copies: tuple[str, ...] = ()) -> int | None:
         """Append a message if a binding matches one of its keys, and return its number."""
-        if not any(self.index.match(one) for one in (key, *copies)):
+        if not any(self.index.match(routing_key) for routing_key in (key, *copies)):
             return None
-        self._go_before()
+        self._run_before_next()
         return self._append(Data(self.last + 1, key, content, copies))
 
     def before_next(self, call: Callable[[], None] | None) -> None:
-        """Call a function once, before the next element."""
         self._before_next = call
 
-    def _go_before(self) -> None:
+    def _run_before_next(self) -> None:
         call, self._before_next = self._before_next, None
         if call is not None:
             call()
@@ -80,11 +79,9 @@ class MemoryStream:
         self.durable = self.last
 
     def mark_lost(self, upto: int) -> None:
-        """Mark numbers that go before all had them."""
         self.lost = max(self.lost, upto)
 
     def trim(self, upto: int) -> None:
-        """Drop the elements up to a number, except the last vector change among them."""
         end = bisect_left(self.numbers, upto + 1)
         kept: int | None = None
         for number in reversed(self.numbers[:end]):
@@ -96,7 +93,6 @@ class MemoryStream:
         self.trimmed = max(self.trimmed, upto)
 
     def bind(self, added: Iterable[str], removed: Iterable[str] = ()) -> None:
-        """Change the bindings of the stream."""
         for text in added:
             self.index.add(self.index.parse(text), self._space)
         for text in removed:
@@ -104,7 +100,7 @@ class MemoryStream:
 
 
 class LeafMember(SimulatedBroker):
-    """A leaf with its streams in memory, which commits what it publishes and receives after a random delay."""
+    """A simulated leaf. It commits published and received messages after a random delay."""
 
     def __init__(
         self,
@@ -125,10 +121,9 @@ class LeafMember(SimulatedBroker):
         self._uncommitted: list[Delivery] = []
         self.streams: Mapping[Space, MemoryStream] = {space: MemoryStream(space, self._appended) for space in spaces}
         self.delivered = 0
-        self.after_event = self._take
+        self.after_event = self._process_results
 
     def start(self) -> None:
-        """Start the broker."""
         interest = self._make_interest(incarnation=self._dice.randint(1, 1 << 40))
         incarnation = self._dice.randint(1, 1 << 60)
         leaf = self.broker = Leaf(self.name, self._neighbour, interest, self.streams, incarnation=incarnation)
@@ -142,18 +137,17 @@ class LeafMember(SimulatedBroker):
         return self.broker
 
     def bind(self, bindings: Mapping[str, Conjunction]) -> None:
-        """Make durable bindings; the broker learns of them after a random delay."""
-        self._scheduler.after(self._dice.choice((0, 1, 40)), partial(self._tell_of, bindings))
+        """Add durable bindings after a random delay."""
+        self._scheduler.after(self._dice.choice((0, 1, 40)), partial(self._change_bindings, bindings))
 
-    def _tell_of(self, bindings: Mapping[str, Conjunction]) -> None:
+    def _change_bindings(self, bindings: Mapping[str, Conjunction]) -> None:
         self.leaf.bindings_changed([(name, conjunction, True) for name, conjunction in bindings.items()], ())
         self.poll()
 
     def publish(self, space: Space, key: str, content: bytes = b"", copies: tuple[str, ...] = ()) -> None:
-        """Publish a message."""
         self.streams[space].publish(key, content, copies)
 
-    def _take(self) -> None:
+    def _process_results(self) -> None:
         leaf = self.leaf
         self._bind(leaf)
         deliveries = leaf.take_deliveries()
@@ -168,7 +162,6 @@ class LeafMember(SimulatedBroker):
             self.streams[space].bind(added, removed)
 
     def _commit(self) -> None:
-        """Commit the deliveries so far."""
         self._committing = False
         deliveries, self._uncommitted = self._uncommitted, []
         last: dict[StreamName, int] = {}

@@ -1,4 +1,4 @@
-"""A simulated broker, the shipped leaf or inner broker with its way onto its links, and simulated time."""
+"""A simulated broker, which connects the real leaf or inner broker to simulated links, and simulated time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Dice(Protocol):
 
 
 class Scheduler:
-    """Run what is due, in the order of time and then of scheduling."""
+    """Run actions at their simulated times; those of equal time in the order in which they were scheduled."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -36,12 +36,10 @@ class Scheduler:
         self._events: list[tuple[int, int, Callable[[], None]]] = []
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Run an action after a delay."""
         self._sequence += 1
         heappush(self._events, (self.now_ms + delay_ms, self._sequence, action))
 
     def run_until(self, end_ms: int) -> None:
-        """Run all events up to a time."""
         events = self._events
         while events and events[0][0] <= end_ms:
             self.now_ms, _, action = heappop(events)
@@ -50,17 +48,16 @@ class Scheduler:
         self.now_ms = max(self.now_ms, end_ms)
 
     def run_all(self) -> None:
-        """Run events until none is left."""
         events = self._events
         while events:
             self.run_until(events[0][0])
 
 
 class SimulatedBroker:
-    """One logical broker at its place in the tree. Without a `broker` it has crashed.
+    """One logical broker of the tree. While `broker` is None, it has crashed.
 
-    After each event the output goes onto the links; `after_event` takes what else the broker has. The broker takes no
-    message above `limit_bytes`.
+    After each event its output is sent over the links, then `after_event` is called. The broker accepts messages of at
+    most `limit_bytes`.
     """
 
     def __init__(self, name: str, node: str, scheduler: Scheduler) -> None:
@@ -79,42 +76,37 @@ class SimulatedBroker:
         return self.broker is not None
 
     def crash(self) -> None:
-        """Lose everything that is not durable."""
         self.broker = None
 
     def connected(self, peer: SimulatedBroker, session: int) -> None:
-        """Pass on that a link session began."""
         if self.broker is not None:
             self.broker.connected(peer.node, peer.name, session, self._scheduler.now_ms, peer.limit_bytes)
             self.poll()
 
     def lost(self, peer: SimulatedBroker) -> None:
-        """Pass on that a link session ended."""
         if self.broker is not None:
             self.broker.lost(peer.node, peer.name, self._scheduler.now_ms)
             self.poll()
 
     def received(self, peer: SimulatedBroker, packet: Packet) -> None:
-        """Pass on a packet."""
         if self.broker is not None:
             self.broker.received(peer.node, peer.name, packet, self._scheduler.now_ms)
             self.poll_soon()
 
     def tick(self) -> None:
-        """Pass on that time has passed."""
         if self.broker is not None:
             self.broker.tick(self._scheduler.now_ms)
             self.poll()
 
     def poll(self) -> None:
-        """Send what the broker has to send."""
+        """Send the broker's output."""
         if self.broker is not None:
             for _, name, packet in self.broker.take_output(self._scheduler.now_ms):
                 self.senders[name](self.name, packet)
             self.after_event()
 
     def poll_soon(self) -> None:
-        """Poll when all packets of this millisecond have been taken."""
+        """Poll after all packets of this millisecond were received."""
         if not self._again:
             self._again = True
             self._scheduler.after(0, self._poll_again)

@@ -1,4 +1,4 @@
-"""A simulated overlay: trees of tree nodes, brokers, links, clients and faults."""
+"""A simulated overlay: a tree of brokers with links, on simulated time."""
 
 from __future__ import annotations
 
@@ -19,18 +19,16 @@ TICK_MS = 50
 
 @dataclass(frozen=True, slots=True)
 class SimulatedTree:
-    """The brokers of each tree node, and the edges of the tree. A tree node with one edge is a leaf broker."""
+    """The brokers of each tree node, and its neighbours in the tree. The names of leaf nodes start with "leaf"."""
 
     brokers: Mapping[str, tuple[str, ...]]
     neighbours: Mapping[str, tuple[str, ...]]
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """The names of the leaf brokers."""
         return tuple(self.brokers[node][0] for node in self.brokers if self.is_leaf(node))
 
     def is_leaf(self, node: str) -> bool:
-        """Return whether a tree node is that of a leaf broker, by its name."""
         return node.startswith("leaf")
 
 
@@ -43,11 +41,11 @@ class Lane:
     arrives_ms: int = 0
 
     def begin(self) -> None:
-        """Begin a session: nothing is under way."""
+        """Begin a session: no packet is in flight."""
         self.arrives_ms = 0
 
-    def put(self, at_ms: int, *, in_order: bool) -> int:
-        """Return when a packet arrives that would arrive at a time alone."""
+    def arrival_ms(self, at_ms: int, *, in_order: bool) -> int:
+        """Return when a packet with this arrival time arrives: in order, not before the packets sent earlier."""
         if in_order:
             at_ms = self.arrives_ms = max(at_ms, self.arrives_ms)
         return at_ms
@@ -56,8 +54,8 @@ class Lane:
 class SimulatedLink:
     """A link between two brokers. Packets of an earlier session never arrive in a later one.
 
-    Shapes: `carried` is called with sender, receiver and packet for each packet that is put on the link.
-    Units: a packet takes from `least_delay_ms` to `most_delay_ms`.
+    Shapes: `on_packet` is called with sender, receiver and packet for each packet that is sent over the link.
+    Units: the delay of a packet is from `least_delay_ms` to `most_delay_ms`.
     """
 
     def __init__(
@@ -66,12 +64,12 @@ class SimulatedLink:
         other: SimulatedBroker,
         scheduler: Scheduler,
         dice: Dice,
-        carried: Callable[[str, str, Packet], None],
+        on_packet: Callable[[str, str, Packet], None],
     ) -> None:
         self._lanes = {one.name: Lane(one, other), other.name: Lane(other, one)}
         self._scheduler = scheduler
         self._dice = dice
-        self._carried = carried
+        self._on_packet = on_packet
         self._session = 0
         self.is_up = False
         self.least_delay_ms, self.most_delay_ms = 1, 5
@@ -80,7 +78,6 @@ class SimulatedLink:
 
     @property
     def members(self) -> tuple[SimulatedBroker, ...]:
-        """Both brokers."""
         return tuple(lane.sender for lane in self._lanes.values())
 
     def open(self) -> None:
@@ -109,15 +106,15 @@ class SimulatedLink:
         self._scheduler.after(300 + self._dice.randint(0, 300), self.open)
 
     def send(self, sender: str, packet: Packet) -> None:
-        """Put a packet on the link; it is lost if the link is down."""
+        """Send a packet over the link; it is lost if the link is down."""
         if self.is_up:
             lane = self._lanes[sender]
-            self._carried(sender, lane.receiver.name, packet)
+            self._on_packet(sender, lane.receiver.name, packet)
             self._deliver(lane, packet, self._dice.randint(self.least_delay_ms, self.most_delay_ms))
 
     def _deliver(self, lane: Lane, packet: Packet, delay_ms: int, *, in_order: bool = True) -> None:
         now_ms, session = self._scheduler.now_ms, self._session
-        at_ms = lane.put(now_ms + delay_ms, in_order=in_order)
+        at_ms = lane.arrival_ms(now_ms + delay_ms, in_order=in_order)
         self._scheduler.after(at_ms - now_ms, lambda: self._arrive(lane, packet, session))
 
     def _arrive(self, lane: Lane, packet: Packet, session: int) -> None:
@@ -130,7 +127,7 @@ class SimulatedLink:
 
 
 class InnerMember(SimulatedBroker):
-    """An inner broker, which keeps nothing across a crash."""
+    """A simulated inner broker. A crash loses all its state."""
 
     def __init__(
         self,
@@ -147,7 +144,6 @@ class InnerMember(SimulatedBroker):
         self._patterns_max = patterns_max
 
     def start(self) -> None:
-        """Start the broker without state."""
         interest = Interest(self.node, self._neighbours, self._aggregation, self._patterns_max)
         self.broker = Inner(interest, self._neighbours)
 
@@ -159,10 +155,10 @@ class InnerMember(SimulatedBroker):
 
 
 class Network:
-    """All brokers of a topology in one process, with simulated time.
+    """All brokers of a topology in one process, on simulated time.
 
     The exchanges of the spaces exist at the leaves named in `publishers`, at all leaves if it is None. `on_packet` is
-    called with sender, receiver and packet for each packet that is put on a link.
+    called with sender, receiver and packet for each packet that is sent over a link.
     """
 
     def __init__(
@@ -203,13 +199,12 @@ class Network:
         return LeafMember(name, neighbour, spaces, self.scheduler, self.dice, aggregation, self.patterns_max)
 
     def _link(self, one: SimulatedBroker, other: SimulatedBroker) -> SimulatedLink:
-        return SimulatedLink(one, other, self.scheduler, self.dice, self._carried)
+        return SimulatedLink(one, other, self.scheduler, self.dice, self._on_packet)
 
-    def _carried(self, sender: str, receiver: str, packet: Packet) -> None:
+    def _on_packet(self, sender: str, receiver: str, packet: Packet) -> None:
         self.on_packet(sender, receiver, packet)
 
     def member(self, name: str) -> LeafMember | InnerMember:
-        """Return a broker by name."""
         return self.leaves.get(name) or self.inner[name]
 
     def start(self) -> None:
@@ -221,11 +216,10 @@ class Network:
             link.open()
 
     def members(self) -> list[LeafMember | InnerMember]:
-        """Return all brokers."""
         return [*self.inner.values(), *self.leaves.values()]
 
     def crash(self, member: LeafMember | InnerMember, back_after_ms: int) -> None:
-        """Kill a broker, and start it again after some time."""
+        """Crash a broker, and restart it after `back_after_ms`."""
         if not member.is_running:
             return
         member.crash()
@@ -234,14 +228,13 @@ class Network:
         self.scheduler.after(back_after_ms, lambda: self.restart(member))
 
     def restart(self, member: LeafMember | InnerMember) -> None:
-        """Start a broker again, unless it runs."""
+        """Restart a broker that has crashed."""
         if not member.is_running:
             member.start()
             for link in self.links_of(member):
                 link.reopen_later()
 
     def links_of(self, member: SimulatedBroker) -> list[SimulatedLink]:
-        """Return the links of a broker."""
         return [link for link in self.links if member in link.members]
 
     def _tick(self, member: SimulatedBroker) -> None:

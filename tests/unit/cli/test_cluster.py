@@ -86,7 +86,7 @@ def test_leave_names_the_dead_node(asked: Asked, capsys: pytest.CaptureFixture[s
     asked.answer = {"node": "b"}
     assert main(["cluster", "leave", "b"]) == 0
     assert (asked.verb, asked.arguments) == ("cluster_leave", {"node": "b"})
-    assert capsys.readouterr().out == "node b is counted out: the other nodes have what it held\n"
+    assert capsys.readouterr().out == "node b is declared dead: the other nodes have its messages\n"
 
 
 def test_status_of_the_broker_has_one_line(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,7 +131,7 @@ def test_import_sends_the_document_and_counts(asked: Asked, tmp_path: Path, caps
         "there already: 1 queue",
         "without effect: parameter shovel 's\\n' in vhost 'v'",
     ]
-    assert problems == "slotmq: passed over bindings[0]: why\n"
+    assert problems == "slotmq: skipped bindings[0]: why\n"
     assert code_of("definitions", "import", str(file), "--json") == 0
     assert json.loads(capsys.readouterr().out) == asked.answer
 

@@ -106,9 +106,9 @@ def test_every_command_can_be_completed(parser: argparse.ArgumentParser, asked: 
     seen = 0
     while groups:
         path = groups.pop()
-        place = completion.CompletionPlace(parser)
+        place = completion.CompletionPosition(parser)
         for word in path:
-            place.pass_word(word)
+            place.advance(word)
         assert list(place.candidates("-")) or path[:1] == ["health"]
         first = place._arguments[0] if place._arguments else None
         if isinstance(first, argparse._SubParsersAction):

@@ -37,7 +37,7 @@ def plain(lines: list[str]) -> list[str]:
 def test_a_queue_is_a_line() -> None:
     """Rates, lengths, age and consumers stand under their names."""
     view = TopView("ready", "", None, reverse=False)
-    view.take(
+    view.update(
         answer(
             row("orders", publish=1234.5, deliver=1000.0, ack=999.0, ready=12345, unacked=7, age=3725.0, consumers=2),
             row("late\x1b[31m", vhost="other", ready=1, age=5.25, state="paused"),
@@ -57,7 +57,7 @@ def test_a_queue_is_a_line() -> None:
 def test_the_lines_fit_the_terminal(size: tuple[int, int]) -> None:
     """No line is wider than the terminal, and none is too many."""
     view = TopView("publish", "", None, reverse=False)
-    view.take(answer(*(row(f"{'long' * 60}{number}") for number in range(100))))
+    view.update(answer(*(row(f"{'long' * 60}{number}") for number in range(100))))
     lines = plain(view.lines(os.terminal_size(size)))
     assert len(lines) == size[1]
     assert all(len(line) <= size[0] for line in lines)
@@ -66,27 +66,27 @@ def test_the_lines_fit_the_terminal(size: tuple[int, int]) -> None:
 def test_keys_change_what_is_asked() -> None:
     """Sorting, order, filter, vhost and scrolling are the broker's work; a pause asks nothing."""
     view = TopView("publish", "", None, reverse=False)
-    view.take(answer(*(row(str(number)) for number in range(5)), matching=100))
+    view.update(answer(*(row(str(number)) for number in range(5)), matching=100))
     assert view.press("right")
-    assert (view.question()["by"], view.changed) == ("deliver", True)
+    assert (view.request()["by"], view.changed) == ("deliver", True)
     view.press("r")
-    assert view.question()["reverse"]
+    assert view.request()["reverse"]
     for key in "/Or\x7fx\r":
         view.press(key)
-    assert view.question()["filter"] == "Ox"
+    assert view.request()["filter"] == "Ox"
     view.press("v")
-    assert view.question()["vhost"] == "/"
+    assert view.request()["vhost"] == "/"
     view.press("page down")
     view.press("up")
-    assert view.question()["offset"] == 9
+    assert view.request()["offset"] == 9
     view.press(" ")
     assert (view.paused, view.changed) == (True, False)
     assert plain(view.lines(SIZE))[-1].startswith("PAUSED")
     view.press("v")
     view.press("v")
-    assert "vhost" not in view.question()
+    assert "vhost" not in view.request()
     view.press("escape")
-    assert view.question()["filter"] == ""
+    assert view.request()["filter"] == ""
     assert not view.press("q")
 
 
@@ -95,7 +95,7 @@ def test_q_is_a_letter_of_a_filter() -> None:
     view = TopView("publish", "", None, reverse=False)
     view.press("/")
     assert view.press("q")
-    assert view.question()["filter"] == "q"
+    assert view.request()["filter"] == "q"
     assert "filter: q_" in plain(view.lines(SIZE))[0]
     assert not view.press("\x04")
 
@@ -103,10 +103,10 @@ def test_q_is_a_letter_of_a_filter() -> None:
 def test_alarms_and_problems_stand_below() -> None:
     """The last rows stay while the broker does not answer."""
     view = TopView("publish", "", None, reverse=False)
-    view.take(answer(row("orders"), alarms=["memory"]))
+    view.update(answer(row("orders"), alarms=["memory"]))
     assert plain(view.lines(SIZE))[-1] == "ALARM: low on memory: publishers are blocked"
     view.fail("no broker runs")
     assert plain(view.lines(SIZE))[-1] == "no broker runs"
     assert plain(view.lines(SIZE))[4].startswith("orders")
-    view.take(answer())
+    view.update(answer())
     assert plain(view.lines(SIZE))[-1].startswith("q quit")

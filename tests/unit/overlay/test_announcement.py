@@ -31,14 +31,14 @@ def test_a_link_begins_with_everything() -> None:
 def test_a_pattern_that_comes_and_goes_before_it_is_sent_leaves_nothing() -> None:
     """In either order."""
     announcement = started()
-    for came in (True, False):
-        announcement.note(wants("b"), came=came)
+    for added in (True, False):
+        announcement.note(wants("b"), added=added)
     assert not announcement.ready
-    for came in (False, True):
-        announcement.note(wants("a"), came=came)
+    for added in (False, True):
+        announcement.note(wants("a"), added=added)
     assert not announcement.ready
-    announcement.note(wants("a"), came=False)
-    announcement.note(wants("b"), came=True)
+    announcement.note(wants("a"), added=False)
+    announcement.note(wants("b"), added=True)
     announcement.mark({"sb"}, (), {SPACE}, durable=False)
     assert announcement.ready
     announcement.enqueue((), REST)
@@ -54,7 +54,7 @@ def test_many_patterns_go_in_parts_within_a_window() -> None:
     announcement.enqueue([wants(str(place)) for place in range(number)], REST)
     parts = announcement.take(0)
     assert len(parts) == WINDOW_PARTS
-    announcement.note(wants("later"), came=True)
+    announcement.note(wants("later"), added=True)
     assert not announcement.ready
     while len(parts) < 3 * WINDOW_PARTS:
         announcement.acknowledge(parts[-1].serial - WINDOW_PARTS // 2)
@@ -71,10 +71,10 @@ def test_many_patterns_go_in_parts_within_a_window() -> None:
 def test_updates_are_repeated_until_they_are_acknowledged() -> None:
     """Later and later, and from the first on that is missing; an acknowledgement of nothing new repeats nothing."""
     announcement = started()
-    announcement.note(wants("b"), came=True)
+    announcement.note(wants("b"), added=True)
     announcement.enqueue((), REST)
     (first,) = announcement.take(0)
-    announcement.note(wants("c"), came=True)
+    announcement.note(wants("c"), added=True)
     announcement.enqueue((), REST)
     (second,) = announcement.take(10)
     assert announcement.take(REPEAT_MS - 1) == []
@@ -92,7 +92,7 @@ def test_updates_are_repeated_until_they_are_acknowledged() -> None:
 def test_a_resync_sends_everything_once() -> None:
     """While a full update is under way it is repeated, and not begun again."""
     announcement = started()
-    announcement.note(wants("b"), came=True)
+    announcement.note(wants("b"), added=True)
     announcement.enqueue((), REST)
     announcement.take(0)
     announcement.resync()

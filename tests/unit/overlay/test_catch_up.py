@@ -8,7 +8,7 @@ from random import Random
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.packets import Conjunction, Data, Packet, Space, StreamRun
-from broker.overlay.progress import Behind, CatchUp
+from broker.overlay.progress import CatchUp, LaggingStream
 from broker.overlay.simulation.network import SimulatedTree
 from tests.overlay.faulty_leaf import SimulatedBinding
 from tests.overlay.faulty_link import FaultyLink, LinkFaults
@@ -34,14 +34,14 @@ def test_a_window_slides_on_with_each_question() -> None:
 
 def test_a_leaf_has_caught_up_when_it_has_what_the_link_left_out() -> None:
     """Over another broker it is enough that it had all of a second ago."""
-    exact = Behind(10)
-    exact.asked = True
+    exact = LaggingStream(10)
+    exact.requested = True
     exact.reached = 500
-    assert not exact.caught_up(499)
-    assert exact.caught_up(500)
-    elsewhere = Behind(10)
+    assert not exact.has_caught_up(499)
+    assert exact.has_caught_up(500)
+    elsewhere = LaggingStream(10)
     elsewhere.reached = 500
-    assert elsewhere.caught_up(10)
+    assert elsewhere.has_caught_up(10)
 
 
 class Line:

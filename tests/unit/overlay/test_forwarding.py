@@ -47,14 +47,14 @@ def data(number: int, key: str = "unwanted") -> Data:
 
 def forward(forwarding: Forwarding, part: StreamRun, known: Known, node: str = "down") -> list[StreamRun]:
     """Return the elements forwarded towards a node."""
-    forwarding.learn(part, "up")
+    forwarding.record(part, "up")
     return forwarding.forward(part, node, known, ForwardingCounts(), 0)
 
 
 def begun(time: int = 3) -> Forwarding:
     """Return a stream whose first number is the vector in which `sb` has a time."""
     forwarding = Forwarding(STREAM)
-    forwarding.learn(run(1, VectorChange(1, {}, {"sb": time}), vector_at=0), "up")
+    forwarding.record(run(1, VectorChange(1, {}, {"sb": time}), vector_at=0), "up")
     return forwarding
 
 

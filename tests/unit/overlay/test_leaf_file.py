@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broker.overlay_node.leaf_file import LeafFile, LeafNote
+from broker.overlay_node.leaf_file import LeafFile, StoredLeaf
 from broker.slot_files.seal_log import encode_line
 from broker.store.damage import CorruptFile, NewerFormat
 from broker.store.memory_files import MemoryFiles
@@ -33,17 +33,17 @@ def ids(first: int, end: int) -> dict[str, int]:
 def test_what_was_noted_is_found() -> None:
     """Batches add up; the first one of a start replaces what the file had; another leaf keeps only the time."""
     files = files_with()
-    assert LeafFile(files, FOLDER, "a").read() == LeafNote()
+    assert LeafFile(files, FOLDER, "a").read() == StoredLeaf()
     file = LeafFile(files, FOLDER, "a")
     file.write(1_024, {"one": 3, "two": 4}, ())
     file.write(1_024, {"three": 5, "two": 6}, ["one", "nobody"])
-    assert LeafFile(files, FOLDER, "a").read() == LeafNote(1_024, {"two": 6, "three": 5})
+    assert LeafFile(files, FOLDER, "a").read() == StoredLeaf(1_024, {"two": 6, "three": 5})
     file.write(2_048, {}, ["two"])
     file.close()
-    assert LeafFile(files, FOLDER, "a").read() == LeafNote(2_048, {"three": 5})
-    assert LeafFile(files, FOLDER, "b").read() == LeafNote(2_048, {})
+    assert LeafFile(files, FOLDER, "a").read() == StoredLeaf(2_048, {"three": 5})
+    assert LeafFile(files, FOLDER, "b").read() == StoredLeaf(2_048, {})
     LeafFile(files, FOLDER, "a").write(3_000, {"four": 7}, ())
-    assert LeafFile(files, FOLDER, "a").read() == LeafNote(3_000, {"four": 7})
+    assert LeafFile(files, FOLDER, "a").read() == StoredLeaf(3_000, {"four": 7})
 
 
 def test_a_batch_costs_itself_however_many_bindings_there_are() -> None:
@@ -68,7 +68,7 @@ def test_bindings_that_come_and_go_do_not_make_the_file_grow() -> None:
     for number in range(100, 5_000):
         file.write(1_024, ids(number, number + 1), list(ids(number - 100, number - 99)))
         assert files.size(file.path) < 100_000
-    assert LeafFile(files, FOLDER, "a").read() == LeafNote(1_024, ids(4_900, 5_000))
+    assert LeafFile(files, FOLDER, "a").read() == StoredLeaf(1_024, ids(4_900, 5_000))
 
 
 HEAD = encode_line("leaf", {"format": 1, "leaf": "a"})
@@ -80,7 +80,8 @@ def test_a_torn_last_line_is_cut() -> None:
     """Nothing relies on it, wherever it was torn. The operator is told."""
     for size_bytes in range(len(LAST)):
         with capture_logs() as logs:
-            assert LeafFile(files_with(HEAD, CHANGE, LAST[:size_bytes]), FOLDER, "a").read() == LeafNote(5, {"one": 3})
+            file = LeafFile(files_with(HEAD, CHANGE, LAST[:size_bytes]), FOLDER, "a")
+            assert file.read() == StoredLeaf(5, {"one": 3})
         cut = [(line["event"], line["path"], line["bytes"]) for line in logs]
         assert cut == ([("overlay.tail_cut", "/data/overlay", size_bytes)] if size_bytes else [])
 

@@ -174,7 +174,7 @@ def test_packets_are_whole_however_they_are_cut(sizes: list[int], cuts: list[int
     at = 0
     while at < len(body):
         cut = cuts[at % len(cuts)]
-        found += decode(pieces.whole(body[at : at + cut]))
+        found += decode(pieces.add(body[at : at + cut]))
         at += cut
     assert found == packets
 
@@ -182,6 +182,6 @@ def test_packets_are_whole_however_they_are_cut(sizes: list[int], cuts: list[int
 def test_a_packet_above_the_limit_is_refused_by_its_head() -> None:
     """Nothing of it is kept; the limit leaves room beside the largest message."""
     limit = 1_000 + OTHER_PACKETS_BYTES
-    assert PacketPieces(1_000).whole((limit - 4).to_bytes(4, "big") + b"\x05") == b""
+    assert PacketPieces(1_000).add((limit - 4).to_bytes(4, "big") + b"\x05") == b""
     with pytest.raises(DamagedPacket, match="a packet of"):
-        PacketPieces(1_000).whole((limit - 3).to_bytes(4, "big") + b"\x05")
+        PacketPieces(1_000).add((limit - 3).to_bytes(4, "big") + b"\x05")

@@ -16,7 +16,7 @@ class Bell:
     def next_due_ms(self) -> int | None:
         return min(self.due_ms, default=None)
 
-    def do_due(self) -> None:
+    def run_due(self) -> None:
         now_ms = int(self.clock() * 1000)
         while self.due_ms and min(self.due_ms) <= now_ms:
             self.due_ms.remove(min(self.due_ms))
@@ -70,7 +70,7 @@ def test_something_that_stays_due_does_not_stop_the_clock() -> None:
     """An event that stays due is not run for ever."""
     clock = VirtualClock(0)
     bell = Bell(clock, 1000)
-    bell.do_due = lambda: bell.rang.append(1)  # type: ignore[method-assign]
+    bell.run_due = lambda: bell.rang.append(1)  # type: ignore[method-assign]
     clock.advance(5)
     assert int(clock()) == 5
 
