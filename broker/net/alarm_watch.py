@@ -38,7 +38,7 @@ class AlarmWatch:
         """Measure once, and log and tell the throttle when an alarm was raised or cleared."""
         changed = self._take("memory", resident_bytes())
         reserve = self._reserve
-        reserve.take_piece()
+        reserve.allocate_piece()
         lacks = Watermark("disk", reserve.size_bytes, "store.reserve_bytes") if reserve.missing_bytes else None
         if self._take("disk", reserve.free_bytes(), lacks):
             changed = True

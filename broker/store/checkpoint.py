@@ -47,8 +47,8 @@ _SLOT: Final = Struct(">QQQIIIB")
 _RETURNS: Final = Struct(">IIII")
 _PAIR: Final = Struct(">II")
 _NAME: Final = re.compile(r"checkpoint-(\d{10})")
-_SLICE: Final = 500  # queues and slots that are encoded in a millisecond, before other threads may run
-_KEPT: Final = 2  # the newest, and the one before it in case the newest cannot be read
+_SLICE: Final = 500  # queues and slots encoded in about a millisecond; other threads may run between two slices
+_KEPT: Final = 2  # the newest, and its predecessor in case the newest cannot be read
 
 
 @dataclass(slots=True)
@@ -169,7 +169,7 @@ class LogNeed(NamedTuple):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, between: Callable[[], None] = lambda: None) -> LogNeed:
-        """Return what a recovery from a checkpoint needs; call `between` after each slice."""
+        """Return the log that a recovery from a checkpoint needs; call `between` after each slice."""
         segments: set[int] = set()
         for number, queue in enumerate(checkpoint.queues):
             if number % _SLICE == 0:
@@ -183,9 +183,9 @@ WHOLE_LOG: Final = LogNeed(0, frozenset())  # the need of a recovery without a c
 
 
 class CheckpointFolder:
-    """The numbered checkpoints in the folder of one vhost: the newest, and the one before it.
+    """The numbered checkpoints in the folder of one vhost: the newest and its predecessor.
 
-    If there is no older one, the beginning of the log counts as one.
+    Without a predecessor, the beginning of the log takes its place.
     """
 
     def __init__(self, files: Files, folder: Path) -> None:
@@ -193,7 +193,7 @@ class CheckpointFolder:
         self._folder = folder
         self._numbers = sorted(int(match[1]) for name in files.list(folder) if (match := _NAME.fullmatch(name)))
         self._damaged: list[int] = []
-        self._needs = [WHOLE_LOG]  # of the checkpoints that were read or written here, ascending; those are kept
+        self._needs = [WHOLE_LOG]  # of the kept checkpoints that this process has read or written, ascending
 
     def read(self, findings: list[Finding]) -> tuple[Checkpoint, bool] | None:
         """Return the newest intact checkpoint, or None, and whether it was synced. A damaged one is added to the
@@ -218,7 +218,7 @@ class CheckpointFolder:
         return found
 
     @property
-    def has_some(self) -> bool:
+    def has_any(self) -> bool:
         """Whether there are checkpoints, damaged or not."""
         return bool(self._numbers or self._damaged)
 
@@ -256,7 +256,7 @@ class CheckpointFolder:
         return had_older
 
     def _keep(self, count: int) -> None:
-        """Keep the newest checkpoints. Files that only the others need may be removed once those are gone."""
+        """Remove all but the newest checkpoints. Files that only the removed ones needed may be removed afterwards."""
         while len(self._numbers) > count:
             self._files.remove(self._path(self._numbers.pop(0)))
         del self._needs[:-count]

@@ -55,7 +55,7 @@ class ClockFile:
         if line is None or crc32c(line[1]) != int(line[4], 16):
             raise CorruptFile(
                 self.path,
-                "it is damaged; remove it to go by the system's clock, which may expire messages early or late",
+                "it is damaged; remove it to use the system's clock, which may expire messages early or late",
             )
         return ClockState(int(line[2]), int(line[3]))
 

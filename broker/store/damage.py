@@ -82,7 +82,7 @@ class CorruptFile(StoreFailed):
 
 
 class MissingData(StoreFailed):
-    """A file or folder that belongs to the data folder is not there."""
+    """A file or folder of the data folder is missing."""
 
 
 def note_missing(path: Path, what: str, *, quarantine: bool) -> None:
@@ -110,14 +110,14 @@ class FolderUnwritable(BrokerError):
 
 
 class NoDataFolder(BrokerError):
-    """The folder, or the format in its file `format`, is not one that a broker may open."""
+    """The folder is not a data folder that a broker may open; its file `format` says so, or is missing."""
 
     def __init__(self, folder: Path, reason: str) -> None:
         super().__init__(f"{folder}: not a data folder: {reason}")
 
 
 class LinkedFolder(BrokerError):
-    """The data folder has a symbolic link, which may lead to files of others."""
+    """The data folder contains a symbolic link, which may lead to files of other users."""
 
 
 class NewerFormat(BrokerError):
