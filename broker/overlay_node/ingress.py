@@ -133,7 +133,7 @@ class Ingress:
         plain = exchange.alternate is None and not exchange.onward and not exchange.by_headers
         if start is None and plain and len(keys) == 1:
             found: tuple[Any, ...] = exchange.route(keys[0]).destinations
-            if not exchange.leads([queue for queue in found if not queue.is_overlay]):
+            if not exchange.is_routed([queue for queue in found if not queue.is_overlay]):
                 return ()
         else:
             fields = HeaderFields(header)
@@ -143,7 +143,7 @@ class Ingress:
             if start is not None:
                 gets = self._bindings.gets
                 led = [one for one in led if one in heard or gets(exchange, one, keys, fields, start)]
-            if not exchange.leads(led):
+            if not exchange.is_routed(led):
                 return ()
             found = router.follow(exchange, tuple(led), keys, fields)
         queues = [queue for queue in found if not queue.is_overlay]

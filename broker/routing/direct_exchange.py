@@ -1,4 +1,4 @@
-"""The direct exchange, and the default one."""
+"""The direct exchange and the default exchange."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class DirectExchange(KeyedExchange):
     """Route a message to the destinations bound with exactly its routing key."""
 
     type = "direct"
+    kind_of_patterns = "direct"
 
     def __init__(
         self, name: str, properties: ExchangeProperties = BARE, cache_limits: CacheLimits | None = None
@@ -23,13 +24,7 @@ class DirectExchange(KeyedExchange):
         super().__init__(name, properties, cache_limits)
         self._keys: dict[str, Destinations] = {}
 
-    @property
-    def kind_of_patterns(self) -> str:
-        """`direct`."""
-        return "direct"
-
     def matches(self, key: str, arguments: Arguments, keys: Sequence[str], fields: MessageFields) -> bool:
-        """Return whether the key of a binding is one of the keys."""
         return key in keys
 
     def _attach(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None) -> None:
@@ -39,7 +34,7 @@ class DirectExchange(KeyedExchange):
     def _detach(self, destination: Hashable, key: str, arguments: Arguments) -> None:
         destinations = self._keys[key]
         if count_down(destinations, destination):
-            if destination not in self._parted:
+            if destination not in self._unrouted:
                 self.cache.drop(key)
             if not destinations:
                 del self._keys[key]

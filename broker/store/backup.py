@@ -30,7 +30,7 @@ class BackupStopped(Exception):
 
 
 class Backup:
-    """One backup. Every method except `stop` is *blocking*, runs in one thread at a time, and raises StoreFailed and
+    """One backup. Methods except `stop` are *blocking*, called by one thread at a time, and raise StoreFailed and
     BackupStopped.
 
     Shapes: `gather_*` fill the staging folder, `copy` creates the target from it, `clean` removes it. `stop` ends the

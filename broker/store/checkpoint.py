@@ -72,7 +72,6 @@ class SlotState:
 
     @property
     def unsettled(self) -> int:
-        """The number of messages that are not settled."""
         return self.end - self.first - int.from_bytes(self.settled, "little").bit_count()
 
 
@@ -197,8 +196,7 @@ class CheckpointFolder:
 
     def read(self, findings: list[Finding]) -> tuple[Checkpoint, bool] | None:
         """Return the newest intact checkpoint, or None, and whether it was synced. A damaged one is added to the
-        findings and stays until `remove_damaged`; recovery then starts from the previous one, for which the log is
-        kept.
+        findings and stays until `remove_damaged`; recovery then starts from its predecessor, whose log is kept.
         """
         skipped: list[tuple[Path, str]] = []
         found: tuple[Checkpoint, bool] | None = None

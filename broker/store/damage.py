@@ -18,10 +18,9 @@ _log = get_logger()
 
 
 def read_around(read: Callable[[int, int], bytes], offset: int, size: int) -> tuple[bytes, str]:
-    """Return `size` bytes from `offset`, fewer at the end of the file, and the reason why some of them could not be
-    read.
+    """Return `size` bytes from `offset`, fewer at the end of the file, and the error of those that are unreadable.
 
-    Shapes: read(offset, size) raises StoreFailed. Unreadable bytes become zeros; without any, the reason is empty.
+    Shapes: read(offset, size) raises StoreFailed. Unreadable bytes become zeros; without any, the error is empty.
     Cost: one call, and a few for each bad sector.
     """
     pieces: list[bytes] = []

@@ -120,11 +120,6 @@ def vhost_name(folder: str) -> str | None:
     return vhost if folder_name(vhost) == folder else None
 
 
-def is_digest(folder: str) -> bool:
-    """Return whether a folder name does not contain the vhost's name."""
-    return folder.startswith(DIGEST_PREFIX)
-
-
 class DataFolder:
     """A data folder that this process has locked until `close`.
 
@@ -227,10 +222,11 @@ class DataFolder:
         names = []
         for entry in self.files.list(self._vhosts):
             folder = self._vhosts / entry
-            name = self._read_name(folder) if is_digest(entry) else vhost_name(entry)
+            is_digest = entry.startswith(DIGEST_PREFIX)
+            name = self._read_name(folder) if is_digest else vhost_name(entry)
             if name is not None:
                 names.append(name)
-            elif is_digest(entry) and self.files.exists(folder / "log"):
+            elif is_digest and self.files.exists(folder / "log"):
                 raise CorruptFile(folder / "name", "it does not name the vhost of this folder")
         return sorted(names)
 
@@ -241,7 +237,7 @@ class DataFolder:
         StoreFailed.
         """
         folder = self._vhosts / folder_name(name)
-        if is_digest(folder.name) and self._read_name(folder) != name:
+        if folder.name.startswith(DIGEST_PREFIX) and self._read_name(folder) != name:
             self.files.make_folder(folder)
             self.files.replace(folder / "name", [name.encode()]).close()
             self.files.sync_folder(self._vhosts)

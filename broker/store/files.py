@@ -172,8 +172,7 @@ class File:
     def write_pages_at(self, offset: int, pages: memoryview) -> None:
         """Write whole pages of aligned memory at a page of the file, past the page cache if the system can.
 
-        Invariant: only one thread at a time writes to this open file, because the mode of its descriptor is changed
-            meanwhile.
+        Invariant: only one thread at a time writes to this open file, because the mode of its descriptor changes.
         """
         done = 0
         try:

@@ -362,7 +362,7 @@ class MessageLog(Segments):
         self._pass_border()
 
     def _roll(self) -> None:
-        """Begin a segment after the record that filled the last one: `position` always has the next record's segment."""
+        """Begin a segment right after the last one is full, so that `position` names the next record's segment."""
         after = self.position
         self._end_block()
         self._begun_bytes = self.pending_bytes

@@ -104,8 +104,7 @@ def unpack_entries(queue_number: int, first: int, block: bytes, start: int, stop
 
 
 def unpack_due(queue_number: int, first: int, block: bytes, start: int, stop: int) -> list[int]:
-    """Return when the messages start <= index < stop of a block are due in ms, 0 for those without a moment and for
-    damaged entries.
+    """Return when the messages start <= index < stop of a block are due, in ms; 0 without a moment, and if damaged.
 
     Shapes: the block is as for `unpack_entries`.
     """
@@ -175,7 +174,7 @@ def _pack_singles(seed: int, positions: list[int], sizes: list[int], due_ms: Seq
 
 
 def _groups_and_singles(seed: int, block: bytes, start: int, stop: int) -> list[tuple[int, int]]:
-    """Return (index, length) of each group that overlaps start <= index < stop, and (index, 0) of each place outside of them."""
+    """Return (index, length) of each group that overlaps start <= index < stop, and (index, 0) of each other place."""
     found: list[tuple[int, int]] = []
     index = 0
     while index < start:  # a group that begins earlier may reach here
@@ -209,7 +208,6 @@ def _group_at(seed: int, block: bytes, index: int) -> int:
 
 
 def _unpack_group(block: bytes, at: int, count: int) -> Entries:
-    """Return the entries of the group at an offset."""
     segment: tuple[int] = _WORD.unpack_from(block, at)
     begin = at + ENTRY_BYTES
     middle, end = begin + _OFFSET_BYTES * count, begin + 2 * _OFFSET_BYTES * count
@@ -228,7 +226,6 @@ def _halves(positions: list[int]) -> tuple[array[int], array[int]]:
 
 
 def _joined(segment: int, offsets: array[int]) -> list[int]:
-    """Return the positions of offsets in one segment."""
     halves = array("I", bytes(2 * _OFFSET_BYTES * len(offsets)))
     halves[_HIGH::2] = array("I", [segment]) * len(offsets)
     halves[1 - _HIGH :: 2] = offsets
@@ -236,7 +233,6 @@ def _joined(segment: int, offsets: array[int]) -> list[int]:
 
 
 def _unpack_moments(block: bytes, at: int, count: int) -> list[int]:
-    """Return the moments of the group at an offset."""
     mark: tuple[int] = _WORD.unpack_from(block, at + _MARK_AT)
     if not mark[0] & _DELAYED:
         return [0] * count
@@ -251,7 +247,6 @@ def _unpack(block: bytes, at: int) -> tuple[int, int, int, int]:
 
 
 def _is_intact(block: bytes, at: int, checksum: int, mark: int, seed: int) -> bool:
-    """Return whether the single entry at an offset is intact."""
     if mark >> _MARK_SHIFT != _SINGLE:
         return False
     return checksum == _with_moment(_checksum(block[at : at + _PLACE.size], seed), mark & _MOMENT_MASK)

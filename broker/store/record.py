@@ -189,8 +189,7 @@ def encode_requeued(
 ) -> bytes:
     """Return the record of returned messages.
 
-    Shapes: indexes of the runs count from `first_id`. Their counts are absolute, so replaying the record twice changes
-        nothing.
+    Shapes: indexes of the runs count from `first_id`. Their counts are absolute, so a second replay changes nothing.
     """
     parts = [RETURNS.pack(first_id + run.first, run.end - run.first, run.acquired, run.delivered) for run in runs]
     return _encode(synced, timestamp_ms, REQUEUED, 0, _NUMBER.pack(queue_number) + b"".join(parts))

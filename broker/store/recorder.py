@@ -125,7 +125,6 @@ class Recorder:
         self.log.append(encode_requeued(self.log.synced, timestamp_ms, number, first_id, runs))
 
     def record_deleted(self, timestamp_ms: int, number: int) -> None:
-        """Record the deletion of a stream."""
         self.log.append(encode_queue_deleted(self.log.synced, timestamp_ms, number))
 
     def record_topology(self, timestamp_ms: int, change: Mapping[str, Any]) -> None:

@@ -223,7 +223,6 @@ class Recovery:
             self.log.segments[number] = offset
 
     def _remove_after(self, number: int) -> None:
-        """Remove the segments after this one."""
         for later in sorted(self.log.segments, reverse=True):
             if later > number:
                 self._files.remove(self.log.path(later))

@@ -80,8 +80,7 @@ class VhostStore:
         window_bytes: int = 1 << 20,
         expected: bool = False,
     ) -> tuple[VhostStore, Recovered]:
-        """Recover the content of the folder and return the store, ready to append, with the recovered state.
-        *Blocking.*
+        """Recover the content of the folder and return the store, ready to append, and the state. *Blocking.*
 
         Shapes: an `expected` store without log and checkpoints is lost, not new.
         The segments of every recovered slot are counted as live, one reference per slot and segment. Findings were
@@ -135,13 +134,10 @@ class VhostStore:
         )
         store._start(recovered)
         if new and not sync:  # the vhost itself must be on disk, even if its messages need not be
-            store._sync_begin()
+            with files.open(log.path(log.active), write=True) as file:
+                file.sync()
+            files.sync_folder(folder / "log")
         return store, recovered
-
-    def _sync_begin(self) -> None:
-        with self._files.open(self.log.path(self.log.active), write=True) as file:
-            file.sync()
-        self._files.sync_folder(self._folder / "log")
 
     def _start(self, recovered: Recovered) -> None:
         running = self._folder / _RUNNING
@@ -213,8 +209,7 @@ class VhostStore:
     def write_checkpoint(self, checkpoint: Checkpoint, between: Callable[[], None] = lambda: None) -> None:
         """Sync the queue logs, write the checkpoint and remove files that no kept checkpoint needs. *Blocking.*
 
-        `between` is called after each slice, to let other threads run, for example; compiled code does not do so by
-        itself.
+        `between` is called after each slice, to let other threads run: compiled code does not do so by itself.
 
         Each queue of the checkpoint was captured at ``position`` or later, with the entries of all its slots paged out,
         and the log is confirmable up to the last of these positions: replaying a record twice changes nothing.

@@ -1,6 +1,4 @@
-"""Windows: the slots of a queue while recovery replays the log, with ids, settled bits, and the segments of the
-records.
-"""
+"""Windows: the slots of a queue while recovery replays the log: their ids, settled bits and segments."""
 
 from __future__ import annotations
 
@@ -63,7 +61,6 @@ class Window:
         return SlotState(self.first, self.end, settled, returns, self.segments, self.size_bytes, self.redelivered)
 
     def note_returns(self, run: ReturnRun) -> None:
-        """Record how often messages were returned."""
         if self._returns is None:
             self._returns = Redeliveries()
         self._returns.put(run)
@@ -95,8 +92,7 @@ class Window:
     def recount(self, entries: Entries, segments: Mapping[int, int]) -> list[int]:
         """Count the unsettled messages by segment from their entries; return the indexes of those without a record.
 
-        Shapes: `segments` maps the number of each segment to its bytes. Messages in the spill count as without a
-            record.
+        Shapes: `segments` maps the number of each segment to its bytes. A message in the spill has no record.
         """
         lost = []
         positions, sizes = entries
