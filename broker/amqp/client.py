@@ -189,7 +189,7 @@ class ClientConnection:
         self.state = ClientState.CLOSED
 
     def _content(self, kind: int, channel: int, octets: Octets) -> None:
-        """Add a content header or a part of a body. Raises: 501 for too large a message, 505 for an unexpected frame."""
+        """Add a content header or a part of a body. Raises: 501 for a large message, 505 for an unexpected frame."""
         content = self._contents.get(channel)
         if content is not None and kind == FRAME_HEADER and not content.header and len(octets) >= HEADER_MIN_BYTES:
             content.add_header(octets)

@@ -49,7 +49,7 @@ FIELDS: Final[dict[type[Method], tuple[tuple[str, int], ...]]] = {
     kind: tuple((name, FIELD_TYPES[kind.amqp_type(name)]) for name in kind.__slots__) for kind in METHODS.values()
 }
 # Methods that are always equal, because they have no arguments or only a reserved text. That text is empty, as in
-# RabbitMQ; pamqp would send "0" in channel.open-ok, at which some clients fail.
+# RabbitMQ; pamqp would send "0" in channel.open-ok, which breaks some clients.
 RESERVED_ALONE: Final = (commands.Connection.OpenOk, commands.Channel.OpenOk, commands.Basic.GetEmpty)
 EMPTY_TEXTS: Final = {SHORT_STRING: bytes(1), LONG_STRING: bytes(4)}
 PREPARED: Final[dict[type[Method], bytes]] = {

@@ -33,7 +33,7 @@ from broker.amqp.handshake import (
     PROTOCOL_HEADER_BYTES,
     ConnectionLimits,
     check_tune_ok,
-    has_served_header,
+    has_supported_header,
     octets_of,
     start,
     tune,
@@ -96,7 +96,7 @@ class Connection(ConnectionOutput):
         on_error: Callable[[Connection, int, ProtocolError | Refused], None] | None = None,
         mechanisms: Sequence[str] = MECHANISMS,
     ) -> None:
-        """Shapes: `on_error` is called with each error and the number of the channel that it closes, 0 if it closes all."""
+        """Shapes: `on_error` is called with each error and the number of its channel, 0 if the connection is closed."""
         super().__init__(limits, taker)
         self.mechanisms = mechanisms
         self.channels: dict[int, Channel] = {}
@@ -362,7 +362,7 @@ class Connection(ConnectionOutput):
     def _greet(self, data: bytes) -> bytes:
         """Check the protocol header, and return the octets after it."""
         self._greeting += data
-        verdict = has_served_header(self._greeting)
+        verdict = has_supported_header(self._greeting)
         if verdict is None:
             return b""
         rest, self._greeting = self._greeting[PROTOCOL_HEADER_BYTES:], b""

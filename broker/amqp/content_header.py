@@ -46,9 +46,10 @@ KNOWN_MAX_BYTES: Final = 512
 
 
 class HeaderGauge:
-    """A measurer of content headers with a cache of the valid ones, because publishers repeat their properties. Headers
-    of numbered publishes are cached without the number, which differs each time.
-    Invariant: `known` holds at most 1,024 properties of at most 512 octets, all within the limits. So does `_templates`.
+    """A gauge that measures content headers and caches the facts of valid ones, because publishers repeat properties.
+
+    Headers of numbered publishes are cached without the number, which differs each time.
+    Invariant: `known` and the templates each have at most 1,024 entries of at most 512 octets, all within the limits.
     """
 
     __slots__ = ("_depth_max", "_entries_max", "_templates", "known")

@@ -29,7 +29,7 @@ CAPABILITIES: Final = {
     "direct_reply_to": True,
 }
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
-# AMQP 0-9 clients send this header (its layout differs from 0-9-1's); RabbitMQ has_served_header them as 0-9-1.
+# AMQP 0-9 clients send this header (its layout differs from 0-9-1's); RabbitMQ accepts them as 0-9-1.
 PROTOCOL_HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
 HEADERS_SERVED: Final = (PROTOCOL_HEADER, PROTOCOL_HEADER_0_9)
 PROTOCOL_HEADER_BYTES: Final = 8
@@ -84,7 +84,7 @@ class ConnectionLimits:
             raise ValueError("channel_max and heartbeat_s must be within 0 and 65535")
 
 
-def has_served_header(received: bytes) -> bool | None:
+def has_supported_header(received: bytes) -> bool | None:
     """Return whether the connection begins with a supported protocol header, or None if more octets are needed."""
     begun = received[:PROTOCOL_HEADER_BYTES]
     if begun in HEADERS_SERVED:

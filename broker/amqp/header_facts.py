@@ -110,8 +110,8 @@ class ProducerMark:
 
     All headers that differ only in the number share a mark: they have ``header_bytes`` octets, with ``before`` between
     the first 12 octets and the number, and ``after`` after the number.
-    Shapes: ``bare`` are the property octets as consumers see them, ``facts`` their facts, and ``plain`` is that of the
-        facts.
+    Shapes: ``bare`` are the property octets as consumers see them, ``facts`` their facts, and ``plain`` says that
+        these are plain.
     Invariant: immutable.
     """
 

@@ -81,7 +81,7 @@ def encode_text(text: str) -> bytes:
 
 
 def encode_number(number: int) -> bytes:
-    """Return a long; a larger number becomes a timestamp, the only type that is read as such a number."""
+    """Return a long or, for a larger number, a timestamp, the only type that is read as such a number."""
     if -LONG_MAX - 1 <= number <= LONG_MAX:
         return b"l" + LONG.pack(number)
     if 0 < number <= 2 * LONG_MAX + 1:

@@ -29,8 +29,8 @@ class Handshakes:
     """The clients whose handshake is not complete.
 
     Shapes: `_due` has the time of the loop at which each client is late, in the order of the begins.
-    Units: `timeout_s` applies to handshakes that begin from now on. After it was lowered, they are dropped only after
-        the earlier ones.
+    Units: `timeout_s` applies to handshakes that begin from now on. After it was lowered, they may be dropped late,
+        after earlier ones.
     Cost: a dictionary entry per handshake.
     """
 

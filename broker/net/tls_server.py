@@ -25,7 +25,7 @@ _log = get_logger()
 
 
 class TlsServer:
-    """A server for one listening socket, which it owns. Invariant: with `handshakes_max` handshakes in progress, a new
+    """A server for one listening socket, which it owns. Invariant: at the limit on handshakes in progress, a new
     one replaces the oldest one of the network with the most handshakes.
     """
 

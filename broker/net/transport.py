@@ -158,7 +158,7 @@ class Transport(Outlet):
         self._shaking_hands = True
         self._publishes = False  # the throttle has this client as a publisher
         self._prompt_ack = PromptAck()
-        self._receive_buffer: ReceiveBuffer | None = None  # made at the first large read
+        self._receive_buffer: ReceiveBuffer | None = None  # created at the first large read
         self._stops = 0
         self._heartbeats = Heartbeats()
         self._unread_s = self._closing_ticks = self._discarded_bytes = 0

@@ -28,9 +28,9 @@ class HashBuckets:
     """Distribute values over destinations in proportion to their weights.
 
     A value is hashed to one of 65536 buckets. Each destination makes a draw for a bucket, which depends only on the
-    two, and the least draw owns the bucket. So a new destination takes over its share and no more, a removed one leaves
-    its share to the others, and neither the order of bindings nor a restart changes any owner. A destination that is
-    bound more than once has the greatest of its weights.
+    bucket and the destination, and the least draw owns the bucket. So a new destination takes over its share and no
+    more, a removed one leaves its share to the others, and neither the order of bindings nor a restart changes any
+    owner. A destination that is bound more than once has the greatest of its weights.
 
     Cost: `pick` is one look-up for a bucket used since the last change, else one draw for each destination.
     Source: weighted rendezvous hashing (Thaler and Ravishankar 1998; Schindelhauer and Schomaker 2005).

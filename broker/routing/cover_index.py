@@ -1,4 +1,4 @@
-"""Whether one pattern covers another, and an index of patterns by what they cover and what covers them."""
+"""Covering of patterns: a test for two patterns, and an index that finds patterns that cover or are covered."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class DirectExchange(KeyedExchange):
 
 
 class DefaultExchange(KeyedExchange):
-    """Route a message to the queue that its routing key names; no binding is ever made or removed.
+    """Route a message to the queue that its routing key names; it has no other bindings.
 
     It has no alternate exchange, and it routes nothing as the alternate of another, because it has no bindings.
     Source: RabbitMQ, rabbit_exchange:route/2.

@@ -145,8 +145,8 @@ class Exchange(Destination["Exchange"]):
         return self._standing
 
     def bind(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None = None) -> bool:
-        """Add a binding and return whether it is new. Cost: its key, not the other bindings. `limits` are those for
-        new bindings; None, for restored ones, means those of the exchange.
+        """Add a binding and return whether it is new. Cost: its key, not the other bindings. `limits` apply to a new
+        binding; None, for a restored one, means those of the exchange.
         Raises: BindingKeyError or BindingArgumentError (both ValueError), with nothing changed; the caller's 406.
         """
         identity = binding_identity(key, arguments)

@@ -1,4 +1,4 @@
-"""The router of a vhost: from an exchange, through others, to queues."""
+"""The router of a vhost, which follows bindings from an exchange through other exchanges to queues."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Router:
     def queues(self, exchange: Exchange, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
         """Return the queues of one message that may have several routing keys.
 
-        Cost: one look-up in the route cache if there is one key and nothing else matters.
+        Cost: one look-up in the route cache for one key and an exchange that is not dynamic.
         """
         if len(keys) == 1 and not self.dynamic(exchange):
             return self.route(exchange, keys[0]).destinations

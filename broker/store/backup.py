@@ -1,8 +1,8 @@
 """A backup: a copy of the data folder of a running broker, as consistent as the files after a `kill -9`.
 
 It has two steps. The first gathers everything in the folder DATA/backup.staging: files that never change again (full
-log segments, slot files) as hard links, which takes no time and keeps them even if the broker removes them; the others
-as copies. The second creates the target from these files, again by links where it is on the same disk.
+log segments, slot files) as hard links, which takes no time and keeps them even if the broker removes them; the other
+files as copies. The second creates the target from these files, by links where the target is on the same disk.
 
 Until everything is on disk, the target's file `format` says that the backup is unfinished, and no broker opens it.
 """

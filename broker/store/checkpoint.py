@@ -11,8 +11,8 @@ checkpoint file
     40      topology: JSON, a list of changes
             per queue: u64 number, u64 next id, u32 slots
             per slot:  u64 first, u64 end, u64 bytes, u32 bytes of the settled bits, u32 runs, u32 segments,
-                       u8 redelivered, the settled bits, runs of messages that came back (u32 first index, u32 end,
-                       u32 how often in all, u32 how many of these returns count towards the delivery limit),
+                       u8 redelivered, the settled bits, runs of returned messages (u32 first index, u32 end, u32 number
+                       of returns, u32 number of returns that count towards the delivery limit),
                        segments (u32 number, u32 live messages)
 
 A checkpoint gets its name once it is on disk, so it exists as a whole or not at all.
@@ -88,8 +88,8 @@ class QueueState:
 class Checkpoint:
     """A checkpoint.
 
-    Shapes: ``topology`` has changes that make the durable exchanges, queues and bindings; ``queues`` are the durable
-        ones.
+    Shapes: ``topology`` has the changes that create the durable exchanges, queues and bindings; ``queues`` has the
+        slots of the durable queues.
     Invariant: it was taken in one turn of the loop at log position ``position``, after every record before it was
         appended and no record after it.
     """

@@ -145,7 +145,7 @@ class Finding(NamedTuple):
 
     Shapes: ``event`` is the name it is logged under: ``store.tail_cut`` (unsynced bytes were removed),
         ``store.quarantined`` (synced bytes are unreadable and were skipped), ``store.checkpoint_skipped``,
-        ``store.queue_logs_rebuilt``, ``store.messages_lost`` (their records are gone).
+        ``store.queue_logs_rebuilt``, ``store.messages_lost`` (their records are missing).
     Units: ``lost_bytes`` counts bytes that are no longer used.
     """
 

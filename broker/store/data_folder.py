@@ -1,6 +1,6 @@
 """The data folder: locked by one broker at a time, with a folder for each vhost.
 
-    lock                  held while a broker runs
+    lock                  locked while a broker runs
     format                the version of the layout
     incarnation           a random number that is unique to the last start
     clock                 see `clock_file`
@@ -265,7 +265,7 @@ class DataFolder:
             return
         removed = next(path for n in count(1) if not self.files.exists(path := self._vhosts / f"{REMOVED}{n}"))
         self.files.rename(folder, removed)
-        self.files.sync_folder(self._vhosts)  # otherwise the old name could come back with half of the files
+        self.files.sync_folder(self._vhosts)  # otherwise a crash could restore the old name, with half of the files
         self.files.remove_tree(removed)
 
     def _remove_left_over(self) -> None:

@@ -17,7 +17,7 @@ Piece = tuple[int, bytes]  # an offset in the chunk's file, and the entries from
 class EntryBuffer:
     """The chunks of one vhost's queue logs that have no file yet.
 
-    Change it only with the lock of the queue logs held; any thread may read a chunk meanwhile.
+    Changes require the lock of the queue logs; any thread may read a chunk meanwhile.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,8 @@
 """The vhost log: segments of records, appended on the loop, written and synced in a thread.
 
 A batch is everything that was appended since the last one. It begins with a mark (or, in a new segment, with the
-header) that says how far the log was synced when the batch was taken: it tells recovery corruption from a torn tail.
+header) that says how far the log was synced when the batch was taken: from it, recovery distinguishes corruption from a
+torn tail.
 """
 
 from __future__ import annotations
@@ -147,8 +148,8 @@ class MessageLog(Segments):
     Shapes: ``position`` is where the next record is appended: its segment is exact, its offset may still grow by the
         mark of a new batch. The log is in the page cache up to ``written`` and on disk up to ``synced``, which stays 0
         with ``sync=False``; ``confirmable`` is the one of the two that confirms wait for. Invariant: synced <= written
-        <= position; confirmable == position when nothing waits. New segments are numbered after all existing ones, so a
-        position is never used twice.
+        <= position; confirmable == position when no record is pending. New segments are numbered after all existing
+        ones, so a position is never used twice.
     """
 
     def __init__(
@@ -234,7 +235,7 @@ class MessageLog(Segments):
     def group(self) -> Iterator[None]:
         """Combine the records appended inside into one transaction: after a crash all of them exist or none.
 
-        Positions that append returns are final and lie in the segment that `position` names. A nested group is part of
+        Positions that append returns are final and in the segment that `position` names. A nested group is part of
         the outer one; a group without records has no effect. An exception closes the group with the records appended so
         far, and propagates: their effects are also in memory, where ids were assigned and messages settled, and later
         records build on them.

@@ -121,7 +121,7 @@ def unpack_due(queue_number: int, first: int, block: bytes, start: int, stop: in
 
 
 def split_groups(queue_number: int, first: int, cell: bytes, start: int, stop: int) -> bytes:
-    """Return the bytes of a cell after splitting groups that lie partly in start <= index < stop into single entries.
+    """Return the bytes of a cell with the groups that start <= index < stop would cut split into single entries.
 
     Shapes: `first` is the first id of the cell. A writer of the entries `start` to `stop` also writes other entries
         that have changed.

@@ -73,7 +73,7 @@ def read_messages(
     builder: MessageBuilder[T],
     report: Callable[[int, int], None],
 ) -> list[T | None]:
-    """Return the wanted messages of a slot; index 0 is id `first`, None stands for the unwanted and missing ones.
+    """Return the wanted messages of a slot; index 0 is id `first`; unwanted and missing ones are None.
 
     Shapes: `report` is called with (position, index) of each wanted message whose record is missing or damaged.
     Cost: one read per run of neighbours; per message a checksum, and a call of the builder. The bytes between the

@@ -19,9 +19,9 @@ Records of every kind begin with these 36 bytes. The parts after them:
     MESSAGE, MOVED   targets: n times (u64 queue number, u64 message id); route: exchange, key as short strings
                      (before the targets of a numbered MESSAGE: u64 producer with the bit PRODUCER, u64 sequence;
                      before the target of a delayed message: u64 DUE, u64 the moment at which it is due, in ms)
-    SETTLED          u64 queue number, then ids: each u64; with the flag RUN: u64 first id, u64 how many
-    REQUEUED         u64 queue number, then n times (u64 first id, u32 how many, u32 how often each came back in all,
-                     u32 how many of these returns count towards the delivery limit)
+    SETTLED          u64 queue number, then ids: each u64; with the flag RUN: u64 first id, u64 count
+    REQUEUED         u64 queue number, then n times (u64 first id, u32 count, u32 number of returns of each message,
+                     u32 number of returns that count towards the delivery limit)
     QUEUE_DELETED    u64 queue number
     TOPOLOGY         JSON of one change
     MARK             16s the segment's token, u64 its own position
@@ -258,7 +258,7 @@ def encode_inner(record: bytes) -> bytes:
 def encode_transaction_head(synced: int, records: Iterable[bytes]) -> bytes:
     """Return the bytes that precede the records of a transaction.
 
-    Shapes: records are those that `encode_inner` made, in order.
+    Shapes: records are results of `encode_inner`, in order.
     """
     front = HEAD.pack(0, 0, synced, 0, TRANSACTION, 0, 0, 0, 0)[PREFIX_BYTES:]
     length, checksum = len(front), crc32c(front)
@@ -271,7 +271,7 @@ def encode_transaction_head(synced: int, records: Iterable[bytes]) -> bytes:
 def inner_records(record: bytes) -> list[tuple[int, bytes]]:
     """Return (offset, record) of each record in a whole TRANSACTION record; offsets count from its beginning.
 
-    Raises: ValueError if no writer could have written them; then none of them may be applied.
+    Raises: ValueError if the content is invalid; then no record of it may be applied.
     """
     found = []
     at = HEAD_BYTES
@@ -301,7 +301,7 @@ def body_bytes(head: bytes, size: int) -> int:
 
 
 def route_names(route: bytes) -> tuple[str, str]:
-    """Return the exchange and the routing key of a route that `encode_route` made."""
+    """Return the exchange and the routing key of a route encoded by `encode_route`."""
     key_at = 1 + route[0]
     return route[1:key_at].decode(), route[key_at + 1 :].decode()
 

@@ -25,7 +25,7 @@ NO_CHECKPOINT: Final = Checkpoint(0, clean=False, topology=[], queues=[], next_q
 
 @dataclass(frozen=True, slots=True)
 class RecoveryProgress:
-    """The progress of recovery. Units: bytes of log, and records found in them."""
+    """The progress of recovery. Units: bytes of the log, and records read so far."""
 
     done_bytes: int
     total_bytes: int

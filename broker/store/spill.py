@@ -39,7 +39,7 @@ class Spill(Segments):
             self._files.remove(self._folder / name)
 
     def extend(self, records: Sequence[bytes]) -> list[int]:
-        """Write records with one call and return their positions; they lie in one segment."""
+        """Write records to one segment with one call, and return their positions."""
         if self._file is None or self._offset >= self._limit:
             self._roll()
         assert self._file is not None

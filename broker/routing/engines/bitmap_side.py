@@ -1,4 +1,4 @@
-"""Tables for the words at one end of a key, and from them the tables for long keys and patterns with a `#`."""
+"""Tables for the words from one end of a key, and the tables for long keys and patterns with a `#`, which use two."""
 
 from __future__ import annotations
 
