@@ -168,10 +168,10 @@ class ClientConnection:
             self._open(method)
         elif kind in CONTENT_METHODS:
             if channel in self._contents:
-                raise ConnectionFault(505, f"{method.name} amid a content")
+                raise ConnectionFault(505, f"{method.name} within a content")
             self._contents[channel] = ArrivingContent(method)
         elif isinstance(method, commands.Connection.Blocked):
-            self.blocked = method.reason or "for no reason that it gives"
+            self.blocked = method.reason or "without a reason"
         elif kind is commands.Connection.Unblocked:
             self.blocked = ""
         else:
@@ -194,7 +194,7 @@ class ClientConnection:
         if content is not None and kind == FRAME_HEADER and not content.header and len(octets) >= HEADER_MIN_BYTES:
             content.add_header(octets)
             if self._max_message_bytes is not None and content.missing_bytes > self._max_message_bytes:
-                raise ConnectionFault(501, f"a message of {content.missing_bytes} bytes")
+                raise ConnectionFault(501, f"a message of {content.missing_bytes} bytes is too large")
         elif content is not None and kind == FRAME_BODY and content.header and len(octets) <= content.missing_bytes:
             content.add_body(octets)
         else:

@@ -31,7 +31,7 @@ def encode_header(properties: Mapping[str, Any], body_bytes: int) -> bytes:
     kinds = {name: kind for _, name, kind in KINDS}
     for name in properties:
         if name not in kinds:
-            raise ValueError(f"there is no property '{name}': there are {', '.join(kinds)}")
+            raise ValueError(f"unknown property '{name}'; known are {', '.join(kinds)}")
     flags, pieces = 0, []
     for flag, name, kind in KINDS:
         if name in properties:

@@ -16,7 +16,7 @@ _log = get_logger()
 
 
 class AlarmWatch:
-    """Measure memory and disk periodically, and restore the data folder's reserve when the disk has room.
+    """The watch of memory and disk, which also restores the data folder's reserve when the disk has room.
 
     Invariant: publishers are blocked while a part of the reserve is missing, whatever the configured free space.
     """

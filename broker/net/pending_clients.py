@@ -22,7 +22,7 @@ def descriptors_max() -> int:
 
 
 def descriptors_for_clients() -> int:
-    """Return the exclusive upper bound of clients' descriptor numbers; 64 to 1024 above it are for the store."""
+    """Return the exclusive upper bound of clients' descriptor numbers; the 64 to 1024 above it are for the store."""
     soft = descriptors_max()
     if soft == sys.maxsize:
         return soft
@@ -38,7 +38,7 @@ class PendingClients(Generic[T]):
         self._origin_of: dict[T, str] = {}
         self._origins: dict[str, dict[T, None]] = {}
         self._by_size: dict[int, dict[str, None]] = {}  # origins by the number of their members
-        self._largest = 0
+        self._largest = 0  # the number of members of the largest origin
 
     def __len__(self) -> int:
         return len(self._origin_of)

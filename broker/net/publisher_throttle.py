@@ -39,7 +39,7 @@ class ThrottledConnection(Hashable, Protocol):
 
 
 class PublisherThrottle:
-    """Block publishers while an alarm is raised, and pause those whose records fill the memory for unwritten records.
+    """A throttle that blocks publishers during an alarm, and pauses those that fill the memory for unwritten records.
 
     A publisher is paused when it has more unwritten bytes than the limit for all has left. So one greedy publisher
     fills about half of the limit, two a third each, and the rest is for others. Publishers of transient messages have

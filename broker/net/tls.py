@@ -36,7 +36,7 @@ def expiries(path: str) -> list[datetime]:
     pieces = Path(path).read_text("ascii", "replace").split(END)[:-1]
     certificates = [piece[piece.index(BEGIN) :] + END for piece in pieces if BEGIN in piece]
     if not certificates:
-        raise ValueError(f"{path} holds no certificate")
+        raise ValueError(f"{path} contains no certificate")
     return [_expiry(ssl.PEM_cert_to_DER_cert(certificate)) for certificate in certificates]
 
 

@@ -78,7 +78,7 @@ class TlsServer:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no descriptors or memory left
-                _log.warning("connection.refused", reason=f"nothing can be accepted: {error.strerror}")
+                _log.warning("connection.refused", reason=f"cannot accept clients: {error.strerror}")
                 self._make_room()
                 self._loop.remove_reader(self._socket.fileno())
                 self._loop.call_later(RETRY_S, self._accept_again)

@@ -142,7 +142,7 @@ class BoundedCache(Generic[K, V]):
 
 
 class CompositeCache(BoundedCache[tuple[str, str], Route]):
-    """Routes through several exchanges, by the name of the first exchange and the routing key.
+    """A cache of routes through several exchanges, by the name of the first exchange and the routing key.
 
     A hit is `entries.get(name_and_key)` and a test of `live`; an ended route is replaced when it is resolved again.
     """
@@ -203,7 +203,7 @@ X = TypeVar("X", bound=ResolvedPublish)
 
 
 class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
-    """Entries by the bytes of basic.publish, for one user in one vhost.
+    """A cache of resolved publishes by the payload of basic.publish, for one user in one vhost.
 
     A hit is `entries.get(payload)` and a test of `entry.route.live`. When a route ends, its entries are replaced by
     `nothing`, so that the cache refers to no queue of it, and the payload is admitted at once when it is resolved

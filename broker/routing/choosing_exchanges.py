@@ -25,7 +25,7 @@ _LARGEST_DIGEST: Final = 2.0**64
 
 
 class HashBuckets:
-    """Distribute values over destinations in proportion to their weights.
+    """A map from values to destinations, which distributes values in proportion to the weights of destinations.
 
     A value is hashed to one of 65536 buckets. Each destination makes a draw for a bucket, which depends only on the
     bucket and the destination, and the least draw owns the bucket. So a new destination takes over its share and no
@@ -111,7 +111,7 @@ def mixed(bits: int) -> int:
 
 
 class HashExchange(KeyedExchange):
-    """Route a message to one of its destinations, the same for the same key, in proportion to their weights.
+    """An exchange that routes all messages with one key to one destination, chosen in proportion to the weights.
 
     The binding key is the weight. The arguments hash-header or hash-property select a value used in place of the
     routing key; messages without it all go to one destination.
@@ -186,7 +186,7 @@ def _text_argument(arguments: Mapping[str, Any], name: str) -> str | None:
 
 
 class ModulusExchange(KeyedExchange):
-    """Route a message to one of its destinations, the same for the same routing key while the bindings stay.
+    """An exchange that routes all messages with one key to one destination while its bindings stay the same.
 
     The hash of the key, modulo the number of bindings, chooses among them in the order of their destinations' names.
     Source: RabbitMQ 4.3, rabbit_exchange_type_modulus_hash.
@@ -234,7 +234,7 @@ CLASSIC: Final = "classic"
 
 
 class RandomExchange(Exchange):
-    """Route each message to the destination of one of its bindings, all equally likely.
+    """An exchange that routes each message by one of its bindings, all equally likely.
 
     The random sequence is seeded with the name. Cost: O(destinations) for the first message after a change.
     Source: RabbitMQ, rabbitmq_random_exchange.
@@ -275,7 +275,7 @@ class RandomExchange(Exchange):
 
 
 class LocalRandomExchange(RandomExchange):
-    """Route each message to one of its classic queues at random; each queue is local to every broker.
+    """An exchange that routes each message to one of its classic queues at random; here all queues are local.
 
     Source: RabbitMQ 4, rabbit_exchange_type_local_random, and its texts.
     """

@@ -13,7 +13,7 @@ from broker.routing.pattern import PatternLimits
 
 
 class DirectExchange(KeyedExchange):
-    """Route a message to the destinations bound with exactly its routing key."""
+    """An exchange that routes a message to the destinations bound with exactly its routing key."""
 
     type = "direct"
     kind_of_patterns = "direct"
@@ -44,7 +44,7 @@ class DirectExchange(KeyedExchange):
 
 
 class DefaultExchange(KeyedExchange):
-    """Route a message to the queue that its routing key names; it has no other bindings.
+    """The exchange that routes a message to the queue named by its routing key; it has no other bindings.
 
     It has no alternate exchange, and it routes nothing as the alternate of another, because it has no bindings.
     Source: RabbitMQ, rabbit_exchange:route/2.

@@ -16,7 +16,7 @@ from broker.routing.route_cache import RouteCache
 
 
 class FanoutExchange(Exchange):
-    """Route every message to all destinations: one route for all keys, unless there are listeners."""
+    """An exchange that routes every message to all destinations, by one route for all keys unless it has listeners."""
 
     type = "fanout"
 
@@ -105,7 +105,7 @@ class MemoryExchange(FanoutExchange):
 
 
 class HistoryExchange(MemoryExchange):
-    """Route to all destinations, and keep the last messages for destinations that are bound later.
+    """A fanout exchange that keeps the last messages, for destinations that are bound later.
 
     Source: RabbitMQ's plugin rabbitmq_recent_history_exchange, its arguments and texts.
     """
@@ -130,7 +130,7 @@ class HistoryExchange(MemoryExchange):
 
 
 class DeduplicationExchange(MemoryExchange):
-    """Route a message to all destinations unless the value of its header x-deduplication-header is known.
+    """A fanout exchange that drops a message if the value of its header x-deduplication-header is known.
 
     Source: the plugin rabbitmq-message-deduplication, its arguments and texts.
     """

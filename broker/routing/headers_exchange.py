@@ -94,7 +94,7 @@ def _match_kind(arguments: Mapping[str, Any]) -> tuple[bool, bool]:
 
 
 class HeadersExchange(Exchange):
-    """Route a message to the destinations whose binding arguments its headers satisfy."""
+    """An exchange that routes a message to the destinations whose binding arguments its headers satisfy."""
 
     type = "headers"
     by_headers = True

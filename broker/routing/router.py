@@ -11,7 +11,7 @@ from broker.routing.route import Route
 
 
 class Router:
-    """Follow bindings between exchanges, and alternate exchanges, until only queues are left.
+    """The router: it follows bindings between exchanges, and alternate exchanges, until only queues are left.
 
     Each exchange is visited once, with the routing key of the message, and each queue is returned once. The alternate
     of a visited exchange is visited when none of its bindings match, listeners aside; a missing alternate, or the

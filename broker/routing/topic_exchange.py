@@ -13,7 +13,7 @@ from broker.routing.pattern import AMQP, PatternLimits, TopicDialect, words_matc
 
 
 class TopicExchange(KeyedExchange):
-    """Route a message to the destinations bound with a pattern that matches its routing key."""
+    """An exchange that routes a message to the destinations bound with a pattern that matches its routing key."""
 
     type = "topic"
     by_topic = True

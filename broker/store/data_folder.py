@@ -51,7 +51,7 @@ FORMAT: Final = 3  # formats 1 and 2 belong to versions that were never released
 INCARNATION_BYTES: Final = 16
 BEGUN: Final = "begun"
 WRITABLE: Final = 0o022  # by the group or by all
-OPEN_TO_OTHERS: Final = "other users of this machine can replace the broker's files by their own"
+OPEN_TO_OTHERS: Final = "other users of this machine can replace the broker's files with their own"
 
 _STAMP: Final = re.compile(rb"slotmq data folder, format (\d{1,9})\n")
 
@@ -178,7 +178,7 @@ class DataFolder:
         found = files.read(stamp) if files.exists(stamp) else b""
         head = _STAMP.fullmatch(found)
         if found == UNFINISHED:
-            raise NoDataFolder(path, "a backup that was not finished; remove it, and make another")
+            raise NoDataFolder(path, "an unfinished backup; remove it, and make another")
         if found and head is None:
             raise NoDataFolder(path, "its file 'format' is not SlotMQ's")
         if head is None:
@@ -305,7 +305,7 @@ def check_links(files: Files, path: Path) -> None:
 
 def _check_links(files: Files, folder: Path) -> None:
     for name in files.links(folder)[:1]:
-        raise LinkedFolder(f"{folder / name}: {LINK}; replace it by what it leads to, or mount that there")
+        raise LinkedFolder(f"{folder / name}: {LINK}; replace it with its target, or mount the target there")
 
 
 def _close(locks: list[File]) -> None:

@@ -29,7 +29,7 @@ pack_front: Final = FRONT.pack
 
 
 class Recorder:
-    """Append one log record for each change that recovery needs.
+    """The writer of log records: one for each change that recovery needs.
 
     Callers identify messages by stream number and message id; only this class and the layers below know the positions
     of records. Records appended between two syncs are written together.

@@ -35,7 +35,7 @@ class Window:
         self.segments: dict[int, int] = {}
         self.size_bytes = 0
         self.redelivered = False
-        self.doubtful = False  # ``segments`` may be out of date: only the entries show them
+        self.doubtful = False  # ``segments`` may be out of date, and must be recounted from the entries
 
     @classmethod
     def of(cls, slot: SlotState) -> Window:
@@ -124,7 +124,7 @@ class QueueReplay:
         self.windows = [Window.of(slot) for slot in state.slots]
         self.firsts = [window.first for window in self.windows]
         self.positions: list[int] = []  # of the records of the open window
-        self.sizes: list[int] = []  # of these records
+        self.sizes: list[int] = []  # their lengths
         self.due_ms: dict[int, int] = {}  # when messages of the open window are due, by id
         self.expected = _NOT_OPEN
         self.full = 0  # the id at which the open window is full

@@ -16,15 +16,15 @@ SIMPLE_WILDCARDS_MAX: Final = 4
 
 PATTERNS_MAX: Final = 4096
 PATTERNS_PER_WORD_MAX: Final = 32
-"""The most patterns with one word after the first `#`: a key with this word is compared with all of them at worst."""
+"""The most patterns with the same word after the first `#`: a key with this word may be compared with all of them."""
 
 
 class ComparedPatterns(Generic[T]):
     """Patterns with several `#`, compared one by one with the keys that contain two words of them.
 
     The two words are the one after the first `#`, which in canonical form is literal, and the first other literal word.
-    In tiers, one such pattern in a thousand would cost every key as much as all other patterns do. Of a million
-    patterns, a key contains the first of the two words of fifteen, and both words of fewer than two.
+    In tiers, one such pattern in a thousand would cost every key as much as all other patterns do. Out of
+    a million patterns, a key contains the first word of about fifteen, and both words of fewer than two.
 
     Shapes: `_patterns` maps the word after the first `#` to a map from the other word to the patterns. A pattern
         without another literal word has the same word twice.
@@ -39,28 +39,28 @@ class ComparedPatterns(Generic[T]):
     def add(self, pattern: Pattern, target: T) -> None:
         """Add a pattern, or count it if there is no room."""
         middle, other = _two_words(pattern)
-        beside = self._patterns.get(middle, {})
-        if self.size >= PATTERNS_MAX or sum(map(len, beside.values())) >= PATTERNS_PER_WORD_MAX:
+        by_other = self._patterns.get(middle, {})
+        if self.size >= PATTERNS_MAX or sum(map(len, by_other.values())) >= PATTERNS_PER_WORD_MAX:
             self.left_out += 1
             return
         self.size += 1
-        self._patterns[middle] = beside
-        beside[other] = [*beside.get(other, ()), (pattern.words, target)]
+        self._patterns[middle] = by_other
+        by_other[other] = [*by_other.get(other, ()), (pattern.words, target)]
 
     def remove(self, pattern: Pattern) -> None:
         middle, other = _two_words(pattern)
-        beside = self._patterns.get(middle, {})
-        listed = beside.get(other, [])
-        left = [known for known in listed if known[0] != pattern.words]
-        if len(left) == len(listed):
+        by_other = self._patterns.get(middle, {})
+        patterns = by_other.get(other, [])
+        left = [known for known in patterns if known[0] != pattern.words]
+        if len(left) == len(patterns):
             self.left_out -= 1
             return
         self.size -= 1
         if left:
-            beside[other] = left
+            by_other[other] = left
         else:
-            del beside[other]
-        if not beside:
+            del by_other[other]
+        if not by_other:
             del self._patterns[middle]
         if not self.size:
             self._patterns = {}  # an emptied dict keeps its memory
@@ -69,27 +69,27 @@ class ComparedPatterns(Generic[T]):
         """Append the targets of the patterns that match, each once, and return the number of patterns compared."""
         visited = 0
         for place, middle in enumerate(words):
-            beside = self._patterns.get(middle)
-            if beside is not None and words.index(middle) == place:
-                visited += _compare(beside, words, found)
+            by_other = self._patterns.get(middle)
+            if by_other is not None and words.index(middle) == place:
+                visited += _compare(by_other, words, found)
         return visited
 
 
-def _compare(beside: dict[str, list[tuple[tuple[str, ...], T]]], words: list[str], found: list[T]) -> int:
-    """Append the targets of matching patterns with one first word, and return the number of patterns compared."""
+def _compare(by_other: dict[str, list[tuple[tuple[str, ...], T]]], words: list[str], found: list[T]) -> int:
+    """Append the targets of the given patterns that match, and return the number of patterns compared."""
     visited = 0
     for place, other in enumerate(words):
-        listed = beside.get(other)
-        if listed is not None and words.index(other) == place:
-            visited += len(listed)
-            for wanted, target in listed:
+        patterns = by_other.get(other)
+        if patterns is not None and words.index(other) == place:
+            visited += len(patterns)
+            for wanted, target in patterns:
                 if words_match(wanted, words):
                     found.append(target)
     return visited
 
 
 def _two_words(pattern: Pattern) -> tuple[str, str]:
-    """Return the word after the first `#`, and the first other literal word, or the same word if there is none."""
+    """Return the word after the first `#` and the first other literal word; the former twice if there is no other."""
     words = pattern.words
     place = words.index(HASH) + 1
     for word in words[:place] + words[place + 1 :]:
@@ -99,7 +99,7 @@ def _two_words(pattern: Pattern) -> tuple[str, str]:
 
 
 def is_simple(pattern: Pattern) -> bool:
-    """Return whether a trie matches such patterns in few steps, however many there are and whatever the key.
+    """Return whether a trie matches patterns like this one in few steps, however many there are and whatever the key.
 
     Each star doubles the number of paths through the trie, and the words between two `#` may begin at each word of the
     key. Each alone is within bounds, both together are too many. Patterns of wildcards alone are few and share a path.
@@ -115,7 +115,7 @@ def is_simple(pattern: Pattern) -> bool:
 
 
 class Tier(Generic[T]):
-    """A trie for simple patterns and a bitmap for all others.
+    """A trie with the simple patterns and a bitmap with all others.
 
     A trie visits the nodes that a key reaches, which may be very many for a few thousand long patterns with many
     wildcards. A bitmap reads a row for each word, whose length grows with every pattern.
