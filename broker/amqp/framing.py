@@ -330,7 +330,7 @@ class FrameCutter:
         return memoryview(buffer)[at:end]
 
     def upcoming(self, count: int) -> list[tuple[int, bytes]]:
-        """Return channel and payload of the next complete method frames, at most `count`, without cutting them."""
+        """Return channel and payload of up to `count` next frames, as long as they are complete methods; cut none."""
         found: list[tuple[int, bytes]] = []
         buffer, at = self._buffer, self.at
         if self._rest_bytes:

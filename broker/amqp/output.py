@@ -181,8 +181,8 @@ class ConnectionOutput:
             self._after_answers.append(act)
 
     def send_withheld(self, upto: int) -> bool:
-        """Send the answers about changes up to a number, on each channel in order; return whether any is still
-        withheld.
+        """Send answers about changes up to a number, in order on each channel; return whether any is still withheld.
+
         Cost: the answers sent, and the channels with withheld answers.
         """
         withheld = self._withheld

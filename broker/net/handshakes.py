@@ -28,7 +28,7 @@ class HandshakeClient(Protocol):
 class Handshakes:
     """The clients whose handshake is not complete.
 
-    Shapes: `_due` has the time of the loop at which each client is late, in the order of the begins.
+    Shapes: `_due` has the time of the loop at which each client is late, in the order of their begin.
     Units: `timeout_s` applies to handshakes that begin from now on. After it was lowered, they may be dropped late,
         after earlier ones.
     Cost: a dictionary entry per handshake.

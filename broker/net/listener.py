@@ -193,7 +193,7 @@ class Listener:
         count, step = len(self._round), self._step
         self._step = (step + 1) % STEPS
         part = self._round[count * step // STEPS : count * (step + 1) // STEPS]
-        self._check([transport for transport in part if transport in self.transports])  # others have left
+        self._check([transport for transport in part if transport in self.transports])  # still connected
 
     def _check(self, transports: list[Transport]) -> None:
         """Check heartbeats, close timeouts, and consumers that do not read or do not ack."""

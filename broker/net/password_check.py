@@ -40,7 +40,7 @@ class PasswordThreads:
         self._closed = False
 
     def check(self, job: Callable[[], bool], then: Answer, wait_s: float, client: LoginClient) -> None:
-        """Run `job` in a thread, in `wait_s` at the earliest, and call `then` with its answer in the loop."""
+        """Run `job` in a thread after `wait_s`, and call `then` with its answer in the loop."""
         if self._closed:
             then(None)
         elif wait_s:

@@ -29,7 +29,7 @@ from broker.net.publisher_throttle import PublisherThrottle, Stop
 from broker.net.receive_buffer import LARGE_READ_BYTES, ReceiveBuffer
 from broker.net.tls import peer_of
 
-REPLIES_MAX_BYTES: Final = 2 << 20  # with more unread output, reading stops; deliveries stop at 1 MiB
+REPLIES_MAX_BYTES: Final = 2 << 20  # with more unread output, reading stops; deliveries stop at 1 MiB of large bodies
 UNKNOWN: Final = Peer("")
 EOF_TICKS: Final = 2  # one to two seconds in which a client may close its socket after close-ok
 CLOSE_TICKS: Final = 5  # seconds in which a client must answer connection.close and close its socket
@@ -42,7 +42,7 @@ DELAYED_MAX_MS: Final = 60
 WAITS: Final = 1
 """After this many waits in a row, reads are acknowledged at once, which costs little for a client that just paused."""
 WAITS_MAX: Final = 48
-"""The number of waits doubles, up to this, each time that the client waits although reads are acknowledged at once."""
+"""The required number doubles, up to this, each time that the client waits although reads are acknowledged at once."""
 PROMPT_ACKS: Final = 1000
 """The number of reads that are acknowledged at once before the client must be detected again."""
 HANGUP: Final[int] = getattr(select, "POLLRDHUP", 0)  # macOS reports only POLLHUP and POLLERR
@@ -305,7 +305,7 @@ class Transport(Outlet):
                 self._end_output()
 
     def _end_output(self) -> None:
-        """Close the sending side of the socket; with TLS, which has no half-closed sockets, the client closes it."""
+        """Close the sending side of the socket; with TLS, close both sides unless the client does so after close-ok."""
         if self._socket.can_write_eof():
             try:
                 self._socket.write_eof()

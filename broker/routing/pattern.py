@@ -209,7 +209,7 @@ class MqttDialect(TopicDialect):
         """
         levels = key.split("/")
         if not key or "\x00" in key:
-            raise BindingKeyError(f"binding key '{key}' is not a topic filter: it is empty or contains a null character")
+            raise BindingKeyError(f"binding key '{key}' is not a topic filter: it is empty or has a null character")
         for position, level in enumerate(levels):
             if ("+" in level and level != "+") or (HASH in level and level != HASH):
                 raise BindingKeyError(

@@ -82,7 +82,7 @@ class SpareDescriptors:
 
 
 def aligned_memory(size: int) -> memoryview:
-    """Return memory that begins at a page, as direct writes need it."""
+    """Return page-aligned memory, which direct writes need."""
     return memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
@@ -189,7 +189,7 @@ class File:
             self.write_at(offset + done, bytes(pages[done:]))
 
     def write_zeros(self, offset: int, size: int) -> None:
-        """Write zeros at `offset`, as many as fit on the disk, at most `size`."""
+        """Write up to `size` zeros at `offset`, as many as fit on the disk."""
         try:
             os.pwrite(self._descriptor, bytes(size), offset)
         except OSError as error:
@@ -201,7 +201,7 @@ class File:
             return os.fstat(self._descriptor).st_size
 
     def allocate(self, offset: int, size: int) -> None:
-        """Allocate `size` bytes at an offset, with any content."""
+        """Allocate `size` bytes at an offset, with undefined content."""
         with _Failing(self.path):
             try:
                 os.posix_fallocate(self._descriptor, offset, size)
@@ -309,7 +309,7 @@ class Files:
             os.makedirs(folder, mode=_FOLDER_MODE, exist_ok=True)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename a file, replacing an existing one, or a folder to a free name; atomically."""
+        """Rename a file, replacing any existing one, or a folder to an unused name, atomically."""
         with _Failing(source):
             os.replace(source, target)
 
@@ -319,7 +319,7 @@ class Files:
         With `sync`, content and name are on disk on return. Raises: StoreFailed, with the same outcome as a crash.
         """
         unfinished = path.with_name(f"{path.name}.unfinished")
-        self.remove(unfinished)  # after a failed sync, no later one writes the pages of that file
+        self.remove(unfinished)  # after a failed sync, later syncs do not write the dropped pages of a file
         file = self.open(unfinished, create=True)
         try:
             end, left = 0, iter(pieces)

@@ -111,7 +111,7 @@ class Segments:
             return file.read_cached(position & OFFSET_MASK, size)
 
     def corrupt(self, position: int, reason: str) -> CorruptRecord:
-        """Return the error for a damaged place."""
+        """Return the error for damage at a position."""
         segment = position >> OFFSET_BITS
         return CorruptRecord(self.path(segment), segment - self._lowest, position & OFFSET_MASK, reason)
 
@@ -142,7 +142,7 @@ class Segments:
 class MessageLog(Segments):
     """One vhost's log.
 
-    ``append``, ``take``, ``complete`` and the live counts belong to the loop; ``write`` runs in one thread at a time;
+    ``append``, ``take``, ``complete`` and the live counts are for the loop; ``write`` runs in one thread at a time,
     ``read_span`` in any thread.
 
     Shapes: ``position`` is where the next record is appended: its segment is exact, its offset may still grow by the
@@ -211,8 +211,7 @@ class MessageLog(Segments):
     # -- on the loop --------------------------------------------------------------------------------------------------
 
     def append(self, record: bytes, rest: bytes = b"") -> int:
-        """Append a record of one piece, or of two with any boundary, and return its position. HOT. Nothing is written
-        yet.
+        """Append a record, in one piece or two, and return its position. HOT. Nothing is written yet.
         Cost: an addition and a list append for each piece, no copy; it runs for every persistent message.
         """
         position = self.position
@@ -269,7 +268,7 @@ class MessageLog(Segments):
         return self.position >> OFFSET_BITS
 
     def take(self) -> Batch | None:
-        """Return all waiting records as one batch, None if there are none. Raises: RuntimeError if the previous batch
+        """Return all pending records as one batch, None if there are none. Raises: RuntimeError if the previous batch
         was not completed; StoreFailed if an earlier write failed.
         """
         assert self._group is None, "half a transaction would be written"

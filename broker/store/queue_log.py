@@ -92,8 +92,8 @@ class QueueLogs:
         return self._missing.isdisjoint([(queue_number, chunk) for chunk in chunks])
 
     def withdraw(self) -> None:
-        """Remove chunks that were missing and have been written since, because the start is refused, so that the next
-        start finds them missing again. Raises: StoreFailed.
+        """Remove the chunks that were missing and have been written since: this start is refused, and the next one must
+        find them missing again. Raises: StoreFailed.
         """
         for queue_number, chunk in self._missing:
             if chunk in self._chunks.get(queue_number, ()):
@@ -135,7 +135,7 @@ class QueueLogs:
     def repair(self, queue_number: int, message_id: int, seen: Entry, entry: Entry) -> None:
         """Overwrite one damaged entry, unless it was written meanwhile or is no longer needed.
 
-        Shapes: `seen` is what `read` returned for it.
+        Shapes: `seen` is the entry that `read` has returned.
         """
         positions, sizes = self.read(queue_number, message_id, message_id + 1)
         if (positions[0], sizes[0]) == seen:
@@ -323,7 +323,7 @@ class QueueLogs:
         return begin, block
 
     def _write(self, queue_number: int, chunk: int, at: int, block: bytes, *, durable: bool) -> None:
-        """Write entries to the file of a chunk, or into the buffer if it has none and needs none yet."""
+        """Write entries to the file of a chunk, or into the buffer while the chunk needs no file."""
         key = (queue_number, chunk)
         has_file = chunk in self._chunks.get(queue_number, ())
         if has_file or not self._buffer.add(queue_number, chunk, at, block):

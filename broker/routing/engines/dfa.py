@@ -78,7 +78,7 @@ class State(Generic[T]):
         """Set the state for all words that no pattern expects here."""
         self.other = state
 
-    def unlink(self) -> None:
+    def forget_next(self) -> None:
         """Remove the transitions: states refer to each other, and must not wait for the garbage collector."""
         self.next.clear()
         self.other = None
@@ -264,7 +264,7 @@ class LazyDfa(Generic[T]):
                 dropped.pop()
                 continue
             _, state = states.popitem()
-            state.unlink()
+            state.forget_next()
             count -= 1
         if dropped and not dropped[-1]:
             dropped.pop()
