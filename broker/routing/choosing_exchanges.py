@@ -25,7 +25,7 @@ _LARGEST_DIGEST: Final = 2.0**64
 
 
 class HashBuckets:
-    """A map from values to destinations, which distributes values in proportion to the weights of destinations.
+    """A map from values to destinations, in proportion to the weights of the destinations.
 
     A value is hashed to one of 65536 buckets. Each destination makes a draw for a bucket, which depends only on the
     bucket and the destination, and the least draw owns the bucket. So a new destination takes over its share and no

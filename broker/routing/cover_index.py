@@ -307,7 +307,7 @@ class CoverIndex:
         return found
 
     def _walk(self, automaton: CoverAutomaton, limit: int) -> list[Pattern] | None:
-        """Return the covered patterns, or None if more than `limit` children would be visited, unless it is below 0."""
+        """Return the covered patterns, None if that takes more than `limit` visits; below 0 means no limit."""
         found: list[Pattern] = []
         pending: list[tuple[Place, int, int]] = [(self._root, 0, automaton.start)]
         visits = 0

@@ -23,7 +23,7 @@ class ComparedPatterns(Generic[T]):
     """Patterns with several `#`, compared one by one with the keys that contain two words of them.
 
     The two words are the one after the first `#`, which in canonical form is literal, and the first other literal word.
-    In tiers, one such pattern in a thousand would cost every key as much as all other patterns do. Out of
+    In a tier, one such pattern in a thousand would cost every key as much as all other patterns do. Out of
     a million patterns, a key contains the first word of about fifteen, and both words of fewer than two.
 
     Shapes: `_patterns` maps the word after the first `#` to a map from the other word to the patterns. A pattern
