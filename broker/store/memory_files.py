@@ -108,7 +108,7 @@ class MemoryFiles(Files):
         if content is None:
             if not create or path.parent not in self.folders:
                 raise StoreFailed(path, NO_SUCH_FILE)
-            content = self.contents[path] = FileContent()
+            content = self._create(path)
         return MemoryFile(path, content)
 
     def exists(self, path: Path) -> bool:
@@ -177,6 +177,10 @@ class MemoryFiles(Files):
         self._tokens += 1
         words = (crc32c(f"{self._tokens}/{word}".encode()) for word in range((size + 3) // 4))
         return b"".join(word.to_bytes(4, "big") for word in words)[:size]
+
+    def _create(self, path: Path) -> FileContent:
+        content = self.contents[path] = FileContent()
+        return content
 
 
 def moved(path: Path, source: Path, target: Path) -> Path:
