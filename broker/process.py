@@ -135,7 +135,9 @@ async def _reload(broker: BrokerServer, systemd: Systemd) -> None:
 
 async def _failed(broker: BrokerServer, error: BaseException) -> int:
     """Close the connections with the reason, and return the exit code. Raises: StoreFailed."""
-    broker.listener.tell_failed(f"the store failed: {error.reason}" if isinstance(error, StoreFailed) else UNEXPECTED)
+    broker.listener.announce_failure(
+        f"the store failed: {error.reason}" if isinstance(error, StoreFailed) else UNEXPECTED
+    )
     if broker.data.node is not None:
         broker.data.node.database.abort()
     await asyncio.sleep(0)  # uvloop writes at the end of an iteration

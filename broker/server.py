@@ -19,7 +19,7 @@ from broker.delivery.timers import Timers
 from broker.delivery.turn import Turn
 from broker.event_log import get_logger
 from broker.net.listener import STEPS, Listener
-from broker.net.strangers import descriptors_max
+from broker.net.pending_clients import descriptors_max
 from broker.parts.clients import Clients
 from broker.parts.data import Data
 from broker.parts.definitions import Definitions
@@ -262,7 +262,7 @@ class BrokerServer:
     def _unready(self) -> list[str]:
         """Return the reasons why the broker is not ready; empty if it is."""
         reasons = [] if self._failure is None else ["the broker has failed"]
-        reasons += [f"{alarm['kind']} alarm" for alarm in self.clients.alarm_watch.standing()]
+        reasons += [f"{alarm['kind']} alarm" for alarm in self.clients.alarm_watch.active_alarms()]
         if self.data.node is not None and (waits := self.data.node.member.unready()):
             reasons.append(waits)
         return reasons
@@ -281,7 +281,7 @@ class BrokerServer:
             "http_url": self.manage.url(),
             "connections": len(self.listener.transports),
             "connections_blocked": len(self.clients.alarms.blocked),
-            "alarms": self.clients.alarm_watch.standing(),
+            "alarms": self.clients.alarm_watch.active_alarms(),
         }
 
     def _fail(self, error: BaseException) -> None:

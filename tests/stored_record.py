@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from broker.store.reading import Maker
+from broker.store.reading import MessageBuilder
 from broker.store.record import HEAD, HEAD_BYTES, INNER, MESSAGE, MOVED, PERSISTENT, route_names
 from broker.store.store import VhostStore
 
@@ -43,8 +43,8 @@ class StoredMessage:
         return bool(self.flags & PERSISTENT)
 
 
-class StoredMessages(Maker[StoredMessage]):
-    """The maker of messages as the log has them."""
+class StoredMessages(MessageBuilder[StoredMessage]):
+    """A builder of messages as the log has them."""
 
     def make(
         self,

@@ -1,1 +1,1 @@
-"""The AMQP 0-9-1 protocol as values. Bytes in, methods and contents out, and back."""
+"""The AMQP 0-9-1 protocol as values: bytes in, methods and contents out, and the reverse."""

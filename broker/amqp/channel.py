@@ -1,4 +1,4 @@
-"""A channel: methods and contents in, per channel state; replies out.
+"""A channel: frames in, as its state allows; methods and publishes to its session, replies out.
 
 A publish is three kinds of frame, the method, the content header and the bodies (AMQP 0-9-1 section 4.2.6). They are
 passed on together, unchanged and not decoded.
@@ -50,14 +50,14 @@ class ChannelState(Enum):
     CLOSED = "closed"
 
 
-def index_of(*methods: type[Method]) -> set[bytes]:
+def indexes_of(*methods: type[Method]) -> set[bytes]:
     """Return the class and method octets that begin the payloads of these methods."""
     return {method.index.to_bytes(4, "big") for method in methods}
 
 
 # The methods that a client may send on an open channel. The others travel from server to client only, or belong to
 # class connection: RabbitMQ answers both with 503.
-CLIENT_METHODS: Final = index_of(
+CLIENT_METHODS: Final = indexes_of(
     AccessRequest,
     commands.Channel.Flow,
     commands.Exchange.Declare,
@@ -84,9 +84,9 @@ CLIENT_METHODS: Final = index_of(
     commands.Confirm.Select,
 )
 NO_METHOD: Final = b"\x00\x00\x00\x00"
-(OPEN_METHOD,) = index_of(commands.Channel.Open)
-(CLOSE_METHOD,) = index_of(commands.Channel.Close)
-(CLOSE_OK_METHOD,) = index_of(commands.Channel.CloseOk)
+(OPEN_METHOD,) = indexes_of(commands.Channel.Open)
+(CLOSE_METHOD,) = indexes_of(commands.Channel.Close)
+(CLOSE_OK_METHOD,) = indexes_of(commands.Channel.CloseOk)
 
 
 def check_open(payload: bytes) -> None:
@@ -103,11 +103,10 @@ def check_open(payload: bytes) -> None:
 
 BODY_SIZE: Final = struct.Struct(">Q")
 HEADER_FIXED_BYTES: Final = 12
-# No frame has this type, so _refuse_frame() gets every frame of a closing channel.
-NOTHING: Final = -1
+NO_KIND: Final = -1  # no frame has this type, so _refuse_frame() gets every frame of a closing channel
 # Members of an Enum are slow to access and slower to hash; the hot path uses these.
 IS_OPEN: Final = ChannelState.OPEN
-# Equal for all channels.
+# These are equal for all channels.
 OPEN_OK: Final = commands.Channel.OpenOk()
 CLOSE_OK: Final = commands.Channel.CloseOk()
 # The facts of a channel before its first publish.
@@ -117,35 +116,32 @@ NO_FACTS: Final = plain_facts(persistent=False, priority=NO_PRIORITY, expiration
 class ChannelSession(Protocol):
     """The methods of a channel, implemented in core.
 
-    A ProtocolError that is raised becomes a close method, Fatal propagates, and any other error ends this connection
-    with 541.
+    A ProtocolError becomes a close method, Fatal propagates, and any other exception closes the connection with 541.
     """
 
     def method(self, method: Method) -> None:
-        """Run any method except basic.publish and those that open and close."""
+        """Run a method other than basic.publish, channel.open and channel.close."""
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
-        """Publish one message: the raw method, the raw content header, which was measured, and the body."""
+        """Publish one message: the encoded method, the encoded and measured content header, and the body."""
 
     def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
-        """Publish messages from index `start` on, up to the first that needs a detailed check.
+        """Publish messages with equal properties from index `start` on, up to the first that needs a detailed check.
 
-        Return the index of the first message that was not published, which goes to publish(). All have equal
-        properties.
+        Return the index of the first message that was not published; the caller passes that to publish().
         """
 
     def leave(self) -> None:
         """Finish work before the client's channel.close; close() follows."""
 
     def close(self) -> None:
-        """Release what the channel holds. Called exactly once, whatever ended the channel."""
+        """Release the resources of the channel. Called exactly once, however the channel ended."""
 
 
 class Channel:
     """One open channel of a connection.
 
-    Invariant: `_expects` is the only frame type that may come next; `facts` are those of the last content header, which
-        is `_seen_header`.
+    Invariant: `_expects` is the only frame type that may be next; `facts` are those of `_seen_header`, the last one.
     """
 
     __slots__ = ("_body", "_closed", "_expects", "_gauge", "_header", "_known", "_limit_bytes", "_missing_bytes",
@@ -161,7 +157,7 @@ class Channel:
         self.number = number
         self.state = ChannelState.OPEN
         self.facts = NO_FACTS
-        # Class and method octets of the method in progress, for errors that name no method.
+        # The class and method octets of the current method, for errors that name no method.
         self.progress = OPEN_METHOD
         self._session_open = False
         self._expects = FRAME_METHOD
@@ -176,21 +172,21 @@ class Channel:
         self._seen_header = b""
 
     def limit_messages(self, limit_bytes: int) -> None:
-        """Set the largest message for this channel, in place of the limit for clients."""
+        """Set the maximum message size of this channel, in place of the limit for clients."""
         self._limit_bytes = limit_bytes
 
     @property
     def unfinished_bytes(self) -> int:
-        """The number of body bytes held of an incomplete message."""
+        """The number of buffered body bytes of an incomplete message."""
         return sum(map(len, self._body))
 
     def start(self, session: ChannelSession) -> None:
-        """Open the channel with its session, and answer the client."""
+        """Set the session and send channel.open-ok."""
         self.session = session
         self._session_open = True
         self.send(OPEN_OK)
 
-    def takes(self, payload: bytes) -> bool:
+    def accepts_method(self, payload: bytes) -> bool:
         """Return whether a method frame with this payload would be passed to the session now."""
         return self.state is IS_OPEN and self._expects == FRAME_METHOD and payload[:4] in CLIENT_METHODS
 
@@ -214,7 +210,7 @@ class Channel:
             self._content_body(payload)
 
     def accept_part(self, front: bytes, part: memoryview) -> None:
-        """Accept a part of a body frame, whose first octets are `front`, as accept() accepts a whole one."""
+        """Accept a part of a body frame that begins with the octets `front`, as accept() accepts a whole frame."""
         if self._expects != FRAME_BODY:
             self._refuse_frame(FRAME_BODY, front)
             return
@@ -222,14 +218,14 @@ class Channel:
         if missing_bytes < 0:
             raise body_too_long()
         self._missing_bytes = missing_bytes
-        self._keep(part)
+        self._append_body(part)
         if not missing_bytes:
             self._end_of_content(b"".join(self._body))
 
     def accept_run(self, run: PublishRun) -> int:
-        """Accept complete publishes at once, as accept() would their frames, and return how many. HOT.
+        """Accept complete publishes at once, as accept() would accept their frames, and return their number. HOT.
 
-        The caller passes the rest again: after a hold, or because it is not a publish.
+        The caller passes the other frames again: after a hold, or because the next method is not a publish.
         """
         payloads = run.payloads
         count = len(payloads)
@@ -269,7 +265,7 @@ class Channel:
         return connection.held or connection.out_bytes > connection.limits.unsent_max_bytes
 
     def _accept_one_by_one(self, run: PublishRun) -> int:
-        """Accept publishes of which at least one is refused for its size."""
+        """Accept a run in which at least one publish is too large."""
         for taken, payload in enumerate(run.payloads):
             if taken and (not payload.startswith(PUBLISH) or self._must_wait()):
                 return taken
@@ -279,24 +275,23 @@ class Channel:
         return len(run.payloads)
 
     def send(self, method: Method) -> None:
-        """Send a method, unless the channel is closing: a session that is being closed may still send."""
+        """Send a method; do nothing while the channel closes, because its session may still send then."""
         if self.state is IS_OPEN:
             self.connection.write_behind(self.number, encode_method(self.number, method))
 
     def send_content(self, method: Method, header: bytes, body: bytes) -> None:
-        """Send a method with its content."""
         if self.state is IS_OPEN:
             frames = content_frames(self.number, header, body, self.connection.frame_max)
             self.connection.write_behind(self.number, encode_method(self.number, method), *frames)
 
     def send_return(self, method: Method, header: bytes, body: bytes) -> None:
-        """Send a basic.return without waiting for withheld answers, as its confirm does not wait for them either."""
+        """Send a basic.return before withheld answers, because its confirm does not wait for them either."""
         if self.state is IS_OPEN:
             frames = content_frames(self.number, header, body, self.connection.frame_max)
             self.connection.write(encode_method(self.number, method), *frames)
 
     def withhold(self, method: Method | None, number: int = UNDECIDED) -> Withheld:
-        """Send an answer, or nothing, once the change of that number is on disk; the channel's next answers follow."""
+        """Send an answer, or nothing, once a change is on disk; later answers of the channel follow it."""
         answer = Withheld(() if method is None else (encode_method(self.number, method),), number)
         if self.state is IS_OPEN:
             self.connection.withhold(self.number, answer)
@@ -307,7 +302,7 @@ class Channel:
         self.send(commands.Channel.Close(error.reply_code, error.reply_text, error.class_id, error.method_id))
         self.state = ChannelState.CLOSING
         self._forget_content()
-        self._expects = NOTHING
+        self._expects = NO_KIND
         self.end_session()
 
     def end(self) -> None:
@@ -317,8 +312,8 @@ class Channel:
         finally:
             self.state = ChannelState.CLOSED
             self._forget_content()
-            self._expects = NOTHING
-            del self.session  # it holds the channel: the two would wait for the garbage collector
+            self._expects = NO_KIND
+            del self.session  # the session refers to the channel: both would wait for the garbage collector
 
     def end_session(self) -> None:
         """Close the session if it is not closed yet."""
@@ -354,7 +349,7 @@ class Channel:
         self._seen_header = payload
         body_bytes: int = BODY_SIZE.unpack_from(payload, 4)[0]
         if body_bytes > self._limit_bytes:
-            # Refused before the first octet of it is kept.
+            # Refused before any of its body is buffered.
             text = f"message size {body_bytes} is larger than configured max size {self._limit_bytes}"
             raise ChannelError(406, text)
         if body_bytes:
@@ -371,7 +366,7 @@ class Channel:
             raise body_too_long()
         if missing_bytes:
             self._missing_bytes = missing_bytes
-            self._keep(payload)
+            self._append_body(payload)
         elif self._body:
             self._end_of_content(b"".join((*self._body, payload)))
         else:
@@ -382,8 +377,8 @@ class Channel:
         self._expects = FRAME_METHOD
         self.session.publish(self._publish, self._header, body)
 
-    def _keep(self, payload: Octets) -> None:
-        """Keep a part of a body: a large one as an object, consecutive small ones joined."""
+    def _append_body(self, payload: Octets) -> None:
+        """Append a part of a body: a large one as its own object, small ones joined with the small ones before."""
         body = self._body
         if len(payload) >= LARGE_BYTES:
             body.append(payload)
@@ -397,7 +392,7 @@ class Channel:
         self._body.clear()
 
     def _refuse_frame(self, kind: int, payload: bytes) -> None:
-        """Discard a frame of a closing channel, and refuse one that is out of sequence."""
+        """Handle a frame of a closing channel; refuse any other frame, because it is out of sequence."""
         if kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY):
             self.progress = NO_METHOD  # no method is at fault
             if kind == FRAME_HEARTBEAT and not payload:  # it belongs on channel 0 (section 4.2.7)
@@ -414,25 +409,25 @@ class Channel:
             raise non_method_frame()
 
     def _frame_while_closing(self, kind: int, payload: bytes) -> None:
-        """Act on a close or close-ok of a closing channel, and discard all else."""
+        """Handle a close or close-ok of a closing channel, and discard all other frames."""
         if self.state is ChannelState.CLOSED or kind != FRAME_METHOD:
             return
         index = payload[:4]
-        if index == CLOSE_METHOD:  # it crossed ours: answer it, and go on waiting for close-ok
+        if index == CLOSE_METHOD:  # it crossed ours: answer it, and keep waiting for close-ok
             self.connection.write_behind(self.number, encode_method(self.number, CLOSE_OK))
         elif index == CLOSE_OK_METHOD:
             self._closed(self)
-        elif index == OPEN_METHOD:  # as RabbitMQ; otherwise the client would wait forever
+        elif index == OPEN_METHOD:  # as in RabbitMQ; otherwise the client would wait forever
             raise ConnectionFault(504, "second 'channel.open' seen", 20, 10)
 
 
 def body_too_long() -> ConnectionFault:
-    """Return the error for more body than the content header announced."""
+    """Return the error for a body that is longer than its content header announced."""
     return ConnectionFault(501, "content body frame exceeds remaining content size")
 
 
 def wrong_content_header(payload: bytes) -> ConnectionFault:
-    """Return the error for a content header that cannot be a publish's."""
+    """Return the error for a content header that cannot belong to a publish."""
     if len(payload) < HEADER_FIXED_BYTES:
         return broken_frame(FRAME_HEADER, payload, "unknown_frame")
     class_id = int.from_bytes(payload[:2], "big")

@@ -1,4 +1,4 @@
-"""The client's side of a connection as a value: received bytes in, methods with their contents and bytes to send out.
+"""The client's side of a connection as a value: bytes in, methods with their contents out, and the reverse.
 
     GREETING --start--> STARTED --tune--> TUNED --open-ok--> OPENING --each channel.open-ok--> OPEN --close--> CLOSING
     any state --connection.close, close-ok or a broken frame--> CLOSED
@@ -36,7 +36,7 @@ BODY_BYTES: Final = struct.Struct(">Q")
 BODY_BYTES_AT: Final = 4
 REPLY_SUCCESS: Final = 200
 SILENT_BEATS_MAX: Final = 4
-DROPPED_BIT: Final = 2  # of an ack, besides multiple
+DROPPED_BIT: Final = 2  # of basic.ack, besides multiple
 CAPABILITIES: Final[Mapping[str, bool]] = {
     "authentication_failure_close": True,
     "basic.nack": True,
@@ -49,7 +49,7 @@ CLOSES: Final = frozenset({commands.Channel.Close, commands.Connection.Close})
 
 
 class ClientState(Enum):
-    """The state, which determines the allowed frames."""
+    """The state of a connection, which determines the allowed frames."""
 
     GREETING = auto()
     STARTED = auto()
@@ -63,8 +63,8 @@ class ClientState(Enum):
 class Received(NamedTuple):
     """A method from the broker.
 
-    Shapes: `header` is the payload of the content header frame, if there is a content; `dropped` marks an ack of
-        messages that the broker already had, for clients with the capability slotmq.dropped_publishes.
+    Shapes: `header` is the payload of the content header frame, empty without a content; `dropped` marks an ack of
+        publishes that the broker dropped as duplicates, for clients with the capability slotmq.dropped_publishes.
     """
 
     channel: int
@@ -75,7 +75,7 @@ class Received(NamedTuple):
 
 
 class ArrivingContent:
-    """The content of a method, until its last frame."""
+    """The content of a method whose frames are still arriving."""
 
     def __init__(self, method: Method) -> None:
         self.method = method
@@ -83,26 +83,26 @@ class ArrivingContent:
         self.missing_bytes = 0
         self.parts: list[Octets] = []
 
-    def take_header(self, octets: Octets) -> None:
-        """Read the content header, which has the size of the body."""
+    def add_header(self, octets: Octets) -> None:
+        """Set the content header, which has the size of the body."""
         self.header = bytes(octets)
         (self.missing_bytes,) = BODY_BYTES.unpack_from(octets, BODY_BYTES_AT)
 
-    def take_body(self, octets: Octets) -> None:
-        """Append a part of the body."""
+    def add_body(self, octets: Octets) -> None:
         self.parts.append(octets)
         self.missing_bytes -= len(octets)
 
 
 class ClientConnection:
-    """Log in, open a vhost and channels, then send and receive.
+    """A client connection, which logs in, opens a vhost and channels, and then sends and receives.
 
-    Shapes: `login` is a user and a password, None for a broker that knows the user already (EXTERNAL); channels are
-        numbered from 1; `blocked` is the reason of connection.blocked, empty unless the broker is blocked; `failure` is
-        the reason why nothing more can be read, else empty.
+    Shapes: `login` is a user and a password, None for the mechanism EXTERNAL; channels are numbered from 1; `blocked`
+        is the reason in connection.blocked, empty unless publishers are blocked; `failure` is the reason why nothing
+        more can be read, empty otherwise.
     Units: `heartbeat_s` is the requested interval, later the negotiated one; 0 turns heartbeats off. `silent_beats`
-        counts calls of beat() without received bytes in between. `out_bytes` counts contents since take_output().
-    Invariant: feed() raises no protocol error. Closes of the broker are answered.
+        counts calls of beat() without received bytes in between. `out_bytes` counts the bytes of publishes since
+        take_output().
+    Invariant: feed() raises no protocol error. The broker's close methods are answered.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class ClientConnection:
         self._channels = channels
         self._unopened = channels
         self._max_message_bytes = max_message_bytes
-        self._heard = True
+        self._has_received = True
         self._cutter = FrameCutter(FRAME_MAX_BYTES)
         self._contents: dict[int, ArrivingContent] = {}
         self._received: list[Received] = []
@@ -138,8 +138,8 @@ class ClientConnection:
     # -- input --------------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> list[Received]:
-        """Process received bytes, and return the complete methods in order; the handshake is not among them."""
-        self._heard = True
+        """Process received bytes and return the complete methods in order, without those of the handshake."""
+        self._has_received = True
         cutter = self._cutter
         cutter.feed(data)
         cutter.begin()
@@ -168,10 +168,10 @@ class ClientConnection:
             self._open(method)
         elif kind in CONTENT_METHODS:
             if channel in self._contents:
-                raise ConnectionFault(505, f"{method.name} amid a content")
+                raise ConnectionFault(505, f"{method.name} within a content")
             self._contents[channel] = ArrivingContent(method)
         elif isinstance(method, commands.Connection.Blocked):
-            self.blocked = method.reason or "for no reason that it gives"
+            self.blocked = method.reason or "without a reason"
         elif kind is commands.Connection.Unblocked:
             self.blocked = ""
         else:
@@ -189,14 +189,14 @@ class ClientConnection:
         self.state = ClientState.CLOSED
 
     def _content(self, kind: int, channel: int, octets: Octets) -> None:
-        """Take a content header or a part of a body. Raises: 501 for a large message, 505 if none was announced."""
+        """Add a content header or a part of a body. Raises: 501 for a large message, 505 for an unexpected frame."""
         content = self._contents.get(channel)
         if content is not None and kind == FRAME_HEADER and not content.header and len(octets) >= HEADER_MIN_BYTES:
-            content.take_header(octets)
+            content.add_header(octets)
             if self._max_message_bytes is not None and content.missing_bytes > self._max_message_bytes:
-                raise ConnectionFault(501, f"a message of {content.missing_bytes} bytes")
+                raise ConnectionFault(501, f"a message of {content.missing_bytes} bytes is too large")
         elif content is not None and kind == FRAME_BODY and content.header and len(octets) <= content.missing_bytes:
-            content.take_body(octets)
+            content.add_body(octets)
         else:
             raise ConnectionFault(505, f"an unexpected frame of type {kind}")
         if not content.missing_bytes:
@@ -204,7 +204,7 @@ class ClientConnection:
             self._received.append(Received(channel, content.method, content.header, b"".join(content.parts)))
 
     def _open(self, method: Method) -> None:
-        """Perform the next step of the opening."""
+        """Perform the next step of the handshake."""
         match self.state, method:
             case ClientState.GREETING, commands.Connection.Start():
                 self._start(method)
@@ -236,7 +236,7 @@ class ClientConnection:
         self.state = ClientState.STARTED
 
     def _agree(self, tune: commands.Connection.Tune) -> None:
-        """Adopt the limits of the broker where they are lower than ours. Received headers may exceed them."""
+        """Adopt the broker's limits where they are lower than ours. Content headers from the broker may exceed them."""
         self.frame_max_bytes = min(tune.frame_max or FRAME_MAX_BYTES, FRAME_MAX_BYTES)
         if self.heartbeat_s and tune.heartbeat:
             self.heartbeat_s = min(self.heartbeat_s, tune.heartbeat)
@@ -249,15 +249,15 @@ class ClientConnection:
         self._out.append(encode_method(channel, method))
 
     def publish(self, channel: int, method_frame: bytes, header: bytes, body: bytes) -> None:
-        """Send an encoded basic.publish with its content. HOT."""
+        """Send an encoded basic.publish frame with its content. HOT."""
         self._out.append(method_frame)
         self._out += content_frames(channel, header, body, self.frame_max_bytes)
         self.out_bytes += len(method_frame) + len(header) + len(body)
 
     def beat(self) -> bool:
-        """Send a heartbeat, and return whether the broker may be alive. Call it twice in each `heartbeat_s`."""
-        self.silent_beats = 0 if self._heard else self.silent_beats + 1
-        self._heard = False
+        """Send a heartbeat, and return whether the broker may still be alive. Call it twice per `heartbeat_s`."""
+        self.silent_beats = 0 if self._has_received else self.silent_beats + 1
+        self._has_received = False
         self._out.append(HEARTBEAT)
         return self.silent_beats <= SILENT_BEATS_MAX
 
@@ -270,6 +270,6 @@ class ClientConnection:
             self.state = ClientState.CLOSING
 
     def take_output(self) -> list[Octets]:
-        """Return the output to write, in pieces."""
+        """Return and clear the output, in pieces to write."""
         out, self._out, self.out_bytes = self._out, [], 0
         return out

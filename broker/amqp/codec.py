@@ -22,15 +22,14 @@ Method = base.Frame
 
 LONG: Final = struct.Struct(">I")
 
-# Class and method, a delivery tag, and one octet of bits.
-SETTLEMENT_BYTES: Final = 13
+SETTLEMENT_BYTES: Final = 13  # class and method, a delivery tag, and one octet of bits
 TAG_AND_BITS: Final = struct.Struct(">QB")
-NO_ARGUMENTS: Final = bytes(4)  # a table of no bytes, and the arguments of a method that has none
+NO_ARGUMENTS: Final = bytes(4)  # an empty table of arguments
 
 METHODS: Final[dict[bytes, type[Method]]] = {
     LONG.pack(index): kind for index, kind in (commands.INDEX_MAPPING | ACCESS_METHODS).items()
 }
-# The types of fields as numbers, which compiled code compares at once: of an unsigned integer, its octets.
+# The types of fields as numbers, which compiled code compares fast; an unsigned integer has its number of octets.
 BIT: Final = 0
 SHORT_STRING: Final = -1
 LONG_STRING: Final = -2
@@ -45,12 +44,12 @@ FIELD_TYPES: Final = {
     "longstr": LONG_STRING,
     "table": TABLE,
 }
-# Class -> its fields in order, as (name, number of the type).
+# Method class -> its fields in order, as (name, number of the type).
 FIELDS: Final[dict[type[Method], tuple[tuple[str, int], ...]]] = {
     kind: tuple((name, FIELD_TYPES[kind.amqp_type(name)]) for name in kind.__slots__) for kind in METHODS.values()
 }
-# Answers that are always equal: they have no arguments, or only a reserved text, which is empty. pamqp puts "0" into
-# that of channel.open-ok, which ends clients that expect an empty one, as RabbitMQ sends it.
+# Methods that are always equal, because they have no arguments or only a reserved text. That text is empty, as in
+# RabbitMQ; pamqp would send "0" in channel.open-ok, which breaks some clients.
 RESERVED_ALONE: Final = (commands.Connection.OpenOk, commands.Channel.OpenOk, commands.Basic.GetEmpty)
 EMPTY_TEXTS: Final = {SHORT_STRING: bytes(1), LONG_STRING: bytes(4)}
 PREPARED: Final[dict[type[Method], bytes]] = {
@@ -58,11 +57,11 @@ PREPARED: Final[dict[type[Method], bytes]] = {
     for kind, fields in FIELDS.items()
     if not fields or kind in RESERVED_ALONE
 }
-CLIENTS_MAX: Final = 64  # distinct client properties kept decoded
+CLIENTS_MAX: Final = 64  # distinct decoded client properties in the cache
 
 
 def read_short_string(payload: bytes, at: int) -> tuple[str, int]:
-    """Return the short string at an offset, and where it ends.
+    """Return the short string at an offset, and its end.
 
     Raises: 501 for malformed UTF-8 (RabbitMQ's code and text), 502 when it is cut short.
     """
@@ -79,7 +78,7 @@ def read_short_string(payload: bytes, at: int) -> tuple[str, int]:
 
 
 def read_integer(payload: bytes, at: int, size: int) -> tuple[int, int]:
-    """Return the unsigned integer of `size` octets at an offset, and where it ends. Raises: 502."""
+    """Return the unsigned integer of `size` octets at an offset, and its end. Raises: 502."""
     end = at + size
     if end > len(payload):
         raise syntax_error("integer is cut short")
@@ -90,7 +89,7 @@ def read_integer(payload: bytes, at: int, size: int) -> tuple[int, int]:
 
 
 def read_long_string(payload: bytes, at: int) -> tuple[str | bytes, int]:
-    """Return the long string at an offset, as text where it is text, and where it ends. Raises: 502."""
+    """Return the long string at an offset, as text if it is UTF-8, and its end. Raises: 502."""
     size, start = read_integer(payload, at, 4)
     end = start + size
     if end > len(payload):
@@ -99,7 +98,7 @@ def read_long_string(payload: bytes, at: int) -> tuple[str | bytes, int]:
 
 
 def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max: int = TABLE_ENTRIES_MAX) -> Method:
-    """Return the method that a method frame's payload holds.
+    """Return the method in the payload of a method frame.
 
     Raises: 540 for a class or method that AMQP 0-9-1 with RabbitMQ's extensions does not have; 502 when the arguments
     are not exactly as long as the payload; 501 for malformed UTF-8.
@@ -114,14 +113,14 @@ def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max:
         bind = decode_plain_bind(payload)
         if bind is not None:
             return bind
-    # Without __init__, which would check names and warn of methods that the specification deprecates.
+    # Without __init__, which would check names and warn of deprecated methods.
     method = kind.__new__(kind)
     at = 4
     bits = 8
     for name, field_type in FIELDS[kind]:
         value: Any
         if field_type == BIT:
-            # Neighbouring bits share octets, lowest first (section 4.2.5.2).
+            # Consecutive bits share an octet, lowest bit first (section 4.2.5.2).
             if bits == 8:
                 if at >= len(payload):
                     raise syntax_error("bits are cut short")
@@ -150,7 +149,7 @@ def check_filled(kind: type[Method], payload: bytes, at: int) -> None:
 
 
 def decode_start_ok(payload: bytes, depth_max: int, entries_max: int) -> Method:
-    """Return a connection.start-ok; clients that sent equal octets share its `client_properties`.
+    """Return a connection.start-ok; clients with equal properties share the decoded `client_properties`.
 
     Raises: as decode_method().
     """
@@ -159,7 +158,7 @@ def decode_start_ok(payload: bytes, depth_max: int, entries_max: int) -> Method:
     start_ok.client_properties = read_client_properties(payload[4 : 4 + table_bytes], depth_max, entries_max)
     start_ok.mechanism, at = read_short_string(payload, 4 + table_bytes)
     response, at = read_long_string(payload, at)
-    start_ok.response = response  # type: ignore[assignment]  # octets where it is not text
+    start_ok.response = response  # type: ignore[assignment]  # octets if it is not UTF-8
     start_ok.locale, at = read_short_string(payload, at)
     check_filled(commands.Connection.StartOk, payload, at)
     return start_ok
@@ -167,17 +166,17 @@ def decode_start_ok(payload: bytes, depth_max: int, entries_max: int) -> Method:
 
 @lru_cache(CLIENTS_MAX)
 def read_client_properties(table: bytes, depth_max: int, entries_max: int) -> dict[str, Any]:
-    """Return the decoded client properties, which nobody may change.
+    """Return the decoded client properties, which must not be changed.
 
-    A thousand connections of one program send equal octets, and the decoded table takes a kilobyte.
+    They are cached because all connections of a program send equal octets, and each decoded table takes a kilobyte.
     """
     return TableReader(table, depth_max, entries_max).table(0, len(table))[0]
 
 
 def decode_settlement(payload: bytes) -> Method | None:
-    """Return a basic.ack, nack or reject, decoded at once because consumers send one per message. HOT.
+    """Return a basic.ack, nack or reject, None for another method. HOT, because consumers send one per message.
 
-    Return None for another method. Shapes: the payload has SETTLEMENT_BYTES.
+    Shapes: the payload has SETTLEMENT_BYTES.
     """
     kind = METHODS.get(payload[:4])
     delivery_tag, bits = TAG_AND_BITS.unpack_from(payload, 4)
@@ -201,9 +200,9 @@ def decode_settlement(payload: bytes) -> Method | None:
 
 
 def decode_plain_bind(payload: bytes) -> Method | None:
-    """Return a queue.bind without arguments, of which clients send a hundred thousand; None if it is malformed.
+    """Return a queue.bind without arguments, None if it is malformed: `decode_method` then raises the error.
 
-    `decode_method` then raises the error.
+    It is faster, because clients may send a hundred thousand of these.
     """
     try:
         queue_end = 7 + payload[6]  # after class, method and ticket
@@ -224,7 +223,7 @@ def decode_plain_bind(payload: bytes) -> Method | None:
 
 
 def unknown_method(payload: bytes) -> ConnectionFault:
-    """Return the 540, or the 502 when there is not even a class and method."""
+    """Return the 540 for an unknown method, or the 502 for a payload without class and method."""
     if len(payload) < 4:
         return syntax_error("method frame without class and method")
     class_id, method_id = struct.unpack_from(">HH", payload)
@@ -232,7 +231,7 @@ def unknown_method(payload: bytes) -> ConnectionFault:
 
 
 def encode_method(channel: int, method: Method) -> bytes:
-    """Return the method's whole frame."""
+    """Return the frame of a method."""
     payload = PREPARED.get(type(method)) or LONG.pack(method.index) + method.marshal()
     return FRAME_HEAD.pack(FRAME_METHOD, channel, len(payload)) + payload + FRAME_END_OCTET
 
@@ -240,7 +239,7 @@ def encode_method(channel: int, method: Method) -> bytes:
 def publish_fields(payload: bytes) -> tuple[str, str, bool, bool]:
     """Return exchange, routing key, mandatory and immediate of a basic.publish payload.
 
-    Raises: 502 when the lengths do not add up, 501 for malformed UTF-8.
+    Raises: 502 when the fields do not fill the payload, 501 for malformed UTF-8.
     """
     exchange, at = read_short_string(payload, 6)
     routing_key, at = read_short_string(payload, at)
@@ -251,9 +250,9 @@ def publish_fields(payload: bytes) -> tuple[str, str, bool, bool]:
 
 
 def content_frames(channel: int, header: bytes, body: bytes, frame_max_bytes: int) -> list[Octets]:
-    """Return the frames of a content: its header, and its body cut for the peer's frame size (0: no limit).
+    """Return the frames of a content: the header, and the body split for the peer's frame size (0: no limit).
 
-    They are pieces to join, or to write one after another. The body is not copied.
+    Shapes: pieces of frames, to be joined or written one after another. The body is not copied.
     """
     front = encode_frame(FRAME_HEADER, channel, header)
     if not body:

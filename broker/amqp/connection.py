@@ -1,7 +1,7 @@
-"""A connection as a value: received bytes in, bytes to send out, and sessions that run the methods.
+"""The server's side of a connection as a value: received bytes in, bytes to send out; sessions run the methods.
 
-It has no socket, task or clock. The transport calls feed() with the bytes it has read, and writes the result of
-take_output(). Errors end here: logic raises them, this file alone turns them into close methods.
+It has no socket, task or clock. The transport calls feed() with the bytes that it has read, and writes the result of
+take_output(). Errors end here: other code raises them, and only this module turns them into close methods.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from broker.amqp.handshake import (
     PROTOCOL_HEADER_BYTES,
     ConnectionLimits,
     check_tune_ok,
+    has_supported_header,
     octets_of,
-    serves,
     start,
     tune,
 )
 from broker.amqp.output import ConnectionOutput, OutputTaker
 
 CHANNEL_OPEN: Final = ChannelState.OPEN  # members of an Enum are slow to access
-# Equal for all clients.
+# These are equal for all clients.
 OPEN_OK: Final = commands.Connection.OpenOk()
 CLOSE_OK: Final = commands.Connection.CloseOk()
 
@@ -50,9 +50,9 @@ class ConnectionSession(Protocol):
     """The methods of a connection."""
 
     def authenticate(self, mechanism: str, response: bytes) -> None:
-        """Admit the user, or raise Refused, also for a mechanism that was not offered.
+        """Log in the user, or raise Refused, also for a mechanism that was not offered.
 
-        After connection.hold() the decision comes later, by connection.admit() or connection.refuse().
+        After connection.hold(), the session decides later, with connection.admit() or connection.refuse().
         """
 
     def open(self, vhost: str) -> None:
@@ -65,13 +65,13 @@ class ConnectionSession(Protocol):
         """Accept a new secret for the user of this connection, or raise Refused."""
 
     def close(self) -> None:
-        """Release the connection's resources. Called exactly once, after the sessions of all channels.
+        """Release the resources of the connection. Called exactly once, after the sessions of all channels were closed.
 
-        After connection.hold() close-ok is sent later, by connection.answer_close().
+        After connection.hold(), the session sends close-ok later, with connection.answer_close().
         """
 
     def crashed(self, error: Exception) -> None:
-        """Log an unexpected error; the machine then closes this connection, and no other, with 541."""
+        """Log an unexpected error; afterwards this connection, and no other, is closed with 541."""
 
 
 class Connection(ConnectionOutput):
@@ -96,7 +96,7 @@ class Connection(ConnectionOutput):
         on_error: Callable[[Connection, int, ProtocolError | Refused], None] | None = None,
         mechanisms: Sequence[str] = MECHANISMS,
     ) -> None:
-        """Call `on_error` with each error, which closes a channel, whose number is passed, or the connection."""
+        """Shapes: `on_error` is called with each error and the number of its channel, 0 if the connection is closed."""
         super().__init__(limits, taker)
         self.mechanisms = mechanisms
         self.channels: dict[int, Channel] = {}
@@ -105,8 +105,8 @@ class Connection(ConnectionOutput):
         self.heartbeat_s = limits.heartbeat_s
         self.received = 0
         self.amid_message = False  # the received bytes end within a frame or between the frames of a message
-        self.drained = False  # the client answered our close: none of its frames are in transit
-        self.orderly = False
+        self.drained = False  # the client has answered our close: none of its frames are in transit
+        self.orderly = False  # the client has sent connection.close
         self.failure: ProtocolError | Refused | None = None
         self._cutter = FrameCutter(limits.initial_frame_max_bytes)
         self._greeting = b""
@@ -128,27 +128,27 @@ class Connection(ConnectionOutput):
 
     @property
     def unfinished_bytes(self) -> int:
-        """The number of body bytes held of incomplete messages."""
+        """The number of buffered body bytes of incomplete messages."""
         return sum(channel.unfinished_bytes for channel in self.channels.values())
 
     @property
     def buffered_bytes(self) -> int:
-        """The number of received bytes that wait to be processed."""
+        """The number of received bytes that are not processed yet."""
         return self._cutter.buffered_bytes
 
     @property
     def spared_bytes(self) -> int:
-        """The number of processed bytes that used up no budget, because they belong to large bodies."""
+        """The number of processed bytes, of large bodies, that did not count towards a budget."""
         return self._cutter.spared_bytes
 
     @property
     def protocol(self) -> str:
-        """The protocol, in RabbitMQ's words."""
+        """The name of the protocol, as RabbitMQ shows it."""
         return "AMQP 0-9-1"
 
     @property
     def client_facts(self) -> dict[str, Any] | None:
-        """The facts about a client whose session may outlive the connection; None in AMQP."""
+        """Facts about a client whose session may outlive the connection; None in AMQP."""
         return None
 
     def has_capability(self, name: str) -> bool:
@@ -184,7 +184,7 @@ class Connection(ConnectionOutput):
                     kind, number, payload, run = frame
                     channel = self.channels.get(number)
                     if channel is None:
-                        # A publish without its channel is refused or discarded as a whole, at its method frame.
+                        # A publish on a channel that is not open is refused or discarded at its method frame.
                         self._accept(FRAME_METHOD if kind == RUN_OF_PUBLISHES else kind, number, payload)
                     elif run is None:
                         channel.accept(kind, payload)
@@ -196,7 +196,7 @@ class Connection(ConnectionOutput):
                         channel.accept_part(payload, run)
                     if self.held or self.out_bytes > limit_bytes:
                         break
-                    if cutter.at >= cutter.enough:
+                    if cutter.at >= cutter.stop_at:
                         all_cut = budget_bytes is None
                         break
                 else:
@@ -204,7 +204,7 @@ class Connection(ConnectionOutput):
                 break
             except Fatal:
                 raise
-            except ProtocolError as error:  # loop again: other channels have frames too
+            except ProtocolError as error:  # then continue with the frames of other channels
                 self._blame(error, channel)
                 self.fail(error, 0 if cutter.broken else number)
             except Exception as error:  # noqa: BLE001 - any error ends this connection and no other
@@ -215,10 +215,10 @@ class Connection(ConnectionOutput):
         return all_cut or not cutter.has_frame
 
     def upcoming(self, count: int) -> Iterator[tuple[Channel, Any]]:
-        """Yield the next methods on open channels, at most `count`, which are processed later as usual."""
+        """Yield the next methods, at most `count`, on open channels, without processing them."""
         for number, payload in self._cutter.upcoming(count):
             channel = self.channels.get(number)
-            if channel is None or not channel.takes(payload):
+            if channel is None or not channel.accepts_method(payload):
                 return
             try:
                 method = decode_method(payload, self.limits.table_depth_max, self.limits.table_entries_max)
@@ -227,9 +227,9 @@ class Connection(ConnectionOutput):
             yield channel, method
 
     def lost(self) -> None:
-        """Close every session, because the transport is gone. Called exactly once.
+        """Close every session, because the socket is closed. Called exactly once.
 
-        Transport and session refer to the connection, so it drops both, and none waits for the garbage collector.
+        Transport and session refer to the connection, which therefore drops both: the garbage collector is not needed.
         """
         self.finish()
         self.discard_output()
@@ -239,7 +239,7 @@ class Connection(ConnectionOutput):
     # ---- failure and end ---------------------------------------------------------------------------------------------
 
     def fail(self, error: ProtocolError, channel: int = 0) -> None:
-        """Tell the client of an error: a soft one closes its channel, any other the connection."""
+        """Report an error to the client: a ChannelError closes its channel, any other error the connection."""
         if self.state in (CLOSING, CLOSED):
             if self._cutter.broken:
                 self._finish_in_order()
@@ -252,12 +252,12 @@ class Connection(ConnectionOutput):
         elif faulty.state is CHANNEL_OPEN:
             self._guard(lambda: faulty.begin_closing(error))
 
-    def last_words(self, error: ProtocolError) -> bytes:
-        """Return the octets that tell the client of an error that ends the broker."""
+    def encode_failure(self, error: ProtocolError) -> bytes:
+        """Return the octets that report to the client an error that ends the broker."""
         return encode_method(0, commands.Connection.Close(error.reply_code, error.reply_text, 0, 0))
 
     def admit(self) -> None:
-        """Admit the user, possibly after a hold, and propose limits."""
+        """Accept the login, possibly after a hold, and propose limits."""
         if self.state is not STARTING:
             return
         self.state = TUNING
@@ -266,7 +266,7 @@ class Connection(ConnectionOutput):
             self.release()
 
     def refuse(self, error: Refused, mechanism: str) -> None:
-        """Refuse the client: with a text only if it announced that capability (section 1.4.2.2 requires silence)."""
+        """Refuse the login, silently (section 1.4.2.2) unless the client announced the capability of getting a text."""
         if self.state is not STARTING:
             return
         self.end_holds()
@@ -283,10 +283,7 @@ class Connection(ConnectionOutput):
             self.finish()
 
     def answer_close(self) -> None:
-        """Answer the client's close, if it sent one, and end: the session has released everything.
-
-        Withheld answers are sent first.
-        """
+        """End after withheld answers and close-ok, if the client sent connection.close and the session is released."""
         self.when_all_sent(self._answer_close)
 
     def _answer_close(self) -> None:
@@ -299,9 +296,9 @@ class Connection(ConnectionOutput):
         """End the connection: discard further frames, and close every session."""
         self.state = CLOSED
         self.drop_withheld()
-        self._cutter.clear()  # also ends the loop in feed(), which finds no further frame
+        self._cutter.clear()  # which also ends the loop in feed()
         self.end_sessions()
-        self.touch()  # the transport closes the socket, also when there is no output left
+        self.touch()  # the transport closes the socket, even without output
 
     def end_sessions(self) -> None:
         """Close the sessions that are still open, the connection's own last."""
@@ -319,14 +316,14 @@ class Connection(ConnectionOutput):
         channel.end()
 
     def apply_limits(self, frame_max: int, channel_max: int, heartbeat_s: int) -> None:
-        """Set the negotiated limits, which apply from the next frame on."""
+        """Set the negotiated limits, from the next frame on."""
         self.frame_max = frame_max
         self._cutter.set_frame_max(frame_max)
         self.channel_max = channel_max
         self.heartbeat_s = heartbeat_s
 
     def _close(self, error: ProtocolError) -> None:
-        self.failure = error.with_traceback(None)  # its frames hold the connection
+        self.failure = error.with_traceback(None)  # the frames of a traceback refer to the connection
         self.end_holds()
         if self.state is GREETING:
             self.finish()
@@ -340,13 +337,13 @@ class Connection(ConnectionOutput):
             self._finish_in_order()
 
     def _finish_in_order(self) -> None:
-        """End the connection once nothing is withheld, and read nothing until then."""
+        """End the connection once nothing is withheld; until then process nothing."""
         if self.withholds:
             self.hold()
         self.when_all_sent(self.finish)
 
     def _blame(self, error: ProtocolError, channel: Channel | None) -> None:
-        """Fill in the method at fault, where the error does not name one."""
+        """Set the method at fault in an error that does not name one."""
         if error.class_id == 0 and not self._cutter.broken:
             progress = self._progress if channel is None else channel.progress
             error.blame(int.from_bytes(progress[:2], "big"), int.from_bytes(progress[2:4], "big"))
@@ -365,7 +362,7 @@ class Connection(ConnectionOutput):
     def _greet(self, data: bytes) -> bytes:
         """Check the protocol header, and return the octets after it."""
         self._greeting += data
-        verdict = serves(self._greeting)
+        verdict = has_supported_header(self._greeting)
         if verdict is None:
             return b""
         rest, self._greeting = self._greeting[PROTOCOL_HEADER_BYTES:], b""
@@ -389,7 +386,7 @@ class Connection(ConnectionOutput):
             self._open_channel(number, payload)
 
     def _accept_control(self, payload: bytes) -> None:
-        """Act on a method on channel 0 that the connection's state expects."""
+        """Handle a method on channel 0."""
         kind = expected_kind(self.state, payload)
         if kind is None:
             return
@@ -421,7 +418,7 @@ class Connection(ConnectionOutput):
                 self.answer_close()
 
     def _authenticate(self, method: Any) -> None:
-        """Admit the user and propose limits, or refuse the client: now, or when the session decides later."""
+        """Accept or refuse the login, unless the session decides later."""
         self.client_properties = method.client_properties
         try:
             self.session.authenticate(method.mechanism, octets_of(method.response))
@@ -442,7 +439,7 @@ class Connection(ConnectionOutput):
         check_open(payload)
         opened, limit = len(self.channels), self.channel_max
         if limit and opened >= limit:
-            self._progress = NO_METHOD  # RabbitMQ blames none
+            self._progress = NO_METHOD  # as in RabbitMQ, the error names none
             text = f"number of channels opened ({opened}) has reached the negotiated channel_max ({limit})"
             raise ConnectionFault(530, text)
         channel = Channel(self, number, self.forget_channel)

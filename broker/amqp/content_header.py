@@ -1,7 +1,7 @@
-"""Content headers: relayed unchanged, measured once, decoded only when needed.
+"""Content headers, which are relayed unchanged, measured once, and decoded only when needed.
 
 A content header is class, weight, body size, property flags, and the flagged properties in order (AMQP 0-9-1 section
-4.2.6.1). Which properties class basic has is section 1.8.
+4.2.6.1). Section 1.8 has the properties of class basic.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KINDS: Final[tuple[tuple[int, str, str], ...]] = tuple(
     (flag, name, Properties.amqp_type(name)) for name, flag in FLAG_OF.items()
 )
 DELIVERY_MODE_FLAG: Final = FLAG_OF["delivery_mode"]
-# Properties whose text concerns the broker.
+# The properties whose text the broker reads.
 WATCHED_FLAGS: Final = FLAG_OF["expiration"] | FLAG_OF["reply_to"] | FLAG_OF["user_id"]
 WIDTHS: Final = {"octet": 1, "timestamp": 8}
 
@@ -46,10 +46,10 @@ KNOWN_MAX_BYTES: Final = 512
 
 
 class HeaderGauge:
-    """Measure content headers, and cache the valid ones, because publishers repeat their properties. Headers of
-    numbered publishes are cached without the number, which changes each time.
-    Invariant: `known` holds at most 1,024 properties of at most 512 octets, all within the limits, and as many
-        templates.
+    """A gauge that measures content headers and caches the facts of valid ones, because publishers repeat properties.
+
+    Headers of numbered publishes are cached without the number, which differs each time.
+    Invariant: `known` and the templates each have at most 1,024 entries of at most 512 octets, all within the limits.
     """
 
     __slots__ = ("_depth_max", "_entries_max", "_templates", "known")
@@ -57,7 +57,7 @@ class HeaderGauge:
     def __init__(self, depth_max: int, entries_max: int) -> None:
         self._depth_max = depth_max
         self._entries_max = entries_max
-        # Property octets -> their facts. The publish path looks here first.
+        # Property octets -> their facts. The publish path reads this cache directly.
         self.known: dict[bytes, HeaderFacts] = {}
         # Octets before and after the number -> the facts of all headers that differ only in the number.
         self._templates: dict[tuple[bytes, bytes], HeaderFacts] = {}
@@ -84,7 +84,7 @@ class HeaderGauge:
 
 
 def remember(known: dict[Key, Value], key: Key, value: Value, most: int = KNOWN_MAX) -> None:
-    """Cache a value; a cache with this many is emptied first."""
+    """Add a value to a cache; a cache with `most` values is emptied first."""
     if len(known) >= most:
         known.clear()
     known[key] = value
@@ -92,19 +92,19 @@ def remember(known: dict[Key, Value], key: Key, value: Value, most: int = KNOWN_
 
 @lru_cache(maxsize=8)
 def gauge_of(depth_max: int = TABLE_DEPTH_MAX, entries_max: int = TABLE_ENTRIES_MAX) -> HeaderGauge:
-    """Return the gauge for these limits, which all connections with the same limits share."""
+    """Return the gauge that all connections with these limits share."""
     return HeaderGauge(depth_max, entries_max)
 
 
 def facts_of(header: bytes) -> HeaderFacts:
-    """Return the facts of a header that was measured on arrival, under the limits of that time."""
+    """Return the facts of a header that was measured on arrival, whatever the limits were then."""
     return gauge_of(MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX).facts(header)
 
 
 def property_flags(header: bytes) -> int:
-    """Return the flags word.
+    """Return the property flags.
 
-    Raises: 502 when there is none, or when it announces properties that class basic does not have.
+    Raises: 502 when they are missing, or announce properties that class basic does not have.
     """
     if len(header) < PROPERTIES_AT + 2:
         raise syntax_error("content header without property flags")
@@ -161,8 +161,8 @@ def decode_properties(
 ) -> Properties:
     """Return the properties of a content header payload.
 
-    Text that is not UTF-8 is shown with replacement characters, because RabbitMQ relays it too; a timestamp beyond the
-    calendar, such as one in milliseconds, is a number. So every measured header can be decoded.
+    Every measured header can be decoded: text that is not UTF-8, which RabbitMQ relays too, gets replacement
+    characters, and a timestamp that datetime cannot represent, such as one in milliseconds, is a number.
     """
     flags = property_flags(header)
     at = PROPERTIES_AT + 2
@@ -193,7 +193,7 @@ def decode_properties(
 
 
 class HeaderFields:
-    """The message fields of a content header, which is decoded at the first read (routing's MessageFields)."""
+    """The MessageFields (see routing) of a content header, which is decoded at the first access."""
 
     __slots__ = ("_header", "_properties")
 
@@ -208,7 +208,7 @@ class HeaderFields:
         return headers or {}
 
     def property(self, name: str) -> str | None:
-        """Return a property as text, a timestamp in seconds since 1970; None if it is absent."""
+        """Return a property as text, a timestamp as seconds since 1970; None if it is absent."""
         value: Any = getattr(self._decoded(), name)
         if isinstance(value, datetime):
             return str(int(value.replace(tzinfo=value.tzinfo or UTC).timestamp()))

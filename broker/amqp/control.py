@@ -1,4 +1,4 @@
-"""Frames outside open channels: the methods that each connection state expects on channel 0, and all others."""
+"""Checks of frames outside open channels: which methods each connection state expects, and which frames open one."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME
 
 
 class ConnectionState(Enum):
-    """The state of a connection. The words are RabbitMQ's, because reply texts show them."""
+    """The state of a connection, by RabbitMQ's names, which reply texts contain."""
 
-    GREETING = "greeting"  # waits for the protocol header
+    GREETING = "greeting"  # waiting for the protocol header
     STARTING = "starting"  # connection.start sent
     TUNING = "tuning"  # connection.tune sent
-    OPENING = "opening"  # tune-ok received, waits for connection.open
+    OPENING = "opening"  # tune-ok received, waiting for connection.open
     RUNNING = "running"
     CLOSING = "closing"  # connection.close sent: all but close and close-ok is discarded (section 1.4.2.10)
     CLOSED = "closed"
 
-    __hash__ = object.__hash__  # an Enum hashes its name, in Python
+    __hash__ = object.__hash__  # Enum's own is written in Python
 
 
 # Members of an Enum are slow to access; compiled code uses these.
@@ -47,8 +47,8 @@ EXPECTED: Final[dict[ConnectionState, tuple[type[Method], type[Method]]]] = {
 
 
 def expected_kind(state: ConnectionState, payload: bytes) -> type[Method] | None:
-    """Return the class of a method on channel 0, None to discard it. Raises: 504 for a method unexpected in the state,
-    540 for an unknown one.
+    """Return the class of a method on channel 0, None to discard it. Raises: 504 if the state does not expect it, 540
+    if it is unknown.
     """
     kind = METHODS.get(payload[:4])
     if kind in EXPECTED[state]:
@@ -61,9 +61,9 @@ def expected_kind(state: ConnectionState, payload: bytes) -> type[Method] | None
 
 
 def opens_channel(state: ConnectionState, kind: int, number: int, payload: bytes) -> bool:
-    """Return whether a frame may open its channel: a heartbeat, or any frame while the connection closes, does nothing.
+    """Return whether a frame may open its channel; False for a heartbeat, and while the connection closes.
 
-    Raises: 505 for a frame out of sequence, 501 for one of an unknown type.
+    Raises: 505 for a frame out of sequence, 501 for a frame of an unknown type.
     """
     if kind == FRAME_HEARTBEAT and not payload:
         if number:

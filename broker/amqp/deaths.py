@@ -1,4 +1,4 @@
-"""The dead-lettering history in a message's headers, and the header with which a dead letter is published again."""
+"""The dead-lettering history in a message's headers, and the header for publishing a dead letter again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker.amqp.table_writer import LONG_MAX
 
 X_DEATH: Final = "x-death"
 FIRST_QUEUE, FIRST_REASON = "x-first-death-queue", "x-first-death-reason"
-OF_DEATHS: Final = (
+DEATH_HEADERS: Final = (
     X_DEATH, FIRST_QUEUE, FIRST_REASON, "x-first-death-exchange",
     "x-last-death-queue", "x-last-death-reason", "x-last-death-exchange",
 )  # fmt: skip
@@ -28,8 +28,7 @@ REPLAYED_QUEUE, REPLAYED_REASON = "x-replayed-queue", "x-replayed-reason"
 class Publish:
     """The publish of a message to the queue that dead-lettered it.
 
-    Shapes: its own routing key precedes those of its header CC; `expiration` is the original one, which dead-lettering
-        removed.
+    Shapes: the routing key precedes the keys of the header CC; `expiration` is that before dead-lettering.
     """
 
     exchange: str
@@ -38,15 +37,15 @@ class Publish:
 
     @property
     def key(self) -> str:
-        """Its own routing key."""
+        """The routing key."""
         return self.keys[0] if self.keys else ""
 
 
 @dataclass(frozen=True, slots=True)
 class PastDeath:
     """The latest death of a dead letter, from the first entry of x-death. Shapes: `count` is the number of its deaths
-    in `queue` for `reason`; `published` is its publish to that queue, and `first_published` that to the queue where it
-    first died; `replayed` is the number of times it was published again.
+    in `queue` for `reason`; `published` is its publish to that queue, and `first_published` the publish to the queue of
+    its first death; `replayed` is the number of times that it was published again.
     Units: `time_s` is since the epoch, None when unknown.
     """
 
@@ -62,7 +61,7 @@ class PastDeath:
 def death_of(header: bytes) -> PastDeath | None:
     """Return the latest death in a measured content header, None for a message that was not dead-lettered.
 
-    Publishers may send such headers too, so any content is handled.
+    Any content is handled, because publishers can send such headers too.
     """
     try:
         found = read_headers(header, X_DEATH, FIRST_QUEUE, FIRST_REASON, REPLAYED)
@@ -89,11 +88,11 @@ def death_of(header: bytes) -> PastDeath | None:
 
 
 def revived(header: bytes, death: PastDeath, again: Publish, *, alone: bool = False) -> bytes:
-    """Return the header of a message that is published again: without its deaths, with its expiration, and marked.
+    """Return the header for publishing a message again, without its deaths, with its expiration, and marked.
 
-    With `alone` it has no further keys in CC either, so that it reaches one queue.
+    With `alone`, the header CC is dropped too, so that the message reaches one queue.
     """
-    dropped = (*OF_DEATHS, "CC") if alone else OF_DEATHS
+    dropped = (*DEATH_HEADERS, "CC") if alone else DEATH_HEADERS
     marks: dict[str, Any] = {
         REPLAYED: min(death.replayed + 1, LONG_MAX),
         REPLAYED_QUEUE: death.queue,

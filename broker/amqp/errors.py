@@ -1,4 +1,4 @@
-"""Every error that the broker raises, and its consequence.
+"""The errors that the broker raises, and their consequences.
 
     BrokerError
     |- ProtocolError          carries an AMQP reply code, its text, and the method at fault
@@ -9,7 +9,7 @@
     |- NodeLost               the node was lost to its cluster, and dropped what it had not committed
     '- Fatal                  never caught below the server: nothing may be confirmed any more
 
-Logic raises them where they are found; ``amqp.connection`` alone turns them into frames.
+They are raised where they are found; only ``amqp.connection`` turns them into frames.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CODE_NAMES: Final[dict[int, str]] = {
 }
 
 UNEXPECTED: Final = "unexpected error, see the broker's log"
-"""The text that a client gets for a defect."""
+"""The reply text for a defect of the broker."""
 
 # A reply text is a short string (section 4.2.5.3). RabbitMQ cuts longer ones the same way.
 REPLY_TEXT_MAX_BYTES: Final = 255
@@ -50,7 +50,7 @@ class BrokerError(Exception):
 
 
 class ProtocolError(BrokerError):
-    """Carries the reply code and text of a close method."""
+    """An error with the reply code and text of a close method."""
 
     def __init__(self, reply_code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
         self.reply_code = reply_code
@@ -60,23 +60,22 @@ class ProtocolError(BrokerError):
         super().__init__(self.reply_text)
 
     def blame(self, class_id: int, method_id: int) -> None:
-        """Name the method at fault."""
+        """Set the method at fault."""
         self.class_id = class_id
         self.method_id = method_id
 
 
 class ChannelError(ProtocolError):
-    """Closes the channel it happened on, and leaves the connection open."""
+    """An error that closes its channel and leaves the connection open."""
 
 
 class ConnectionFault(ProtocolError):
-    """Closes the connection."""
+    """An error that closes the connection."""
 
 
 class Refused(BrokerError):
-    """Refuses a client before it is admitted. The reason is for the log: the client is told less, so that it cannot
-    probe for users, or nothing. `shown` is the text for a client that has proven its identity, or a text that is true
-    for everybody.
+    """The refusal of a login. The reason is for the log; the client gets a general text, or none without `told`, so
+    that it cannot probe for users. `shown` is a text for a client that has proven its identity, or a general one.
     """
 
     def __init__(self, reason: str, *, told: bool = True, shown: str = "") -> None:
@@ -87,19 +86,19 @@ class Refused(BrokerError):
 
 
 class NotNow(BrokerError):
-    """The broker cannot start, and the same start may succeed later with the same settings."""
+    """The broker cannot start, but may do so later with the same settings."""
 
 
 class NodeLost(BrokerError):
-    """The node was lost to its cluster, which it joins again: it has dropped what it had not committed."""
+    """The node lost its place in the cluster, which it joins again: it has dropped everything uncommitted."""
 
 
 class Fatal(BrokerError):
-    """The broker ends: the error passes through every connection, and nothing may be confirmed after it."""
+    """An error that ends the broker: every connection propagates it, and nothing may be confirmed after it."""
 
 
 def shortened(text: str) -> str:
-    """Return the text, cut to the length of a short string and ending in dots if it was cut."""
+    """Return the text, cut to the length of a short string, with dots at the end if it was cut."""
     encoded = text.encode("utf-8", "replace")
     if len(encoded) <= REPLY_TEXT_MAX_BYTES:
         return encoded.decode("utf-8")
@@ -107,12 +106,12 @@ def shortened(text: str) -> str:
 
 
 def non_method_frame() -> ConnectionFault:
-    """Return the error for content that no publish announced."""
+    """Return the error for a content frame without a publish."""
     return ConnectionFault(505, "expected method frame, got non method frame instead")
 
 
 def describe_frame(kind: int, payload: bytes) -> str:
-    """Return a frame's type and first octets in RabbitMQ's words, for a reply text: Erlang prints text as such."""
+    """Return the type and first octets of a frame for a reply text, as RabbitMQ prints them."""
     amount, octets = "all" if len(payload) <= 16 else "first 16", payload[:16]
     if octets and all(32 <= octet < 127 for octet in octets):
         text = octets.decode().replace("\\", "\\\\").replace('"', '\\"')
@@ -121,5 +120,5 @@ def describe_frame(kind: int, payload: bytes) -> str:
 
 
 def broken_frame(kind: int, payload: bytes, reason: str) -> ConnectionFault:
-    """Return the 501 that names a frame and what is wrong with it."""
+    """Return the 501 that describes a frame and the reason why it is invalid."""
     return ConnectionFault(501, f"{describe_frame(kind, payload)}: {reason}")

@@ -1,4 +1,4 @@
-"""Frames: cuts received bytes into (type, channel, payload).
+"""Frames: cut received bytes into (type, channel, payload).
 
 A frame is a 7-octet head (type, channel, payload size), the payload, and the octet 0xCE (AMQP 0-9-1 section 4.2.3).
 Payloads are not interpreted here.
@@ -25,20 +25,20 @@ HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 # The first octets of a publish: class basic, method publish, the only method that clients send with content.
 PUBLISH: Final = b"\x00\x3c\x00\x28"
 MIN_CONTENT_BYTES: Final = 2 * FRAME_OVERHEAD_BYTES
-# Class basic, weight 0: how every content header of a publish begins; the body's size and the property flags follow.
+# Every content header of a publish begins with class basic and weight 0; the body size and the property flags follow.
 BASIC_CONTENT: Final = b"\x00\x3c\x00\x00"
 
-# Pieces of at least this size are not joined, because copying them costs more than a separate piece.
+# Pieces of at least this size are not joined, because a copy costs more than a separate piece.
 LARGE_BYTES: Final = 32 << 10
-# A part of a large body that is less than this share of its chunk is copied, so that it does not keep the chunk.
-PART_OF_CHUNK: Final = 4
-# Octets of large bodies are passed on unread, so they use up only this fraction of a budget.
-LARGE_COST: Final = 8
-# The part of a large body frame kept for error texts: 16 octets, and one to show that there are more.
+# A part of a large body that is smaller than this fraction of its chunk is copied, so that the chunk can be freed.
+CHUNK_SHARE: Final = 4
+# Octets of large bodies are passed on unread, so only this fraction of them counts towards a budget.
+LARGE_SHARE: Final = 8
+# The first octets of a large body frame, for error texts: 16, and one more to show that there are more.
 FRONT_BYTES: Final = 17
 
-# Some clients count the negotiated size without the head and the end octet; RabbitMQ tolerates these 8 octets.
-FUDGE_BYTES: Final = FRAME_OVERHEAD_BYTES
+# Some clients exclude the head and the end octet from the negotiated size; RabbitMQ tolerates these 8 octets.
+TOLERATED_BYTES: Final = FRAME_OVERHEAD_BYTES
 
 # The type and channel of a frame, and the upper half of its size, which is 0 for every publish.
 METHOD_FRONT_BYTES: Final = 5
@@ -49,27 +49,27 @@ unpack_head: Final = FRAME_HEAD.unpack_from
 RUN_OF_PUBLISHES: Final = 256
 """The pseudo frame type of a run; a type on the wire is an octet."""
 RUN_MAX: Final = 256
-"""Publishes in a run; the caller checks its limits between two runs."""
-LONE_MAX_BYTES: Final = 1024
-"""The largest body that a connection holds on to between two publishes."""
-# Never equal to received bytes: it begins with an octet that no frame ends with.
+"""The most publishes in a run; the caller checks its limits between two runs."""
+RETAINED_MAX_BYTES: Final = 1024
+"""The largest body that a connection retains between two publishes."""
+# Never equal to the bytes that it is compared with: these begin with the type or the end octet of a frame.
 NO_BYTES: Final = b"\x00"
-NOTHING: Final = -1  # no frame may be returned, not even one that is complete already
+NO_FRAMES: Final = -1  # as `stop_at`: no frame is returned, not even one that is already complete
 
 
 class PublishRun:
     """Consecutive complete publishes of one channel, all with equal properties.
 
-    Invariant: valid until the next frame is cut: a connection's lone publishes share one run.
+    Invariant: a run is valid until the next frame is cut, because single publishes of a connection reuse one run.
     Shapes: one payload, header and body per publish. A header is the payload of a content header frame of class basic;
         bodies of equal size share one header object. No body is empty. Only the first payload is checked to be a
-        publish; the others are just followed by content frames, so the caller checks payloads that it does not know.
+        publish; the others are methods that content frames follow, and the caller checks them.
     """
 
     __slots__ = ("at", "bodies", "headers", "largest_bytes", "payloads")
 
     def __init__(self, at: int, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], largest: int) -> None:
-        """Shapes: `at` is the offset of its first frame, for the cutter."""
+        """Shapes: `at` is the offset of the first frame in the buffer of the cutter."""
         self.at = at
         self.payloads = payloads
         self.headers = headers
@@ -77,7 +77,7 @@ class PublishRun:
         self.largest_bytes = largest
 
     def renew(self, at: int, payload: bytes, header: bytes, body: bytes) -> None:
-        """Reuse the run for another lone publish. Invariant: the run has one publish."""
+        """Reuse the run for another single publish. Invariant: the run has one publish."""
         self.at = at
         self.payloads[0] = payload
         self.headers[0] = header
@@ -85,29 +85,30 @@ class PublishRun:
         self.largest_bytes = len(body)
 
 
-# Type, channel and payload; for a run of publishes, the run; for a part of a large body frame, its first octets and the
-# part. NO_FRAME in place of the type if there is none: compiled code returns a tuple that may be None in an object.
+# Type, channel, payload, None. For publishes the last item is the run; for a part of a large body frame, the payload is
+# the frame's first octets and the last item the part. Without a frame the type is NO_FRAME, because compiled code boxes
+# a tuple that may be None.
 Frame = tuple[int, int, bytes, PublishRun | memoryview | None]
 NO_FRAME: Final = -1
-# Frames, or the pieces of frames.
+# A frame, or a piece of one.
 Octets = bytes | memoryview
 
 
 class FrameCutter:
-    """Cut frames out of the received bytes by offset, lazily.
+    """A parser that cuts frames out of the received bytes by offset, one at each call of next_frame().
 
-    A body frame of at least `LARGE_BYTES` may be returned in parts, as they arrive, which are views of the received
+    A body frame of at least `LARGE_BYTES` may be returned in parts as they arrive, which are views of the received
     chunks. Its last octet is returned when its end octet has arrived.
     Invariant: a frame is cut once; begin() continues an interrupted iteration.
-    Cost: one copy per payload, none of a large body frame, and one more for small chunks that are joined to one frame.
-    Units: `at` is the place in the buffer where the next frame begins; none that begins at `enough` or later is cut.
-        `spared_bytes` is the number of octets cut so far that used up no budget. After frames(), `amid_message` tells
-        whether the octets end within a frame or between the frames of a message.
+    Cost: one copy per payload, none of a large body frame, and one more of small chunks that are joined to a frame.
+    Units: `at` is the offset in the buffer where the next frame begins; no frame that begins at `stop_at` or later is
+        cut. `spared_bytes` counts the octets cut so far that did not count towards a budget. After frames(),
+        `amid_message` is set if the octets end within a frame or between the frames of a message.
     """
 
-    __slots__ = ("_ahead", "_between", "_body_bytes", "_buffer", "_channel", "_front", "_header", "_late", "_lone",
-                 "_method_channel", "_method_front", "_missing_bytes", "_rest_bytes", "_rest_channel", "amid_message",
-                 "at", "broken", "enough", "limit_bytes", "spared_bytes")  # fmt: skip
+    __slots__ = ("_between", "_body_bytes", "_buffer", "_channel", "_chunks", "_front", "_header", "_joined",
+                 "_method_channel", "_method_front", "_missing_bytes", "_rest_bytes", "_rest_channel", "_single",
+                 "amid_message", "at", "broken", "limit_bytes", "spared_bytes", "stop_at")  # fmt: skip
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -115,18 +116,18 @@ class FrameCutter:
         self.amid_message = False
         self._buffer = b""
         self.at = 0
-        self.enough = NOTHING
-        # Chunks that do not complete a frame are kept apart, so that a large frame in small chunks is joined once.
-        self._late: list[bytes] = []
+        self.stop_at = NO_FRAMES
+        # Chunks that do not complete a frame are collected, so that a large frame in small chunks is joined only once.
+        self._chunks: list[bytes] = []
         self._missing_bytes = 0
         # A frame that arrived in several chunks; everything in the buffer follows it.
-        self._ahead: Frame | None = None
-        # Of the large body frame of which parts were returned: the payload that is missing, channel and first octets.
+        self._joined: Frame | None = None
+        # The large body frame of which parts were returned: its missing payload bytes, channel and first octets.
         self._rest_bytes = 0
         self._rest_channel = 0
         self._front = b""
         self.spared_bytes = 0
-        # The first octets of the last method frame, with its channel; most clients use one channel for all they send.
+        # The first octets of the last method frame, with its channel; most clients send on one channel.
         self._method_front = NO_BYTES
         self._method_channel = 0
         # The octets between method and body of the last complete publish. A publisher repeats its content header and
@@ -135,24 +136,24 @@ class FrameCutter:
         self._header = b""
         self._channel = 0
         self._body_bytes = 0
-        self._lone: PublishRun | None = None  # the last run, if it had one publish, because creating another costs more
+        self._single: PublishRun | None = None  # the last run of one publish, for reuse
 
     def set_frame_max(self, limit_bytes: int) -> None:
-        """Set the largest size of frames, from the next one on."""
+        """Set the largest frame size, from the next frame on."""
         self.limit_bytes = limit_bytes
 
     @property
     def buffered_bytes(self) -> int:
         """The number of received bytes that are not cut yet."""
-        ahead_bytes = 0 if self._ahead is None else len(self._ahead[2]) + FRAME_OVERHEAD_BYTES
-        return ahead_bytes + len(self._buffer) - self.at + sum(map(len, self._late))
+        ahead_bytes = 0 if self._joined is None else len(self._joined[2]) + FRAME_OVERHEAD_BYTES
+        return ahead_bytes + len(self._buffer) - self.at + sum(map(len, self._chunks))
 
     @property
     def has_frame(self) -> bool:
         """Whether frames() would yield a frame, or raise, without more bytes."""
-        if self._ahead is not None:
+        if self._joined is not None:
             return True
-        if self._late:
+        if self._chunks:
             return False
         at = self.at
         arrived_bytes = len(self._buffer) - at
@@ -167,104 +168,104 @@ class FrameCutter:
 
     def feed(self, data: bytes) -> None:
         """Append received bytes; begin() must follow."""
-        self.enough = NOTHING
+        self.stop_at = NO_FRAMES
         if self._missing_bytes > len(data):
             self._missing_bytes -= len(data)
-            self._late.append(data)
+            self._chunks.append(data)
             return
-        if self.at == len(self._buffer) and not self._late:  # the usual case: all earlier bytes are cut
+        if self.at == len(self._buffer) and not self._chunks:  # the usual case: all earlier bytes are cut
             self._buffer = data
             self.at = self._missing_bytes = 0
             return
         if self._rest_bytes or not self._complete(data):
             rest = self._buffer[self.at :]
-            self._buffer = b"".join((rest, *self._late, data)) if rest else data
+            self._buffer = b"".join((rest, *self._chunks, data)) if rest else data
             self.at = 0
-        self._late.clear()
+        self._chunks.clear()
         self._missing_bytes = 0
 
     def _complete(self, data: bytes) -> bool:
-        """Join the payload of a frame that these bytes complete, and leave the bytes after it in place.
+        """Join the payload of a frame that these bytes complete, without copying the bytes after it.
 
-        Return False, and do nothing, if there is no such frame, if this would not be faster, or if frames() must check
-        it.
+        Do nothing and return False if they complete no frame, if this would not be faster, or if next_frame() has to
+        check the frame.
         """
         buffer = self._buffer
         start = self.at + HEAD_BYTES
         if start > len(buffer):
             return False
         kind, channel, size = unpack_head(buffer, self.at)
-        if (size < LARGE_BYTES and len(data) < LARGE_BYTES) or size > self.limit_bytes or self._ahead is not None:
+        if (size < LARGE_BYTES and len(data) < LARGE_BYTES) or size > self.limit_bytes or self._joined is not None:
             return False
-        last = start + size - len(buffer) - sum(map(len, self._late))
+        last = start + size - len(buffer) - sum(map(len, self._chunks))
         if last < 0 or last >= len(data) or data[last] != FRAME_END:
             return False
-        payload = b"".join((memoryview(buffer)[start:], *self._late, memoryview(data)[:last]))
-        self._ahead = kind, channel, payload, None
+        payload = b"".join((memoryview(buffer)[start:], *self._chunks, memoryview(data)[:last]))
+        self._joined = kind, channel, payload, None
         self._buffer = data
         self.at = last + 1
         return True
 
     def clear(self) -> None:
-        """Forget every byte that is not cut yet."""
-        self.enough = NOTHING
-        self._ahead = None
+        """Discard all bytes that are not cut yet."""
+        self.stop_at = NO_FRAMES
+        self._joined = None
         self._buffer = b""
         self.at = 0
-        self._late.clear()
+        self._chunks.clear()
         self._missing_bytes = self._rest_bytes = 0
-        self._lone = None
+        self._single = None
 
     def frames(self, budget_bytes: int | None = None) -> Iterator[Frame]:
-        """Yield each whole frame, and end with the one that uses up the budget. Raises: as next_frame()."""
+        """Yield each whole frame, up to the one that uses up the budget. Raises: as next_frame()."""
         self.begin(budget_bytes)
         while (frame := self.next_frame())[0] != NO_FRAME:
             yield frame
 
     def begin(self, budget_bytes: int | None = None) -> None:
-        """Let next_frame() return the frames that begin within the budget, until the next feed()."""
+        """Allow next_frame() to return the frames that begin within the budget, until the next feed()."""
         at = self.at
         if budget_bytes is None:
-            self.enough = len(self._buffer)
+            self.stop_at = len(self._buffer)
         elif budget_bytes <= 0:
-            self.enough = NOTHING
+            self.stop_at = NO_FRAMES
         else:
-            if self._ahead is not None:
-                budget_bytes -= len(self._ahead[2]) + FRAME_OVERHEAD_BYTES
-            self.enough = max(at, min(at + budget_bytes, len(self._buffer)))
-        if self._late:
-            self.enough = min(self.enough, at)
+            if self._joined is not None:
+                budget_bytes -= len(self._joined[2]) + FRAME_OVERHEAD_BYTES
+            self.stop_at = max(at, min(at + budget_bytes, len(self._buffer)))
+        if self._chunks:
+            self.stop_at = min(self.stop_at, at)
 
     def next_frame(self) -> Frame:
-        """Return the next whole frame, NO_FRAME when there is none or the budget is used up. HOT.
+        """Return the next whole frame, or NO_FRAME if there is none or the budget is used up. HOT.
 
         Complete publishes are returned as runs; the caller passes a run that it did not finish to take_back().
-        Raises: 501 at the broken frame, after the good ones; the bytes after it are meaningless.
+        Raises: 501 for a broken frame, after the valid frames before it; the bytes after it are meaningless.
         """
-        kind: int  # compiled code computes with declared numbers, and with others through objects
+        kind: int  # declared, so that compiled code computes without objects
         channel: int
         size: int
-        ahead = self._ahead
-        if ahead is not None and self.enough != NOTHING:
-            self._ahead = None
+        ahead = self._joined
+        if ahead is not None and self.stop_at != NO_FRAMES:
+            self._joined = None
             return ahead
         buffer = self._buffer
         length = len(buffer)
         at = self.at
-        while at < self.enough:
+        while at < self.stop_at:
             if self._rest_bytes:
                 spared_bytes = self.spared_bytes
                 part = self._cut_part()
                 if part is None:
                     break
-                self.enough = min(self.enough + self.spared_bytes - spared_bytes, length)
+                self.stop_at = min(self.stop_at + self.spared_bytes - spared_bytes, length)
                 return FRAME_BODY, self._rest_channel, self._front, part
             start = at + HEAD_BYTES
             if start > length:
                 self._missing_bytes = start - length
                 self.amid_message = True
                 break
-            if buffer[at : at + METHOD_FRONT_BYTES] == self._method_front:  # costs a fifth of unpacking the head
+            if buffer[at : at + METHOD_FRONT_BYTES] == self._method_front:  # five times as fast as unpacking the head
                 kind = FRAME_METHOD
                 channel = self._method_channel
                 size = buffer[at + 5] << 8 | buffer[at + 6]
@@ -274,13 +275,13 @@ class FrameCutter:
                     self._method_channel = channel
                     self._method_front = buffer[at : at + METHOD_FRONT_BYTES] if size <= METHOD_SIZE_MAX else NO_BYTES
             if size > self.limit_bytes:  # refused at the head, without waiting for the payload
-                raise self._break(kind, b"", f"{{frame_too_large,{size},{self.limit_bytes - FUDGE_BYTES}}}")
+                raise self._break(kind, b"", f"{{frame_too_large,{size},{self.limit_bytes - TOLERATED_BYTES}}}")
             end = start + size
             if kind == FRAME_BODY and size >= LARGE_BYTES and start + FRONT_BYTES <= length:
                 self.at = at = start
                 self._rest_bytes, self._rest_channel = size, channel
                 self._front = buffer[start : start + FRONT_BYTES]
-                self.enough = max(self.enough, at + 1)
+                self.stop_at = max(self.stop_at, at + 1)
                 continue
             if end >= length:
                 large = kind == FRAME_BODY and size >= LARGE_BYTES
@@ -290,7 +291,7 @@ class FrameCutter:
             payload = buffer[start:end]
             publishes = kind == FRAME_METHOD and payload[:4] == PUBLISH
             if publishes and self._content_follows(buffer, end, channel):
-                return RUN_OF_PUBLISHES, channel, payload, self._cut_run(buffer, at, end, self.enough)
+                return RUN_OF_PUBLISHES, channel, payload, self._cut_run(buffer, at, end, self.stop_at)
             if buffer[end] != FRAME_END:
                 raise self._break(kind, payload, f"{{invalid_frame_end_marker,{buffer[end]}}}")
             self.at = end + 1
@@ -299,13 +300,13 @@ class FrameCutter:
         return NO_FRAME, 0, b"", None
 
     def _break(self, kind: int, payload: bytes, cause: str) -> ConnectionFault:
-        """Mark the rest of the bytes as meaningless, and return the error with the reason."""
+        """Record that the remaining bytes are meaningless, and return the error with its cause."""
         self.broken = True
-        self.enough = NOTHING
+        self.stop_at = NO_FRAMES
         return broken_frame(kind, payload, cause)
 
     def _cut_part(self) -> memoryview | None:
-        """Cut the arrived part of a large body frame, and its end octet; return None if there is nothing to return.
+        """Cut the arrived part of a large body frame, and its end octet; return None if no part can be returned.
 
         Raises: 501 for a wrong end octet.
         """
@@ -323,20 +324,18 @@ class FrameCutter:
             self.at = end
         part_bytes = end - at
         self._rest_bytes = rest_bytes - part_bytes
-        self.spared_bytes += part_bytes - part_bytes // LARGE_COST
-        if part_bytes * PART_OF_CHUNK < length:
+        self.spared_bytes += part_bytes - part_bytes // LARGE_SHARE
+        if part_bytes * CHUNK_SHARE < length:
             return memoryview(buffer[at:end])
         return memoryview(buffer)[at:end]
 
     def upcoming(self, count: int) -> list[tuple[int, bytes]]:
-        """Return channel and payload of the next complete frames, at most `count`, up to the first that is not a
-        method. Nothing is cut.
-        """
+        """Return channel and payload of up to `count` next frames, as long as they are complete methods; cut none."""
         found: list[tuple[int, bytes]] = []
         buffer, at = self._buffer, self.at
         if self._rest_bytes:
             return found
-        while len(found) < count and self._ahead is None and at + HEAD_BYTES <= len(buffer):
+        while len(found) < count and self._joined is None and at + HEAD_BYTES <= len(buffer):
             kind, channel, size = unpack_head(buffer, at)
             start = at + HEAD_BYTES
             at = start + size + 1
@@ -346,7 +345,7 @@ class FrameCutter:
         return found
 
     def take_back(self, run: PublishRun, taken: int) -> None:
-        """Yield the frames of a run again except its first `taken` publishes; do nothing after clear()."""
+        """Return the publishes of a run to the buffer except the first `taken`; do nothing after clear()."""
         if taken < len(run.bodies) and self._buffer:
             at = run.at
             for place in range(taken):
@@ -356,7 +355,7 @@ class FrameCutter:
     def _content_follows(self, buffer: bytes, end: int, channel: int) -> bool:
         """Return whether a content header and one body frame follow a method frame whose payload ends at `end`.
 
-        Anything else is left to frames(), which checks frame by frame.
+        False for anything else, which next_frame() checks frame by frame.
         """
         length = len(buffer)
         body = end + len(self._between)
@@ -389,8 +388,8 @@ class FrameCutter:
         self._between, self._header, self._channel, self._body_bytes = buffer[end:body], header, channel, size
         return True
 
-    def _cut_run(self, buffer: bytes, at: int, end: int, enough: int) -> PublishRun:
-        """Cut a run: the publish at `at`, whose content follows at `end`, and similar publishes that follow. HOT."""
+    def _cut_run(self, buffer: bytes, at: int, end: int, stop_at: int) -> PublishRun:
+        """Cut a run: the publish at `at`, whose content begins at `end`, and the similar publishes after it. HOT."""
         start = at
         length = len(buffer)
         limit_bytes = self.limit_bytes
@@ -399,18 +398,18 @@ class FrameCutter:
         body = end + len(between)
         last = body + body_bytes
         largest = body_bytes
-        run = self._lone
+        run = self._single
         if run is None:
             run = PublishRun(start, [buffer[at + HEAD_BYTES : end]], [header], [buffer[body:last]], largest)
         else:
             run.renew(start, buffer[at + HEAD_BYTES : end], header, buffer[body:last])
         payloads, headers, bodies = run.payloads, run.headers, run.bodies
         at = last + 1
-        repeats = at < enough
+        repeats = at < stop_at
         first = buffer[start:body] if repeats else b""  # the frames of the first publish up to its body
         first_bytes, payload = body - start, payloads[0]
-        while at < enough and at + MIN_CONTENT_BYTES < length and len(bodies) < RUN_MAX:
-            if repeats:  # one comparison, while each publish has the same octets before its body
+        while at < stop_at and at + MIN_CONTENT_BYTES < length and len(bodies) < RUN_MAX:
+            if repeats:  # one comparison per publish, while all octets before the body are the same
                 body = at + first_bytes
                 last = body + body_bytes
                 if last < length and buffer[last] == FRAME_END and buffer[at:body] == first:
@@ -420,7 +419,7 @@ class FrameCutter:
                     at = last + 1
                     continue
                 repeats = False
-            if buffer[at : at + METHOD_FRONT_BYTES] != front:  # startswith() costs mypyc five times as much
+            if buffer[at : at + METHOD_FRONT_BYTES] != front:  # in compiled code, startswith() costs five times as much
                 break
             size = buffer[at + 5] << 8 | buffer[at + 6]
             end = at + HEAD_BYTES + size
@@ -446,7 +445,7 @@ class FrameCutter:
         self.amid_message = False
         if len(bodies) > 1:
             run.largest_bytes = largest  # hot: written here
-            self._lone = None
-        else:  # the connection holds its last body until the next publish
-            self._lone = run if largest <= LONE_MAX_BYTES else None
+            self._single = None
+        else:  # the run retains its body until the next publish
+            self._single = run if largest <= RETAINED_MAX_BYTES else None
         return run

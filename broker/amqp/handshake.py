@@ -1,4 +1,4 @@
-"""The handshake: the broker's offer, its limits for a connection, and the checks of a client's answers."""
+"""The handshake: what the broker offers, its limits for a connection, and the checks of a client's answers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from broker.amqp.errors import ConnectionFault
 
 MECHANISMS: Final = ("PLAIN", "AMQPLAIN")
 LOCALES: Final = "en_US"
-OFFERS_MAX: Final = 8  # distinct offers kept encoded; a broker has one per kind of listener
+OFFERS_MAX: Final = 8  # distinct encoded offers in the cache; a broker has one per kind of listener
 
-# Extensions of the specification that this broker has. Clients depend on these, so each is true.
+# The extensions of the specification that this broker implements. Clients rely on each.
 CAPABILITIES: Final = {
     "publisher_confirms": True,
     "exchange_exchange_bindings": True,
@@ -29,14 +29,14 @@ CAPABILITIES: Final = {
     "direct_reply_to": True,
 }
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
-# AMQP 0-9 clients send this header (its layout differs from 0-9-1's); RabbitMQ serves them as 0-9-1.
+# AMQP 0-9 clients send this header (its layout differs from 0-9-1's); RabbitMQ accepts them as 0-9-1.
 PROTOCOL_HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
 HEADERS_SERVED: Final = (PROTOCOL_HEADER, PROTOCOL_HEADER_0_9)
 PROTOCOL_HEADER_BYTES: Final = 8
 
 
 def start(server_properties: Mapping[str, Any], mechanisms: Sequence[str] = MECHANISMS) -> bytes:
-    """Return the frame of the connection.start with the server properties and mechanisms.
+    """Return the frame of a connection.start with the server properties and mechanisms.
 
     Shapes: the values of `server_properties` are hashable.
     """
@@ -45,7 +45,7 @@ def start(server_properties: Mapping[str, Any], mechanisms: Sequence[str] = MECH
 
 @lru_cache(OFFERS_MAX)
 def start_with(server_properties: tuple[tuple[str, Any], ...], mechanisms: tuple[str, ...]) -> bytes:
-    """Return the frame of the connection.start with these properties."""
+    """Return the cached frame of `start`."""
     properties = {**dict(server_properties), "capabilities": CAPABILITIES}
     method = commands.Connection.Start(server_properties=properties, mechanisms=" ".join(mechanisms), locales=LOCALES)
     return encode_method(0, method)
@@ -53,7 +53,7 @@ def start_with(server_properties: tuple[tuple[str, Any], ...], mechanisms: tuple
 
 @lru_cache(OFFERS_MAX)
 def tune(limits: ConnectionLimits) -> bytes:
-    """Return the frame of the connection.tune that proposes our limits."""
+    """Return the frame of a connection.tune that proposes our limits."""
     return encode_method(0, commands.Connection.Tune(limits.channel_max, limits.frame_max_bytes, limits.heartbeat_s))
 
 
@@ -61,7 +61,7 @@ def tune(limits: ConnectionLimits) -> bytes:
 class ConnectionLimits:
     """The limits of a connection.
 
-    Zero `channel_max` means the maximum of the protocol, 65535; zero `consumers_max`, which is per channel, no limit.
+    A `channel_max` of 0 means the maximum of the protocol, 65535. `consumers_max` is per channel; 0 means no limit.
     """
 
     frame_max_bytes: int = 131072
@@ -84,7 +84,7 @@ class ConnectionLimits:
             raise ValueError("channel_max and heartbeat_s must be within 0 and 65535")
 
 
-def serves(received: bytes) -> bool | None:
+def has_supported_header(received: bytes) -> bool | None:
     """Return whether the connection begins with a supported protocol header, or None if more octets are needed."""
     begun = received[:PROTOCOL_HEADER_BYTES]
     if begun in HEADERS_SERVED:
@@ -95,7 +95,7 @@ def serves(received: bytes) -> bool | None:
 def check_tune_ok(limits: ConnectionLimits, answer: commands.Connection.TuneOk) -> None:
     """Check that a tune-ok is within our limits.
 
-    Raises: 530. A client that asks for no limit (0) where we have one asks for too much, unlike min(0, ours).
+    Raises: 530, also for 0, which asks for no limit, where we have one.
     """
     frame_max, channel_max = answer.frame_max, answer.channel_max
     if 0 < frame_max < limits.frame_min_bytes:
@@ -115,7 +115,7 @@ def out_of_range(name: str, value: int, relation: str, bound: int) -> Connection
 def octets_of(field: Any) -> bytes:
     """Return the octets of a SASL response or a secret.
 
-    pamqp calls such a field a str, but the codec leaves octets that are not text: compiled code reads it only as Any.
+    pamqp declares such a field as str, but octets that are not UTF-8 are bytes, which compiled code reads only as Any.
     """
     octets: bytes = field.encode() if isinstance(field, str) else field or b""
     return octets

@@ -1,7 +1,7 @@
-"""Content headers, encoded from values or edited without loss: unnamed entries keep their octets.
+"""Encode content headers from values, and edit them without loss: all other entries keep their octets.
 
-Dead letters, delayed messages and direct replies differ from the published message in a few entries. The rest belongs
-to the publisher, and a codec would give its numbers other widths and its texts other octets.
+Dead letters, delayed messages and direct replies differ from the published message in a few entries. Decoding and
+encoding the others would change the widths of their numbers and the octets of their texts.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from broker.amqp.wire import FLAGS, LENGTH, OCTET_MAX, PROPERTIES_AT, TIMESTAMP
 FRONT: Final = Struct(">HHQ")  # class, weight, body size
 BASIC: Final = 60
 TIMESTAMP_MAX: Final = (1 << 64) - 1
-NOTHING: Final[Mapping[str, Any]] = {}
+NO_CHANGES: Final[Mapping[str, Any]] = {}
 
 
 def encode_header(properties: Mapping[str, Any], body_bytes: int) -> bytes:
     """Return the content header of a message with these properties, named as in pamqp.
 
     Units: a timestamp is in seconds since the epoch. Shapes: `headers` may be the encoded entries of the table.
-    Raises: ValueError, naming the property, for an unknown property or a value that it cannot hold.
+    Raises: ValueError, naming the property, for an unknown property or an invalid value.
     """
     kinds = {name: kind for _, name, kind in KINDS}
     for name in properties:
         if name not in kinds:
-            raise ValueError(f"there is no property '{name}': there are {', '.join(kinds)}")
+            raise ValueError(f"unknown property '{name}'; known are {', '.join(kinds)}")
     flags, pieces = 0, []
     for flag, name, kind in KINDS:
         if name in properties:
@@ -60,18 +60,17 @@ def _encode(kind: str, value: Any) -> bytes:
 def edit_header(
     header: bytes,
     *,
-    set_headers: Mapping[str, Any] = NOTHING,
+    set_headers: Mapping[str, Any] = NO_CHANGES,
     drop_headers: Collection[str] = (),
-    set_properties: Mapping[str, str] = NOTHING,
+    set_properties: Mapping[str, str] = NO_CHANGES,
     drop_properties: Collection[str] = (),
 ) -> bytes:
-    """Return the content header with these changes; it must have been measured.
+    """Return a measured content header with these changes.
 
     A new entry replaces every entry of its name and follows the others. The headers table is created if there is none,
     and stays when it becomes empty. Properties that are set are text, such as reply_to.
-    Raises: ValueError for a value that a table or a short string cannot hold.
-    Cost: linear in the header's octets. Its size is bounded only by the frame's: RabbitMQ, too, sends a header that has
-        outgrown the consumer's negotiated size.
+    Raises: ValueError for a value that a table or a short string cannot contain.
+    Cost: linear in the header's octets. The result may exceed a consumer's frame size, as in RabbitMQ.
     """
     properties = cut_properties(header)
     if set_headers or drop_headers:
@@ -88,9 +87,9 @@ def edit_header(
 
 
 def read_headers(header: bytes, *names: str) -> dict[str, Any]:
-    """Return the named headers that a measured header has; the first one if a name occurs twice.
+    """Return the named headers that are present in a measured header; if a name occurs twice, the first one.
 
-    Octets of inner keys that are not UTF-8 are escaped, so that writing a value back restores its octets.
+    Octets that are not UTF-8 in the keys of nested tables are escaped, so that encoding a value restores them.
     """
     sought = {octets: name for name in names if (octets := encode_text(name)) in header}
     table = cut_properties(header).get("headers") if sought else None
@@ -124,7 +123,7 @@ def cut_properties(header: bytes) -> dict[str, bytes]:
 
 
 def edit_table(table: bytes | None, set_headers: Mapping[str, Any], drop_headers: Collection[str]) -> bytes | None:
-    """Return the headers table with these changes, None if there is still none."""
+    """Return the headers table with these changes, None if there is no table and no entry to add."""
     added = b"".join(encode_entry(key, value) for key, value in set_headers.items())
     if table is None:
         return counted(added) if added else None

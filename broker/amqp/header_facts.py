@@ -13,13 +13,13 @@ from broker.amqp.producer_mark import PRODUCER, SEQUENCE, SEQUENCE_OCTETS, mark_
 from broker.amqp.tables import ARRAY, TYPE_NAMES, Entry, TableReader
 from broker.amqp.wire import PROPERTIES_AT, SHORT_STRING_MAX_BYTES, TABLE_NESTING_MAX
 
-# Ten years, the longest time that RabbitMQ takes (rabbit_misc:check_expiry/1).
+# Ten years, RabbitMQ's maximum (rabbit_misc:check_expiry/1).
 EXPIRATION_MAX_MS: Final = 315_360_000_000
 INTEGER: Final = re.compile(rb"[+-]?[0-9]+")
 PRINTABLE: Final = frozenset({*range(0x20, 0x7F), *range(0xA0, 0x100), *b"\n\r\t\v\b\f\x1b"})
 ESCAPES: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v", "\b": r"\b", "\f": r"\f", "\x1b": r"\e"}
 ESCAPED: Final = str.maketrans({**ESCAPES, '"': r"\"", "\\": r"\\"})
-# Bounds for a header that was measured on arrival, whatever the broker's limits.
+# Limits for a header that was measured on arrival, whatever the settings were then.
 MEASURED_DEPTH_MAX: Final = TABLE_NESTING_MAX
 MEASURED_ENTRIES_MAX: Final = 1 << 31
 
@@ -27,9 +27,9 @@ FACTS_MAX: Final = 1024
 PERSISTENT_MODE: Final = 2  # any other mode is transient
 DIRECT_REPLY_TO: Final = b"amq.rabbitmq.reply-to"
 CC, BCC, DELAY, RETAIN = b"CC", b"BCC", b"x-delay", b"x-mqtt-retain"
-# As short strings: a table without these octets need not be decoded.
+# The same as short strings: a table without these octets need not be decoded.
 CC_OCTETS, BCC_OCTETS, DELAY_OCTETS, RETAIN_OCTETS = (bytes([len(name)]) + name for name in (CC, BCC, DELAY, RETAIN))
-READ: Final = frozenset((CC, BCC, DELAY, RETAIN, PRODUCER, SEQUENCE))
+HEADERS_READ: Final = frozenset((CC, BCC, DELAY, RETAIN, PRODUCER, SEQUENCE))
 MISSING: Final = object()
 NO_PRIORITY: Final = -1
 
@@ -55,7 +55,7 @@ def parse_expiration(octets: bytes) -> int:
 
 
 def erlang_string(octets: bytes) -> str:
-    """Return octets as Erlang prints a list of them: quoted if all are printable."""
+    """Return octets as Erlang prints a list of them: as a quoted text if all are printable."""
     if PRINTABLE.issuperset(octets):
         return f'"{octets.decode("latin-1").translate(ESCAPED)}"'
     return f"[{','.join(map(str, octets))}]"
@@ -64,10 +64,10 @@ def erlang_string(octets: bytes) -> str:
 class HeaderFacts:
     """The facts of a content header that the broker needs, shared by all headers with equal properties.
 
-    `special` sends a publish to the detailed check: only then do the attributes after it hold anything. Header values
-    are as decoded, MISSING where there are none; `fault` is the text of the 406 that RabbitMQ has for the properties.
-    ``plain`` says that a publish needs no detailed check unless its queues do.
-    Invariant: immutable. Facts without anything special are shared by all headers with equal facts.
+    With `special`, a publish needs the detailed check; only then are the attributes after it set. Header values are as
+    decoded, MISSING if absent; `fault` is RabbitMQ's text of the 406 for invalid properties. With `plain`, a publish
+    needs no detailed check unless its queues do.
+    Invariant: immutable. Facts that are not special are shared by all headers with equal facts.
     """
 
     __slots__ = ("bcc", "cc", "delay", "expiration_ms", "fault", "mark", "persistent", "plain", "priority", "reply_to",
@@ -89,7 +89,7 @@ class HeaderFacts:
         fault: str | None = None,
         mark: ProducerMark | None = None,
     ) -> None:
-        """Shapes: priority is NO_PRIORITY when absent, expiration_ms None when absent or no time."""
+        """Shapes: priority is NO_PRIORITY when absent, expiration_ms None when absent or malformed."""
         self.persistent = persistent
         self.priority = priority
         self.expiration_ms = expiration_ms
@@ -102,16 +102,16 @@ class HeaderFacts:
         self.delay = delay
         self.retain = retain
         self.fault = fault
-        self.mark = mark  # all other facts of a numbered publish are in it
+        self.mark = mark  # has all other facts of a numbered publish
 
 
 class ProducerMark:
-    """The place of the number in a content header, and the message without it.
+    """The position of the sequence number in content headers, and the properties without it.
 
-    All headers that differ only in the number share it: they have ``header_bytes`` octets, with ``before`` between the
-    first 12 octets of every content header and the number, and ``after`` those that follow it.
-    Shapes: ``bare`` are the property octets as consumers see them, ``facts`` theirs; ``plain`` means that there is
-        nothing special in them.
+    All headers that differ only in the number share a mark: they have ``header_bytes`` octets, with ``before`` between
+    the first 12 octets and the number, and ``after`` after the number.
+    Shapes: ``bare`` are the property octets as consumers see them, ``facts`` their facts, and ``plain`` says that
+        these are plain.
     Invariant: immutable.
     """
 
@@ -140,7 +140,7 @@ class ProducerMark:
 
 @lru_cache(maxsize=FACTS_MAX)
 def plain_facts(persistent: bool, priority: int, expiration_ms: int | None) -> HeaderFacts:
-    """Return the facts of properties without anything special."""
+    """Return the facts of properties that are not special."""
     return HeaderFacts(persistent, priority, expiration_ms)
 
 
@@ -149,17 +149,17 @@ def gather_facts(
 ) -> HeaderFacts:
     """Return the facts of a measured header.
 
-    Shapes: `table_at` is the offset of the headers table, 0 when there is none; `texts` has those of expiration,
-        reply_to and user_id that are present.
+    Shapes: `table_at` is the offset of the headers table, 0 when there is none; `texts` has the octets of
+        expiration, reply_to and user_id that are present.
     """
     persistent = delivery_mode == PERSISTENT_MODE
     expiration_ms: int | None = None
     fault: str | None = None
     if "expiration" in texts:
         expiration_ms, fault = read_expiration(texts["expiration"])
-    named = named_entries(header, table_at) if table_at and mentions(header) else {}
+    named = named_entries(header, table_at) if table_at and may_name_headers(header) else {}
     if PRODUCER in named and SEQUENCE in named:
-        return gather_marked(header, table_at, delivery_mode, priority, texts, named)
+        return gather_numbered(header, table_at, delivery_mode, priority, texts, named)
     if not (named or fault or "user_id" in texts or texts.get("reply_to") == DIRECT_REPLY_TO):
         return plain_facts(persistent, priority, expiration_ms)
     reply_to, user_id = (
@@ -185,7 +185,7 @@ def gather_facts(
     )
 
 
-def gather_marked(
+def gather_numbered(
     header: bytes,
     table_at: int,
     delivery_mode: int | None,
@@ -193,22 +193,22 @@ def gather_marked(
     texts: dict[str, bytes],
     named: dict[bytes, Entry],
 ) -> HeaderFacts:
-    """Return the facts of the measured header of a numbered publish: those of the message beneath, and the number."""
+    """Return the facts of the measured header of a numbered publish: those of its bare properties, and the mark."""
     bare, bare_table_at = without_mark(header, table_at, TableReader(header).entries(table_at))
-    beneath = gather_facts(bare, bare_table_at, delivery_mode, priority, texts)
+    bare_facts = gather_facts(bare, bare_table_at, delivery_mode, priority, texts)
     fault: str | None = None
     mark: ProducerMark | None = None
     entries = mark_entries(header, named)
     if isinstance(entries, str):
         fault = entries
     else:
-        mark = ProducerMark(header, *entries, bare[PROPERTIES_AT:], beneath)
+        mark = ProducerMark(header, *entries, bare[PROPERTIES_AT:], bare_facts)
     return HeaderFacts(
-        beneath.persistent, beneath.priority, beneath.expiration_ms, special=True, fault=fault, mark=mark
+        bare_facts.persistent, bare_facts.priority, bare_facts.expiration_ms, special=True, fault=fault, mark=mark
     )
 
 
-def mentions(header: bytes) -> bool:
+def may_name_headers(header: bytes) -> bool:
     """Return whether the headers table may contain an entry that the broker reads. HOT for new headers."""
     return (
         CC_OCTETS in header
@@ -220,7 +220,7 @@ def mentions(header: bytes) -> bool:
 
 
 def read_expiration(octets: bytes) -> tuple[int | None, str | None]:
-    """Return the time, or the text of the 406 for a malformed one."""
+    """Return the expiration in milliseconds, or the text of the 406 for a malformed one."""
     try:
         return parse_expiration(octets), None
     except ValueError as error:
@@ -228,16 +228,16 @@ def read_expiration(octets: bytes) -> tuple[int | None, str | None]:
 
 
 def named_entries(header: bytes, table_at: int) -> dict[bytes, Entry]:
-    """Return the entries of the headers table that the broker reads; the first one counts if a name occurs twice."""
+    """Return the entries of the headers table that the broker reads; of equal names, the first entry counts."""
     entries = TableReader(header).entries(table_at)
-    return {entry.key: entry for entry in reversed(entries) if entry.key in READ}
+    return {entry.key: entry for entry in reversed(entries) if entry.key in HEADERS_READ}
 
 
 def refused_routes(header: bytes, cc: Any, bcc: Any, named: dict[bytes, Entry]) -> str | None:
-    """Return the text of the 406 for CC or BCC that is not an array; RabbitMQ skips items that are not long strings.
+    """Return the text of the 406 if CC or BCC is not an array, or has a key that is too long; None otherwise.
 
-    RabbitMQ has no bound for their length. Here they are at most as long as a routing key, because matching costs their
-    words times the bindings visited.
+    RabbitMQ skips items that are not long strings, and does not limit the length of keys. Here a key is at most as long
+    as a routing key, because matching costs its words times the bindings visited.
     """
     for name, keys in ((CC, cc), (BCC, bcc)):
         if name not in named:

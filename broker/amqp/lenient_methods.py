@@ -1,7 +1,7 @@
-"""Methods that accept any name, and the class access, which pamqp lacks.
+"""Methods that accept any name, and class access, which pamqp lacks.
 
-pamqp refuses names outside [a-zA-Z0-9-_.:@#,/+ ] and beyond 127 characters, as the specification would; RabbitMQ
-accepts any short string. A broker returns the names that a client chose, and a client leaves the check to the broker.
+pamqp refuses names outside [a-zA-Z0-9-_.:@#,/+ ] or longer than 127 characters, as the specification demands; RabbitMQ
+accepts any short string. A broker returns the names that clients chose, and a client leaves the check to the broker.
 
 Class access is not in AMQP 0-9-1 and not in pamqp. RabbitMQ grants every request, with a ticket that has no meaning.
 Source: AMQP 0-8, class access (30).
@@ -18,7 +18,7 @@ M = TypeVar("M", bound=base.Frame)
 
 
 class AccessRequest(base.Frame):
-    """The method access.request: may the client use the realm?"""
+    """The method access.request, which asks for access to a realm."""
 
     __slots__: ClassVar[list[str]] = ["realm", "exclusive", "passive", "active", "write", "read"]  # noqa: RUF023 - as sent
     frame_id = 10
@@ -46,7 +46,7 @@ ACCESS_METHODS: Final[dict[int, type[base.Frame]]] = {kind.index: kind for kind 
 
 
 def unchecked(kind: type[M]) -> type[M]:
-    """Return a method that accepts any name."""
+    """Return a subclass of a method that accepts any name."""
     return cast("type[M]", type(kind.__name__, (kind,), {"validate": lambda _self: None}))
 
 

@@ -1,4 +1,4 @@
-"""The output of a connection: frames of all its channels, until the transport takes them."""
+"""The output of a connection: the frames of all its channels, until the transport writes them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ UNDECIDED: Final = 1 << 62
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class OutputTaker:
-    """The taker of a connection's output, which writes it to the socket."""
+    """The consumer of a connection's output, which writes it to the socket."""
 
     __slots__ = ()
 
     @abstractmethod
     def output_waits(self) -> None:
-        """Announce output, or another reason to call take_output(); called once until that call."""
+        """Schedule a call of take_output(), for output or another reason; called once between two such calls."""
 
 
 class NoTaker(OutputTaker):
-    """Take no output, in place of a transport that is gone."""
+    """The taker of a closed connection, which does nothing."""
 
     def output_waits(self) -> None:
         """Do nothing."""
@@ -39,8 +39,10 @@ NO_TAKER: Final = NoTaker()
 
 
 class Withheld:
-    """Frames of a channel that are sent later, and the function to call right afterwards. Units: ``number`` is that of
-    the change that must be on disk first: 0 for frames that only follow others, UNDECIDED until it is known.
+    """Frames of a channel to send later, and a function to call right afterwards.
+
+    Units: ``number`` is that of the change that must be on disk first; 0 for frames that only follow others, UNDECIDED
+        until the number is known.
     """
 
     __slots__ = ("frames", "number", "then")
@@ -53,21 +55,21 @@ class Withheld:
         self.then = then
 
     def wait_for(self, number: int) -> None:
-        """Wait for a change."""
         self.number = number
 
 
 class ConnectionOutput:
-    """The half of a connection to which its channels write. An answer about a change that a crash could undo is
-    *withheld* until the change is on disk. The answers after it on its channel are sent after it; confirms and
-    deliveries are not.
-    Shapes: `large_at` are the indexes in `out` of pieces too large to be joined with others. ``_withheld`` has the
-        frames of each channel that withholds some, in order; it is None while none does.
-    Invariant: ``held`` is set from the first hold until each hold has been released.
+    """The output half of a connection, to which its channels write.
+
+    An answer about a change that a crash could undo is *withheld* until the change is on disk. Later answers of its
+    channel are sent after it; confirms and deliveries are not.
+    Shapes: `large_at` are the indexes in `out` of pieces too large to be joined. ``_withheld`` maps channels to their
+        withheld frames, in order; it is None if there are none.
+    Invariant: ``held`` is set from the first hold until all holds are released.
     """
 
-    __slots__ = ("_after_answers", "_holds", "_is_full", "_taker", "_told", "_withheld", "_withheld_bytes", "frame_max",
-                 "held", "large_at", "limits", "out", "out_bytes", "sent", "state")  # fmt: skip
+    __slots__ = ("_after_answers", "_announced", "_holds", "_is_full", "_taker", "_withheld", "_withheld_bytes",
+                 "frame_max", "held", "large_at", "limits", "out", "out_bytes", "sent", "state")  # fmt: skip
 
     def __init__(self, limits: ConnectionLimits, taker: OutputTaker) -> None:
         self.limits = limits
@@ -80,19 +82,19 @@ class ConnectionOutput:
         self.out_bytes = 0
         self.sent = 0
         self._taker = taker
-        self._told = False  # the taker knows of the output
+        self._announced = False  # the taker was notified
         self._withheld: dict[int, deque[Withheld]] | None = None
         self._withheld_bytes = 0
-        self._is_full = False  # the connection is held, because too much is withheld
+        self._is_full = False  # too much is withheld, so the connection is held
         self._after_answers: list[Callable[[], None]] = []  # functions to call once nothing is withheld
 
     def hold(self) -> None:
-        """Stop processing after the current frame until this hold is released."""
+        """Stop processing frames after the current one, until this hold is released."""
         self._holds += 1
         self.held = True
 
     def release(self) -> None:
-        """End one hold; after the last one notify the taker, which continues with feed(b"")."""
+        """End one hold; after the last one, notify the taker, which continues with feed(b"")."""
         if self._holds > 1:
             self._holds -= 1
         else:
@@ -105,18 +107,17 @@ class ConnectionOutput:
         self.held = False
 
     def forget_taker(self) -> None:
-        """Stop announcing output, because the transport is closed."""
+        """Notify the taker no longer, because the socket is closed."""
         self._taker = NO_TAKER
 
     def discard_output(self) -> None:
-        """Discard waiting and withheld frames."""
+        """Discard the output and withheld frames."""
         self.out.clear()
         self.large_at.clear()
         self.out_bytes = 0
         self.drop_withheld()
 
     def send(self, channel: int, method: Method) -> None:
-        """Send a method."""
         self.write(encode_method(channel, method))
 
     def write(self, *frames: Octets) -> None:
@@ -126,15 +127,15 @@ class ConnectionOutput:
         self.out += frames
         for frame in frames:
             self.out_bytes += len(frame)
-        if not self._told:
-            self._told = True
+        if not self._announced:
+            self._announced = True
             self._taker.output_waits()
 
-    # -- answers that wait ---------------------------------------------------------------------------------------------
+    # -- withheld answers ----------------------------------------------------------------------------------------------
 
     @property
     def withholds(self) -> bool:
-        """Whether an answer of some channel is withheld."""
+        """Whether an answer of any channel is withheld."""
         return self._withheld is not None
 
     def withholds_on(self, channel: int) -> bool:
@@ -142,8 +143,8 @@ class ConnectionOutput:
         return self._withheld is not None and channel in self._withheld
 
     def withhold(self, channel: int, answer: Withheld) -> None:
-        """Send an answer once `send_withheld` allows it, after earlier withheld answers of its channel. The connection
-        is held while it withholds more than may be unsent.
+        """Send an answer once `send_withheld` allows it, after earlier withheld answers of its channel. Hold the
+        connection while more than `unsent_max_bytes` are withheld.
         """
         withheld = self._withheld
         if withheld is None:
@@ -166,24 +167,23 @@ class ConnectionOutput:
             self.write(*frames)
 
     def when_sent(self, channel: int, act: Callable[[], None]) -> None:
-        """Call a function once everything a channel has sent so far is in the output: now, or after its withheld
-        answers.
-        """
+        """Call a function now or, if the channel withholds answers, after these were sent."""
         if self.withholds_on(channel):
             self.withhold(channel, Withheld((), 0, act))
         else:
             act()
 
     def when_all_sent(self, act: Callable[[], None]) -> None:
-        """Call a function once nothing is withheld: now, or later."""
+        """Call a function once nothing is withheld, possibly now."""
         if self._withheld is None:
             act()
         else:
             self._after_answers.append(act)
 
     def send_withheld(self, upto: int) -> bool:
-        """Send answers that waited for changes up to a number, on each channel in order; return whether any is still
-        withheld. Cost: the answers sent, and the channels with withheld answers.
+        """Send answers about changes up to a number, in order on each channel; return whether any is still withheld.
+
+        Cost: the answers sent, and the channels with withheld answers.
         """
         withheld = self._withheld
         if withheld is None:
@@ -207,7 +207,7 @@ class ConnectionOutput:
         return False
 
     def drop_withheld(self) -> None:
-        """Discard withheld answers, and call the functions that wait for them."""
+        """Discard withheld answers, and call the functions that wait until nothing is withheld."""
         self._withheld = None
         self._withheld_bytes = 0
         if self._is_full:
@@ -219,18 +219,18 @@ class ConnectionOutput:
 
     @property
     def heartbeat(self) -> bytes:
-        """The octets of a heartbeat; empty for a client that gets none."""
+        """The octets of a heartbeat; empty in a protocol without server heartbeats."""
         return HEARTBEAT
 
     def touch(self) -> None:
-        """Notify the taker, once until it takes the output."""
-        if not self._told:
-            self._told = True
+        """Notify the taker, unless it was notified since it last took the output."""
+        if not self._announced:
+            self._announced = True
             self._taker.output_waits()
 
     def take_output(self) -> list[Octets]:
-        """Return the output in pieces to write, and clear it; only large pieces are not joined."""
-        self._told = False
+        """Return and clear the output, in pieces to write: small pieces are joined, large ones are not."""
+        self._announced = False
         out = self.out
         if not out:
             return []

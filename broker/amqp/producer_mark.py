@@ -1,7 +1,7 @@
-"""The sequence number of a publish, in its headers: `x-producer` names the producer, `x-seq` is the number.
+"""The sequence number of a publish, in two headers: `x-producer` names the producer, `x-seq` is the number.
 
-Both concern only producer and broker. Consumers see the message without them, so a consumer that republishes messages
-does not publish in the producer's name by accident.
+Only producer and broker use these headers. Consumers get the message without them, so a consumer that republishes it
+does not publish as the producer by accident.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ from broker.amqp.tables import LONG_STRING, Entry
 from broker.amqp.wire import FLAGS, LENGTH, PROPERTIES_AT
 
 PRODUCER, SEQUENCE = b"x-producer", b"x-seq"
-# Marks that the message has a headers table of its own, even an empty one; without it, a table that becomes empty is
-# removed.
+# Says that the message has its own headers table, even if it is empty; otherwise a table that becomes empty is removed.
 OWN_TABLE: Final = b"x-producer-table"
 SEQUENCE_OCTETS: Final = bytes([len(SEQUENCE)]) + SEQUENCE
 PRODUCER_MAX_BYTES: Final = 255
 
 HEADERS_FLAG: Final = 1 << 13
-# Type octet -> layout of the number after it, in RabbitMQ's dialect; clients use the shortest that holds it.
+# Type octet -> layout of the number, in RabbitMQ's dialect; clients use the shortest that fits.
 LAYOUTS: Final[dict[int, Struct]] = {
     ord(kind): Struct(">" + layout) for kind, layout in zip("bBsuIilL", "bBhHiIqq", strict=True)
 }
 
 
 def template_of(properties: bytes) -> tuple[bytes, bytes] | None:
-    """Return the octets before and after the first number that may be an `x-seq`, None when there is none."""
+    """Return the octets before and after the first number that may be `x-seq`, None without such a number."""
     at = properties.find(SEQUENCE_OCTETS)
     if at < 0:
         return None
@@ -42,24 +41,24 @@ def mark_entries(header: bytes, named: Mapping[bytes, Entry]) -> tuple[str, int,
 
     Shapes: `named` has the entries `x-producer` and `x-seq`.
     """
-    whose, which = named[PRODUCER], named[SEQUENCE]
-    octets = header[whose.value_at + 5 : whose.end]
-    if header[whose.value_at] != LONG_STRING or not 0 < len(octets) <= PRODUCER_MAX_BYTES:
+    producer_entry, sequence_entry = named[PRODUCER], named[SEQUENCE]
+    octets = header[producer_entry.value_at + 5 : producer_entry.end]
+    if header[producer_entry.value_at] != LONG_STRING or not 0 < len(octets) <= PRODUCER_MAX_BYTES:
         return f"invalid message: x-producer must be a text of 1 to {PRODUCER_MAX_BYTES} octets"
     try:
         producer = octets.decode()
     except UnicodeDecodeError:
         return "invalid message: x-producer is not UTF-8"
-    layout = LAYOUTS.get(header[which.value_at])
+    layout = LAYOUTS.get(header[sequence_entry.value_at])
     if layout is None:
         return "invalid message: x-seq must be a whole number from 0 to 2^63-1"
-    return producer, which.value_at + 1, layout
+    return producer, sequence_entry.value_at + 1, layout
 
 
 def without_mark(header: bytes, table_at: int, entries: list[Entry]) -> tuple[bytes, int]:
     """Return a measured header without the producer's entries, and the offset of its headers table.
 
-    Shapes: `entries` are those of the table at `table_at`; the offset is 0 when there is no table any more.
+    Shapes: `entries` are those of the table at `table_at`; the offset is 0 if the table was removed.
     """
     end = table_at + LENGTH.size + int(LENGTH.unpack_from(header, table_at)[0])
     kept = b"".join([header[entry.start : entry.end] for entry in entries if entry.key not in HIDDEN])

@@ -1,4 +1,4 @@
-"""Field tables: encoded so that amqp/tables.py reads back equal values."""
+"""Encode field tables, so that amqp/tables.py reads equal values."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LONG_MAX: Final = (1 << 63) - 1
 
 
 def encode_value(value: Any, levels: int = TABLE_NESTING_MAX) -> bytes:
-    """Return a value as type octet and octets.
+    """Return the type octet and octets of a value.
 
-    A number is a long whatever its size was; a bytearray is a byte array, and bytes are a long string that is not text,
-    as in the reader.
-    Raises: ValueError for a value that a table cannot hold, or that has more than `levels` of tables and arrays.
+    Every integer is a long; a bytearray is a byte array, and bytes are a long string that is not UTF-8, as in the
+    reader.
+    Raises: ValueError for a value that a table cannot contain, or that has more than `levels` of tables and arrays.
     """
     match value:
         case str():
@@ -51,18 +51,13 @@ def encode_value(value: Any, levels: int = TABLE_NESTING_MAX) -> bytes:
 
 
 def encode_table(table: Mapping[str, Any], levels: int = TABLE_NESTING_MAX) -> bytes:
-    """Return a table, preceded by its length. Raises: ValueError for a value that a table cannot hold, or with more
-    than `levels` of tables and arrays.
-    """
+    """Return a table, preceded by its length. Raises: ValueError, as `encode_value`."""
     inner = _inner(levels)
     return counted(b"".join([encode_entry(key, value, inner) for key, value in table.items()]))
 
 
 def encode_entry(key: str, value: Any, levels: int = TABLE_NESTING_MAX - 1) -> bytes:
-    """Return one entry of a table, which is a level itself.
-
-    Raises: ValueError for a value that a table cannot hold, or that has more than `levels` of tables and arrays.
-    """
+    """Return one entry of a table. Raises: ValueError, as `encode_value`."""
     return encode_short_text(key) + encode_value(value, levels)
 
 
@@ -73,10 +68,7 @@ def _inner(levels: int) -> int:
 
 
 def encode_short_text(text: str) -> bytes:
-    """Return a short string.
-
-    Raises: ValueError when it has more than 255 octets.
-    """
+    """Return a short string. Raises: ValueError when it has more than 255 octets."""
     octets = encode_text(text)
     if len(octets) > SHORT_STRING_MAX_BYTES:
         raise ValueError(f"a short string cannot hold {len(octets)} octets")
@@ -84,12 +76,12 @@ def encode_short_text(text: str) -> bytes:
 
 
 def encode_text(text: str) -> bytes:
-    """Return text in UTF-8; octets that were not UTF-8 when they were read are restored."""
+    """Return text in UTF-8; octets that were read as surrogate escapes are restored."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def encode_number(number: int) -> bytes:
-    """Return a long, or a timestamp beyond the calendar, the only type that is read as a larger number."""
+    """Return a long or, for a larger number, a timestamp, the only type that is read as such a number."""
     if -LONG_MAX - 1 <= number <= LONG_MAX:
         return b"l" + LONG.pack(number)
     if 0 < number <= 2 * LONG_MAX + 1:
@@ -98,7 +90,7 @@ def encode_number(number: int) -> bytes:
 
 
 def encode_decimal(number: Decimal) -> bytes:
-    """Return a decimal, whose digits are unsigned in RabbitMQ."""
+    """Return a decimal, which is unsigned in RabbitMQ."""
     sign, digits, exponent = number.as_tuple()
     if sign or not isinstance(exponent, int) or not -255 <= exponent <= 0:
         raise ValueError(f"a field table cannot hold the decimal {number}")

@@ -1,8 +1,8 @@
-"""Field tables: read in one pass, with every length, the depth and the number of entries checked.
+"""Read field tables in one pass, checking every length, the depth and the number of entries.
 
-The types are those of RabbitMQ's dialect (its 0-9-1 errata), not the specification's own list. A codec that slices
-the rest of the buffer at each entry is quadratic: 4,000 booleans before one long string, 128 KiB in all, hold pamqp for
-300 ms. So tables are read here, by offset.
+The types are those of RabbitMQ's dialect (its 0-9-1 errata), not those of the specification. Tables are read by offset
+here, because a codec that slices the rest of the buffer at each entry is quadratic: 4,000 booleans before one long
+string, 128 KiB in all, take pamqp 300 ms.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TABLE: Final = ord("F")
 
 
 def read_timestamp(payload: bytes, at: int) -> datetime | int:
-    """Return the time, or the number itself where it is beyond the calendar."""
+    """Return the time, or the number of seconds if datetime cannot represent it."""
     seconds: int = UNSIGNED_64.unpack_from(payload, at)[0]
     try:
         return datetime.fromtimestamp(seconds, UTC)
@@ -59,7 +59,7 @@ def read_timestamp(payload: bytes, at: int) -> datetime | int:
 
 
 def read_decimal(payload: bytes, at: int) -> Decimal:
-    """Return the decimal; RabbitMQ reads its four octets as unsigned."""
+    """Return the decimal, whose digits are unsigned as in RabbitMQ."""
     scale, digits = DECIMAL.unpack_from(payload, at)
     return Decimal(digits).scaleb(-scale)
 
@@ -70,7 +70,7 @@ def reader(layout: str) -> Callable[[bytes, int], Any]:
     return lambda payload, at: unpack_from(payload, at)[0]
 
 
-# Type octet -> width in octets, and how to read it. `l` and `L` are both signed in RabbitMQ.
+# Type octet -> width in octets, and a function that reads a value. `l` and `L` are both signed in RabbitMQ.
 FIXED: Final[dict[int, tuple[int, Callable[[bytes, int], Any]]]] = {
     ord("t"): (1, lambda payload, at: payload[at] != 0),
     ord("b"): (1, reader(">b")),
@@ -90,7 +90,7 @@ FIXED: Final[dict[int, tuple[int, Callable[[bytes, int], Any]]]] = {
 
 
 def syntax_error(reason: str) -> ConnectionFault:
-    """Return the 502 for a payload whose lengths do not add up."""
+    """Return the 502 for a malformed payload."""
     return ConnectionFault(502, reason)
 
 
@@ -104,10 +104,10 @@ class Entry(NamedTuple):
 
 
 class TableReader:
-    """Read the tables of one payload.
+    """A reader of the tables of one payload.
 
     Cost: linear in the payload's octets.
-    Invariant: no octet outside the enclosing length is ever read, and nothing inside is left over.
+    Invariant: no octet outside the enclosing length is read, and all octets within it are.
     """
 
     __slots__ = ("_depth_max", "_entries_left", "_entries_max", "_errors", "_payload")
@@ -119,25 +119,25 @@ class TableReader:
         entries_max: int = TABLE_ENTRIES_MAX,
         errors: str = "strict",
     ) -> None:
-        """Set how keys that are not UTF-8 are treated: "strict" refuses them, "replace" shows them."""
+        """Shapes: `errors` is the codec's error handler for keys that are not UTF-8: "strict" refuses them."""
         self._payload = payload
         self._depth_max = depth_max
         self._entries_max = self._entries_left = entries_max
         self._errors = errors
 
     def table(self, at: int, limit: int) -> tuple[dict[str, Any], int]:
-        """Return the table whose length octets begin at `at`, and where it ends.
+        """Return the table whose length octets begin at `at`, and its end.
 
-        Raises: 502, for a length that passes `limit`, an unknown type, too many entries or levels.
+        Raises: 502 for a length beyond `limit`, an unknown type, or too many entries or levels.
         """
         return self._table(at, limit, 1)
 
     def skip_table(self, at: int, limit: int) -> int:
-        """Check all that table() checks except the keys' UTF-8, and return where the table ends."""
+        """Check what table() checks, except that keys are UTF-8, and return the end of the table."""
         return self._skip(at, limit, 1, keyed=True)
 
     def entries(self, at: int) -> list[Entry]:
-        """Return the places of the entries of a measured table whose length octets begin at `at`."""
+        """Return the entries of a measured table whose length octets begin at `at`."""
         payload = self._payload
         end = at + 4 + int(LENGTH.unpack_from(payload, at)[0])
         at += 4
@@ -146,7 +146,7 @@ class TableReader:
             start = at
             value_at = start + 1 + payload[start]
             fixed = FIXED.get(payload[value_at])
-            # Every type without a fixed width is octets preceded by their count.
+            # A type without a fixed width is a counted sequence of octets.
             at = value_at + (1 + fixed[0] if fixed else 5 + int(LENGTH.unpack_from(payload, value_at + 1)[0]))
             entries.append(Entry(payload[start + 1 : value_at], start, value_at, at))
         return entries
@@ -159,7 +159,7 @@ class TableReader:
         return self._value(at, limit, 1)[0]
 
     def _extent(self, at: int, limit: int) -> tuple[int, int]:
-        """Return where the counted octets that begin at `at` start and end."""
+        """Return start and end of the octets whose count is at `at`."""
         start = at + 4
         if start > limit:
             raise syntax_error("field table is cut short")
@@ -253,7 +253,7 @@ class TableReader:
 
 
 def read_text(octets: bytes) -> str | bytes:
-    """Return a long string as text, or as octets where it is not UTF-8: the type has no character set."""
+    """Return a long string as text, or as octets if it is not UTF-8: the type has no character set."""
     try:
         return octets.decode("utf-8")
     except UnicodeDecodeError:
@@ -261,5 +261,5 @@ def read_text(octets: bytes) -> str | bytes:
 
 
 def unknown_type(kind: int) -> ConnectionFault:
-    """Return the 502 for a type octet that the dialect does not have."""
+    """Return the 502 for an unknown type octet."""
     return syntax_error(f"unknown field type {chr(kind)!r}")

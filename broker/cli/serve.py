@@ -17,7 +17,7 @@ from broker.cli.standard_streams import exit_at_once
 from broker.compiled import why_interpreted
 from broker.event_log import get_logger, redirect
 from broker.log_writer import LogWriter
-from broker.net.strangers import DESCRIPTORS_WANTED
+from broker.net.pending_clients import DESCRIPTORS_WANTED
 from broker.reload import SettingsSource
 from broker.settings import Settings
 from broker.signals import Signals

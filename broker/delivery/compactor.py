@@ -124,7 +124,7 @@ class Compactor:
     def _apply(self, holders: list[Holder], moves: list[MovedRecord]) -> None:
         """Point slots and resident messages at the copies; slots that were deleted meanwhile need nothing."""
         for move in moves:
-            _, slot = holders[move.place]
+            _, slot = holders[move.slot_index]
             index = move.message_id - slot.first
             if slot.tenure is Tenure.DELETED or index in slot.acks:
                 continue

@@ -9,7 +9,7 @@ from broker.amqp.content_header import facts_of, remember
 from broker.amqp.header_facts import HeaderFacts
 from broker.core.message.delay import HeldMessage
 from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
-from broker.store.reading import Maker
+from broker.store.reading import MessageBuilder
 from broker.store.record import DUE, TARGET, TARGET_BYTES, route_names
 
 ENVELOPES_MAX: Final = 16_384  # some 400 bytes each; a cache with fewer entries than a queue has routes never hits
@@ -19,7 +19,7 @@ HEADER_MAX_BYTES: Final = 512
 _Known = tuple[bytes, HeaderFacts, int]  # a content header, its facts, and the charge of a message with it and no body
 
 
-class MessageLoader(Maker[Message]):
+class MessageLoader(MessageBuilder[Message]):
     """The builder of the messages of slots read back. Several threads call it concurrently. Invariant: each cache stays
     correct when threads interleave; an entry may be created twice.
     """

@@ -324,7 +324,7 @@ class Pager:
         if level.is_holding:
             assert slot.contents is not None
             due_ms = [due_ms_of(message) for message in slot.contents[start : start + len(positions)]]
-        self._store.queues.write(level.number, slot.first + start, entries, due_ms, lasting=level.durable)
+        self._store.queues.write(level.number, slot.first + start, entries, due_ms, durable=level.durable)
 
     def _serves(self, position: int, level: Level) -> bool:
         """Return whether the slots of a level may point to a record at this position.

@@ -15,7 +15,7 @@ from broker.amqp.errors import BrokerError
 from broker.compiled import is_compiled, why_interpreted
 from broker.doctor.finding import Diagnosis, bad, fine, warn
 from broker.net.alarm_watch import watermarks
-from broker.net.strangers import DESCRIPTORS_WANTED
+from broker.net.pending_clients import DESCRIPTORS_WANTED
 from broker.parts.http import NEEDED
 from broker.process_memory import memory_limit_bytes
 from broker.settings import Settings

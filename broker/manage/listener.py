@@ -15,7 +15,7 @@ from broker.manage.client import payer
 from broker.manage.client_protocol import ClientProtocol
 from broker.manage.refusal import HttpRefused
 from broker.net.address import close, listen
-from broker.net.strangers import Strangers, descriptors_for_clients
+from broker.net.pending_clients import PendingClients, descriptors_for_clients
 from broker.net.tls import TlsContext
 from broker.net.tls_server import TlsServer
 from broker.settings import Settings
@@ -28,10 +28,9 @@ _log = get_logger()
 class ManageListener:
     """Serve the clients of one port.
 
-    A client is a stranger until one of its requests is admitted after a login, and again after the answer. Strangers
-    take places from each other and not from users, whatever they send or leave unread: the network with the most
-    strangers pays.
-    Invariant: there are at most `connections_max` strangers, and as many others.
+    A client is pending until one of its requests is admitted after a login, and again after the answer. Pending clients
+    displace each other, not users, whatever they send or leave unread: the network with the most of them loses one.
+    Invariant: there are at most `connections_max` pending clients, and as many others.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, host: str, tls: TlsContext | None) -> None:
@@ -44,7 +43,7 @@ class ManageListener:
         self._bound: list[socket.socket] = []
         self._servers: list[asyncio.Server | TlsServer] = []
         self._clients: dict[ClientProtocol, None] = {}
-        self._strangers: Strangers[ClientProtocol] = Strangers()
+        self._pending: PendingClients[ClientProtocol] = PendingClients()
         self._answered: dict[ClientProtocol, tuple[str, str]] = {}  # user and network, in the order of their requests
         self._empty = asyncio.Event()
         self._empty.set()
@@ -159,7 +158,7 @@ class ManageListener:
         if self._stopping or few:
             client.abort()
         else:
-            self._strangers.add(client, client.network)
+            self._pending.add(client, client.network)
         self._make_room(few=few)
 
     def admit(self, client: ClientProtocol, user: str) -> None:
@@ -176,27 +175,27 @@ class ManageListener:
             if dropped is None:
                 raise HttpRefused(503, "too many requests at the same time; try again later", fatal=True)
             self._drop(dropped)
-        self._strangers.remove(client)
+        self._pending.remove(client)
         self._answered[client] = own
 
     def release(self, client: ClientProtocol) -> None:
         """Count a client as a stranger again: its request was answered."""
         if self._answered.pop(client, None) is not None:
-            self._strangers.add(client, client.network)
+            self._pending.add(client, client.network)
             self._make_room()
 
     def leave(self, client: ClientProtocol) -> None:
         """Remove a client."""
         del self._clients[client]
-        self._strangers.remove(client)
+        self._pending.remove(client)
         self._answered.pop(client, None)
         if not self._clients:
             self._empty.set()
 
     def _make_room(self, *, few: bool = False) -> None:
         """Disconnect the oldest client of the busiest network, if there are too many, or `few` descriptors."""
-        if few or len(self._strangers) > self._limits.connections_max:
-            client = self._strangers.take()
+        if few or len(self._pending) > self._limits.connections_max:
+            client = self._pending.take()
             if client is not None:
                 self._drop(client)
 

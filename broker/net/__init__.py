@@ -1,1 +1,1 @@
-"""Sockets: AMQP clients, TLS and the control socket, on asyncio."""
+"""Sockets on asyncio: AMQP clients, TLS and the control socket."""

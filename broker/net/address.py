@@ -1,4 +1,4 @@
-"""The addresses that a broker listens on, bound before it does anything else."""
+"""The sockets of a broker's listeners, which it binds before it does anything else."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from broker.amqp.errors import BrokerError, NotNow
 from broker.settings import Settings
 
 EVERY_ADDRESS: Final = "::"
-HTTP: Final = ("http", "metrics")  # bound later, and not by every broker
+HTTP: Final = ("http", "metrics")  # sections whose sockets are bound later, if at all
 
 
 class CannotListen(BrokerError):
-    """The broker cannot listen on an address and port; the text has the reason."""
+    """The broker cannot listen on an address and port, for the reason in the text."""
 
     def __init__(self, host: str, port: int, reason: str, setting: str = "") -> None:
         shown = f"[{host}]" if ":" in host else host
@@ -32,7 +32,7 @@ class AddressTaken(NotNow):
 
 
 class Bound:
-    """The bound sockets of a broker's listeners, which do not listen yet. Raises: as `bind`."""
+    """The sockets of a broker's listeners, bound but not listening. Raises: as `bind`."""
 
     def __init__(self, settings: Settings) -> None:
         self._sockets: dict[str, list[socket.socket]] = {}
@@ -47,11 +47,10 @@ class Bound:
             raise
 
     def of(self, key: str) -> list[socket.socket]:
-        """Return the sockets of a port by its setting, none for one that is not opened."""
+        """Return the sockets of a port by the name of its setting; none if it is not used."""
         return self._sockets.get(key, [])
 
     def close(self) -> None:
-        """Close the sockets."""
         for sockets in self._sockets.values():
             close(sockets)
 
@@ -59,16 +58,15 @@ class Bound:
 def bind(host: str, port: int, another: str = "", setting: str = "server.host") -> list[socket.socket]:
     """Return a bound socket for each address of the host; clients cannot connect yet.
 
-    Shapes: port 0 takes one free port for all; `another` is the hint for choosing another port, and `setting` the name
-        of the host's setting. The host :: is every address, including those of IPv4.
-    Raises: AddressTaken; CannotListen for an unknown address or one of another machine, or a port that needs more
-        permissions.
+    Shapes: with port 0 all sockets get one free port; `another` is the hint for choosing another port, and `setting` is
+        the name of the host's setting. The host :: stands for all addresses, including those of IPv4.
+    Raises: AddressTaken; CannotListen for an unknown address, one of another machine, or a privileged port.
     """
     try:
-        # Python encodes a text with the codec idna, which takes 0.4 MB; few hosts have letters that need it.
+        # For a str, Python loads the codec idna, which takes 0.4 MB; few host names need it.
         name = host.encode() if host.isascii() else host
         infos = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, ValueError) as error:  # ValueError: a name that no name server can look up
+    except (OSError, ValueError) as error:  # ValueError: not a valid host name
         raise CannotListen(host, port, f"no such address: {_reason(error)}", setting) from error
     bound: list[socket.socket] = []
     try:
@@ -90,8 +88,9 @@ def bind(host: str, port: int, another: str = "", setting: str = "server.host") 
 
 
 def listen(bound: socket.socket, backlog: int) -> None:
-    """Listen on a bound socket. Call it before a loop serves it: uvloop closes one on which it cannot listen, and says
-    nothing. Raises: CannotListen.
+    """Listen on a bound socket. Raises: CannotListen.
+
+    Call it before a loop serves the socket: uvloop silently closes a socket on which it cannot listen.
     """
     try:
         bound.listen(backlog)
@@ -115,7 +114,7 @@ def close(sockets: Iterable[socket.socket]) -> None:
 
 
 def close_servers(servers: Iterable[asyncio.Server]) -> None:
-    """Accept no more clients; the servers close in the loop's next turn.
+    """Stop accepting clients; the servers close in the next turn of the loop.
 
     Before Python 3.12.9 asyncio leaks an accepted socket if its server is closed in the next turn of the loop. So the
     server stops accepting in this turn and closes in the next one, when accepted sockets have their transports.

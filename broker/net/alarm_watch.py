@@ -1,4 +1,4 @@
-"""The watch of memory and disk: raises and clears the alarms, and tells the publisher throttle."""
+"""The watch of memory and disk: it raises and clears the alarms, and notifies the publisher throttle."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _log = get_logger()
 
 
 class AlarmWatch:
-    """Measure memory and disk periodically, and restore the data folder's reserve when the disk has room.
+    """The watch of memory and disk, which also restores the data folder's reserve when the disk has room.
 
-    Invariant: publishers are blocked while a part of the reserve is missing, whatever free space the settings ask for.
+    Invariant: publishers are blocked while a part of the reserve is missing, whatever the configured free space.
     """
 
     def __init__(
@@ -35,19 +35,19 @@ class AlarmWatch:
         self._reserve = reserve
 
     def measure(self) -> None:
-        """Measure once, and log and tell the throttle when an alarm was raised or cleared."""
-        changed = self._take("memory", resident_bytes())
+        """Measure once; when an alarm was raised or cleared, log it and notify the throttle."""
+        changed = self._measure("memory", resident_bytes())
         reserve = self._reserve
-        reserve.take_piece()
-        lacks = Watermark("disk", reserve.size_bytes, "store.reserve_bytes") if reserve.missing_bytes else None
-        if self._take("disk", reserve.free_bytes(), lacks):
+        reserve.allocate_piece()
+        missing = Watermark("disk", reserve.size_bytes, "store.reserve_bytes") if reserve.missing_bytes else None
+        if self._measure("disk", reserve.free_bytes(), missing):
             changed = True
             self._save_space("disk" in self._alarms.alarms)
         if changed:
             self._throttle.alarms_changed()
 
-    def _take(self, kind: Kind, value_bytes: int, lacks: Watermark | None = None) -> bool:
-        if not self._alarms.measure(kind, value_bytes, lacks):
+    def _measure(self, kind: Kind, value_bytes: int, missing: Watermark | None = None) -> bool:
+        if not self._alarms.measure(kind, value_bytes, missing):
             return False
         alarm = self._alarms.alarms.get(kind)
         if alarm is None:
@@ -56,13 +56,13 @@ class AlarmWatch:
             _log.warning("alarm.raised", **alarm.fields())
         return True
 
-    def standing(self) -> list[dict[str, Any]]:
+    def active_alarms(self) -> list[dict[str, Any]]:
         """Return the fields of each active alarm."""
         return [alarm.fields() for alarm in self._alarms.alarms.values()]
 
 
 def watermarks(settings: Settings) -> list[Watermark]:
-    """Return the limits of the settings."""
+    """Return the watermarks that the settings define."""
     memory, store = settings.memory, settings.store
     if memory.alarm_bytes:
         limit = Watermark("memory", memory.alarm_bytes, "memory.alarm_bytes")

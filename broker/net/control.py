@@ -2,8 +2,8 @@
 
 One JSON object per line in each direction: `{"verb": "slots", "queue": "q"}` is answered by `{"ok": true, "result":
 ...}` or `{"ok": false, "error": "..."}`; a long-running verb sends `{"progress": {...}}` any number of times before
-that. When the client ends its side of the conversation, such a verb stops and answers. `get` waits for a line from the
-client before it settles the sent messages. The file has mode 0600: only the broker's user may connect.
+that. When the client closes its sending side, such a verb stops and answers. `get` waits for a line from the client
+before it settles the messages that it has sent. The file has mode 0600: only the broker's user may connect.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ REQUEST_MAX_BYTES: Final = 64 << 20  # a definitions file travels in one request
 CLIENTS_MAX: Final = 16
 IDLE_MAX_S: Final = 30.0
 _encoded: Final = json.JSONEncoder(separators=(",", ":")).encode
-OUTER_LEVELS: Final = 3  # of a request: a definitions document in it, its lists, and their entries
+OUTER_LEVELS: Final = 3  # of nesting in a request: a definitions document, its lists, and their entries
 
 
 class ControlSocket:
-    """Listen in the data folder and answer verbs.
+    """A server on the unix socket in the data folder, which answers verbs.
 
     Invariant: the caller holds the folder's lock, so an existing socket belongs to a broker that has ended.
     """
@@ -50,7 +50,7 @@ class ControlSocket:
         self._clients: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Start listening. If that fails, the broker warns and serves without the socket."""
+        """Start listening. If that fails, log a warning and run without the socket."""
         try:
             bound = self._bind()
         except OSError as error:
@@ -59,7 +59,7 @@ class ControlSocket:
         self._server = await asyncio.start_unix_server(self._accept, sock=bound, limit=REQUEST_MAX_BYTES)
 
     async def close(self) -> None:
-        """Stop listening, end the clients and remove the file."""
+        """Stop listening, disconnect the clients and remove the file."""
         if self._server is None:
             return
         self._server.close()
@@ -68,17 +68,17 @@ class ControlSocket:
         await asyncio.gather(*self._clients, return_exceptions=True)
         await self._server.wait_closed()
         self._server = None
-        with suppress(OSError):  # the next start removes what is there, or warns
+        with suppress(OSError):  # the next start removes the file, or logs a warning
             (self._folder / SOCKET_NAME).unlink()
 
     def _bind(self) -> socket.socket:
         (self._folder / SOCKET_NAME).unlink(missing_ok=True)
         address, descriptor = socket_address(self._folder)
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        mask = os.umask(0o177)  # the file is 0600 from its first moment; chmod afterwards would leave a gap
+        mask = os.umask(0o177)  # the file is created with mode 0600; a chmod afterwards would be too late
         try:
             bound.bind(address)
-            bound.listen()  # uvloop does not report that it cannot
+            bound.listen()  # here, because uvloop does not report a failure
         except OSError:
             bound.close()
             raise
@@ -97,7 +97,7 @@ class ControlSocket:
                 while await answer_line(self._verbs, reader, writer):
                     """Another request may follow."""
         except (ConnectionError, TimeoutError, asyncio.CancelledError):
-            pass  # the client left or was silent for too long, or the broker stops
+            pass  # the client has disconnected or was silent for too long, or the broker stops
         finally:
             self._clients.discard(task)
             writer.close()
@@ -106,11 +106,11 @@ class ControlSocket:
 async def answer_line(verbs: Mapping[str, Verb], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
     """Read a request, answer it, and return whether another one may follow.
 
-    Raises: TimeoutError, ConnectionError if the client is silent or has disconnected.
+    Raises: TimeoutError if the client is silent, ConnectionError if it has disconnected.
     """
     try:
         line = await _read_line(reader)
-    except ValueError:  # StreamReader's own name for a line over its limit
+    except ValueError:  # StreamReader's error for a line over its limit
         await write_answer(writer, _refusal(f"a request has at most {REQUEST_MAX_BYTES} bytes"))
         return False
     if line:
@@ -127,7 +127,7 @@ async def answer_line(verbs: Mapping[str, Verb], reader: asyncio.StreamReader, w
 async def answer_of(
     verbs: Mapping[str, Verb], fields: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> dict[str, Any]:
-    """Carry out a request and return its answer; what the client says later arrives at `reader`.
+    """Run a request and return its answer; later lines from the client arrive at `reader`.
 
     Raises: TimeoutError, ConnectionError.
     """
@@ -153,7 +153,7 @@ async def answer_of(
 async def write_answer(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
     """Send an answer in pieces. Raises: TimeoutError, ConnectionError."""
     for piece in chain(_pieces(answer), "\n"):
-        if writer.is_closing():  # the client left before its answer; uvloop does not take a write then
+        if writer.is_closing():  # the client has disconnected; uvloop refuses to write then
             return
         writer.write(piece.encode())
         async with asyncio.timeout(IDLE_MAX_S):
@@ -162,7 +162,7 @@ async def write_answer(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> 
 
 
 class _Client(Asker):
-    """The other end of a conversation."""
+    """The client of a request, for verbs that send progress or wait for the client."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -170,7 +170,6 @@ class _Client(Asker):
         self.listening: asyncio.Task[None] | None = None  # cancels the verb when the client hangs up
 
     def write_progress(self, progress: Mapping[str, Any]) -> None:
-        """Send progress."""
         if not self._writer.is_closing():
             self._writer.write(_encoded({"progress": progress}).encode() + b"\n")
 
@@ -182,15 +181,15 @@ class _Client(Asker):
         await self._writer.drain()
 
     def enough(self) -> bool:
-        """Return whether the client has ended its side, or disconnected."""
+        """Return whether the client has closed its sending side, or disconnected."""
         return self._reader.at_eof() or self._writer.is_closing()
 
     def is_gone(self) -> bool:
-        """Return whether the client has disconnected; one that only ended its side still reads the answer."""
+        """Return whether the client has disconnected; if only its sending side is closed, it still reads the answer."""
         return self._writer.is_closing() or has_left(self._writer.get_extra_info("socket").fileno(), 0)
 
     async def accepted(self) -> bool:
-        """Wait for a line; return whether one arrived."""
+        """Wait for a line from the client, and return whether it arrived."""
         try:
             async with asyncio.timeout(IDLE_MAX_S):
                 await self._writer.drain()
@@ -198,21 +197,21 @@ class _Client(Asker):
         except (ConnectionError, TimeoutError):
             return False
 
-    async def _cancel(self, conversation: asyncio.Task[Any] | None) -> None:
+    async def _cancel(self, verb: asyncio.Task[Any] | None) -> None:
         """Cancel the verb when the client hangs up or sends anything."""
         with suppress(ConnectionError):
             await self._reader.read(1)
-        if conversation is not None:
-            conversation.cancel()
+        if verb is not None:
+            verb.cancel()
 
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:
-    async with asyncio.timeout(IDLE_MAX_S):  # not wait_for: before 3.12 it may swallow close()'s cancel
+    async with asyncio.timeout(IDLE_MAX_S):  # not wait_for: before 3.12 it may swallow the cancel of close()
         return await reader.readline()
 
 
 def _pieces(answer: Any) -> Iterator[str]:
-    """Yield an answer as pieces of JSON, each with a bounded number of rows."""
+    """Yield an answer as pieces of JSON, each with at most ROWS_AT_ONCE rows."""
     if isinstance(answer, dict) and any(isinstance(value, (dict, list, Iterator)) for value in answer.values()):
         before = "{"
         for name, value in answer.items():
@@ -222,7 +221,7 @@ def _pieces(answer: Any) -> Iterator[str]:
         yield "}"
     elif isinstance(answer, Iterator) or (isinstance(answer, list) and len(answer) > ROWS_AT_ONCE):
         before = "["
-        rest = _taken(answer) if isinstance(answer, list) else answer
+        rest = _popped(answer) if isinstance(answer, list) else answer
         while rows := list(islice(rest, ROWS_AT_ONCE)):
             yield before + ",".join(map(_encoded, rows))
             before = ","
@@ -231,8 +230,8 @@ def _pieces(answer: Any) -> Iterator[str]:
         yield _encoded(answer)
 
 
-def _taken(rows: list[Any]) -> Iterator[Any]:
-    """Yield and remove the rows of a list, because freeing many at once would take longer than a turn may."""
+def _popped(rows: list[Any]) -> Iterator[Any]:
+    """Yield and remove the rows of a list, because freeing many rows at once would block the loop."""
     rows.reverse()
     while rows:
         yield rows.pop()

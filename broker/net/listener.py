@@ -1,4 +1,4 @@
-"""The listener: accepts sockets and creates a transport, a connection and a session for each."""
+"""The listener: it accepts sockets, and creates a transport, a connection and a session for each."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from broker.delivery.turn import Turn
 from broker.event_log import get_logger
 from broker.net.address import close, close_servers, listen
 from broker.net.handshakes import Handshakes
+from broker.net.pending_clients import descriptors_for_clients
 from broker.net.publisher_throttle import PublisherThrottle, Stop
-from broker.net.strangers import descriptors_for_clients
 from broker.net.tls import TlsContext
 from broker.net.tls_server import TlsServer
 from broker.net.transport import UNKNOWN, Transport
@@ -36,18 +36,18 @@ _log = get_logger()
 
 AMQP: Final = "amqp"
 FORCED: Final = 320  # connection-forced
-QUIET_S: Final = 0.5  # a stopping broker drops a client that has been silent for this long
-STEPS: Final = 10  # each second's checks of all connections are spread over this many steps
-# A release of 3.x and the Erlang that it ran on. kombu does not ask RabbitMQ 4 for the prefetch of a whole channel,
-# which Celery's countdown needs.
+QUIET_S: Final = 0.5  # a stopping broker drops clients that have been silent for this long
+STEPS: Final = 10  # the checks of all connections, once a second, are spread over this many steps
+# A 3.x release and its Erlang. Of RabbitMQ 4, kombu does not request a prefetch for the whole channel, which Celery's
+# countdown needs.
 RABBITMQ: Final = {"version": "3.10.8", "platform": "Erlang/OTP 25.2.3"}
 VERSION_NUMBERS: Final = 3
 
 
 class Listener:
-    """Accept clients, and check the connected ones.
+    """A server that accepts clients, and checks connected clients every second.
 
-    Shapes: `transports` has the clients in the order in which they connected.
+    Shapes: `transports` has the clients in the order of their connection.
     Raises: CannotListen from `serve`.
     """
 
@@ -80,7 +80,7 @@ class Listener:
         self._tls_servers: list[TlsServer] = []
         self.channel_opened: Callable[[SessionOfChannel], None] | None = None
         self._handshakes = Handshakes(settings.server.handshake_timeout_ms / 1000)
-        # Bound once for all transports: each would need 64 bytes for its own.
+        # Shared bound methods, of which each transport would otherwise need its own, 64 bytes each.
         self._make_machine = self._machine
         self._on_made = self._made
         self._on_lost = self._lost
@@ -88,7 +88,7 @@ class Listener:
         self._empty.set()
         self.transports: dict[Transport, None] = {}
         self._short_heartbeats: dict[Transport, None] = {}
-        self.received_before = 0  # bytes of connections that have ended
+        self.received_before = 0  # bytes of closed connections
         self.sent_before = 0
         self._round: list[Transport] = []
         self._step = 0
@@ -98,7 +98,7 @@ class Listener:
         self.protocols: dict[str, Callable[[], asyncio.Protocol]] = {}
 
     def apply_settings(self, settings: Settings) -> None:
-        """Apply changed settings; limits that were negotiated with a client stay."""
+        """Apply changed settings; limits that were negotiated with clients stay."""
         self._settings = settings
         self.limits = limits_of(settings)
         self._announced = server_properties(settings.amqp.product)
@@ -111,9 +111,9 @@ class Listener:
         tls_bound: list[socket.socket],
         machine: Callable[[Transport], Connection] | None = None,
     ) -> None:
-        """Listen for clients of a protocol on the bound sockets, on `tls_bound` with TLS; AMQP needs no `machine`.
+        """Listen for clients of a protocol on the bound sockets, with TLS on `tls_bound`; AMQP needs no `machine`.
 
-        `ports` gets the port numbers, and `protocols` a factory of transports for sockets that are accepted elsewhere.
+        Add the port numbers to `ports`, and to `protocols` a factory for sockets that are accepted elsewhere.
         """
         loop, backlog = asyncio.get_running_loop(), self._settings.server.backlog
         make = self.protocols[protocol] = partial(self._transport, UNKNOWN, machine)
@@ -136,13 +136,13 @@ class Listener:
         return self.ports.get(f"{AMQP}/ssl", 0)
 
     def mechanisms(self, transport: Transport) -> Sequence[str]:
-        """Return the SASL mechanisms by which a client can log in."""
+        """Return the SASL mechanisms that a client may use."""
         return self._logins.mechanisms(transport.peer)
 
     async def renew_tls(self) -> None:
-        """Accept new connections with the current certificate; open connections keep theirs.
+        """Use the current certificate for new connections; open connections keep theirs.
 
-        The sockets stay bound and listening, so no client is refused meanwhile.
+        The sockets stay bound and listening, so that no client is refused.
         """
         if self._tls is not None and not self._stopping:
             stale, self._tls_servers = self._tls_servers, []
@@ -163,28 +163,26 @@ class Listener:
         ]
 
     async def attach(self, end: socket.socket, peer: Peer) -> None:
-        """Serve a client within this process at one end of a pair of sockets."""
+        """Serve a client within this process through one socket of a pair."""
         await asyncio.get_running_loop().connect_accepted_socket(lambda: self._transport(peer), end)
 
     def sessions(self) -> list[SessionOfConnection]:
-        """Return the session of each client."""
         return [transport.session for transport in self.transports]
 
     def blocked_sessions(self) -> list[SessionOfConnection]:
-        """Return the session of each client that an alarm blocks."""
         return [transport.session for transport in self._throttle.blocked]
 
     def force_close(self, matches: Callable[[SessionOfConnection], bool], reason: str) -> None:
-        """Close the matching connections for an operator. Source: RabbitMQ's reply code."""
+        """Close the matching connections on behalf of an operator. Source: RabbitMQ's reply code."""
         for session in self.sessions():
             if matches(session):
                 session.force_close(reason)
 
-    def tell_failed(self, reason: str) -> None:
-        """Tell the clients that the broker has failed, without using the sessions, which may no longer act."""
+    def announce_failure(self, reason: str) -> None:
+        """Send the clients the failure of the broker, without their sessions, which must not act any more."""
         fault = ConnectionFault(541, reason)
         for transport in list(self.transports):
-            transport.tell_failed(fault)
+            transport.announce_failure(fault)
 
     def step(self) -> None:
         """Check the next tenth of the connections, and all short heartbeats; called ten times a second."""
@@ -195,21 +193,17 @@ class Listener:
         count, step = len(self._round), self._step
         self._step = (step + 1) % STEPS
         part = self._round[count * step // STEPS : count * (step + 1) // STEPS]
-        self._look_after([transport for transport in part if transport in self.transports])  # others have left since
+        self._check([transport for transport in part if transport in self.transports])  # still connected
 
-    def tick(self) -> None:
-        """Check all connections at once, as the steps of one second do, except for short heartbeats."""
-        self._look_after(list(self.transports))
-
-    def _look_after(self, transports: list[Transport]) -> None:
-        """Check heartbeats, close deadlines, and consumers that do not read or do not ack."""
+    def _check(self, transports: list[Transport]) -> None:
+        """Check heartbeats, close timeouts, and consumers that do not read or do not ack."""
         slow_s = -(-self._settings.flow.slow_client_ms // 1000)
         for transport in transports:
             transport.tick(slow_s)
         self._close_overdue(transports)
 
     def close_overdue(self) -> None:
-        """Close the channels whose consumers have held a delivery for too long."""
+        """Close the channels of consumers that have not acked a delivery in time."""
         self._close_overdue(list(self.transports))
 
     def _close_overdue(self, transports: list[Transport]) -> None:
@@ -229,44 +223,43 @@ class Listener:
         self._tls_bound = []
 
     def stop_reading(self) -> None:
-        """Stop reading from all clients: only input received so far will be handled."""
+        """Stop reading from all clients; only input received so far is processed."""
         for transport in list(self.transports):
             transport.stop_reading(Stop.STOPPING)
 
-    async def empty(self) -> None:
-        """Wait until no clients are left."""
+    async def wait_empty(self) -> None:
+        """Wait until no clients are connected."""
         await self._empty.wait()
 
-    async def close(self, timeout_s: float, told: Callable[[int], None]) -> None:
-        """Close every connection; wait for clients that still send or receive, and drop silent ones.
+    async def close(self, timeout_s: float, progress: Callable[[int], None]) -> None:
+        """Close every connection; wait for clients that still send or receive, and drop silent clients.
 
-        An idle client of a pool reads nothing until its next use. `told` gets the number of connections left.
+        An idle connection of a pool reads nothing until its next use. `progress` gets the number of connections.
 
         Source: RabbitMQ's reply code and text for a stopping broker; it does not wait for close-ok either.
         """
         for transport in list(self.transports):
             transport.send_close()
-        left = 0
+        unanswered = 0
         try:
             async with asyncio.timeout(timeout_s):
                 while self.transports:
-                    told(len(self.transports))
+                    progress(len(self.transports))
                     received_bytes = {transport: transport.received_bytes for transport in self.transports}
                     with suppress(TimeoutError):
                         async with asyncio.timeout(QUIET_S):
-                            await self.empty()
+                            await self.wait_empty()
                     quiet = [one for one in self.transports if received_bytes.get(one) == one.received_bytes]
-                    left += sum([transport.close_silent() for transport in quiet])
+                    unanswered += sum([transport.close_silent() for transport in quiet])
         except TimeoutError:
             _log.warning(
                 "connection.dropped", count=len(self.transports), reason="still sending or receiving while stopping"
             )
-        if left:
-            _log.info("connection.left", count=left, reason="no close-ok while stopping")
+        if unanswered:
+            _log.info("connection.left", count=unanswered, reason="no close-ok while stopping")
         self.abort()
 
     def abort(self) -> None:
-        """Abort the remaining connections."""
         self._handshakes.stop()
         for server in self._tls_servers:
             server.abort()
@@ -301,7 +294,6 @@ class Listener:
     def session_of(
         self, transport: Transport, kind: type[SessionOfConnection], connection: Connection
     ) -> SessionOfConnection:
-        """Return the session of a new connection."""
         self._turn.read_clock()
         session = kind(
             connection,
@@ -321,18 +313,18 @@ class Listener:
     def _made(self, transport: Transport) -> bool:
         if self._stopping:
             return False
-        full = len(self.transports) >= self._settings.server.connections_max
-        few = transport.descriptor >= self._descriptors_max
-        dropped = self._handshakes.make_room() if full or few else None
+        is_full = len(self.transports) >= self._settings.server.connections_max
+        lacks_descriptors = transport.descriptor >= self._descriptors_max
+        dropped = self._handshakes.make_room() if is_full or lacks_descriptors else None
         limit: dict[str, Any] = (
             {"reason": f"{len(self.transports)} connections", "setting": "server.connections_max"}
-            if full
+            if is_full
             else {"reason": "few descriptors left: ulimit -n"}
         )
         if dropped is not None:
             _log.warning("connection.handshake_dropped", conn=dropped.peer.name, **limit)
             dropped.abort()
-        if few or (full and dropped is None):
+        if lacks_descriptors or (is_full and dropped is None):
             _log.warning("connection.refused", conn=transport.session.name, **limit)
             return False
         self.transports[transport] = None
@@ -348,13 +340,13 @@ class Listener:
 
     @staticmethod
     def log_error(connection: Connection, channel: int, error: ProtocolError | Refused) -> None:
-        """Log each error that is sent to a client."""
+        """Log an error that is sent to a client."""
         if isinstance(error, Refused):
-            return  # the session has logged it, with a reason that the client does not get
+            return  # the session has logged it, with the reason, which the client does not get
         event = "channel.failed" if isinstance(error, ChannelError) else "connection.failed"
         session: Any = connection.session
-        tell = _log.info if error.reply_code == FORCED else _log.warning  # no fault of the client
-        tell(event, **session.facts, channel=channel, code=error.reply_code, text=error.reply_text)
+        log = _log.info if error.reply_code == FORCED else _log.warning  # FORCED: not the client's fault
+        log(event, **session.facts, channel=channel, code=error.reply_code, text=error.reply_text)
 
 
 def limits_of(settings: Settings) -> ConnectionLimits:
@@ -377,7 +369,7 @@ def limits_of(settings: Settings) -> ConnectionLimits:
 def server_properties(product: Literal["SlotMQ", "RabbitMQ"]) -> dict[str, Any]:
     """Return the server properties of connection.start, with the product name of the settings.
 
-    Shapes: a version has three numbers, because some clients cannot parse more.
+    Shapes: the version has only three numbers, because some clients cannot parse more.
     """
     version = ".".join(__version__.split(".")[:VERSION_NUMBERS])
     ours = {"version": version, "platform": f"Python {platform.python_version()}"}

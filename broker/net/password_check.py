@@ -1,4 +1,4 @@
-"""Checks passwords in threads, because a hash takes longer than a turn of the loop may."""
+"""Check passwords in threads, because a hash would block the loop for too long."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from broker.core.auth.users import Users
 from broker.event_log import get_logger
 from broker.settings.access import Auth
 
-THREADS: Final = 2  # each holds the 19 MiB of one hash while it computes
+THREADS: Final = 2  # each needs 19 MiB while it computes a hash
 
 _log = get_logger()
 
 
-Waiting = tuple[Callable[[], bool], Answer, Callable[[], bool]]  # job, receiver of the answer, have the clients gone?
+Waiting = tuple[Callable[[], bool], Answer, Callable[[], bool]]  # job, receiver of the answer, whether it is unwanted
 
 
 class PasswordThreads:
-    """Run slow checks in threads, and deliver the answers in the loop. A network has at most one thread, and networks
-    take turns, as do the names of a network: a flood of logins from one network delays no others, and guesses at one
-    name hardly delay other names. Invariant: every check is answered once: with False if it failed, with None if its
-    clients have disconnected or the broker stops. Nothing is computed for disconnected clients.
+    """A pool of threads for slow checks, which delivers the answers in the loop.
+
+    A network uses at most one thread; networks take turns, and so do the user names of a network. So a flood of logins
+    from one network does not delay others, and guesses at one name hardly delay other names.
+    Invariant: every check is answered once: with False if it failed, with None if its clients have disconnected or the
+        broker stops. Nothing is computed for disconnected clients.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -38,7 +40,7 @@ class PasswordThreads:
         self._closed = False
 
     def check(self, job: Callable[[], bool], then: Answer, wait_s: float, client: LoginClient) -> None:
-        """Run `job` in a thread, `wait_s` from now at the earliest, and call `then` with its answer in the loop."""
+        """Run `job` in a thread after `wait_s`, and call `then` with its answer in the loop."""
         if self._closed:
             then(None)
         elif wait_s:
@@ -49,10 +51,10 @@ class PasswordThreads:
             self._next()
 
     def close(self) -> None:
-        """Start no further checks."""
+        """Start no further checks, and wait for those that run."""
         self._closed = True
         waiting, self._waiting = self._waiting, {}
-        for _job, answer, _gone in (one for names in waiting.values() for jobs in names.values() for one in jobs):
+        for _job, answer, _is_gone in (one for names in waiting.values() for jobs in names.values() for one in jobs):
             self._loop.call_soon(answer, None)
         self._threads.shutdown(wait=True, cancel_futures=True)
 
@@ -77,7 +79,7 @@ class PasswordThreads:
                 self._threads.submit(job).add_done_callback(partial(self._done, network, answer))
 
     def _done(self, network: str, answer: Answer, future: Future[bool]) -> None:
-        """Pass the answer to the loop. A closed loop has no receiver left."""
+        """Pass the answer to the loop, unless the loop is closed."""
         right: bool | None = None
         if not future.cancelled():
             error = future.exception()
@@ -98,7 +100,7 @@ class PasswordThreads:
 
 
 def logins_of(settings: Auth, users: Users, check: PasswordCheck) -> Logins:
-    """Return the authenticator that the settings ask for."""
+    """Return the authenticator that the settings define."""
     return Logins(
         users,
         loopback_only=settings.loopback_users,

@@ -1,4 +1,4 @@
-"""The publisher throttle: alarms and a lagging store stop the reading of publishers only."""
+"""The publisher throttle: alarms and a slow store stop the broker from reading publishers, and no other clients."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from broker.core.publishing.message_store import MessageStore
 from broker.core.session.connection import SessionOfConnection
 
 STORE_BACKLOG_MAX_BYTES: Final = 32 << 20  # of unwritten log records
-COUNTED_PART: Final = 8  # from this part of it on, each connection's unwritten records are counted
+COUNTED_SHARE: Final = 8  # from this fraction of the limit on, unwritten records are counted for each connection
 
 
 class Stop:
-    """Why a connection is not read: bits of an integer. An enum would compute with them in Python, at each write."""
+    """The reasons why a connection is not read, as bits of an integer. An enum would run Python code at each write."""
 
     TURN: Final = 1
     HELD: Final = 2
@@ -38,19 +38,16 @@ class ThrottledConnection(Hashable, Protocol):
     def resume_reading(self, reason: int) -> None: ...
 
 
-def _nobody(_reason: str) -> None:
-    """Tell no vhost of an alarm."""
-
-
 class PublisherThrottle:
-    """Block publishers while an alarm is raised, and pause those whose records fill the memory for unwritten records. A
-    publisher is paused when it has more unwritten bytes than are left of the limit for all. So one greedy publisher
-    fills about half of it, two a third each, and the rest is for others. Publishers of transient messages have nothing
-    unwritten. A commit takes all records, and its publishers are resumed.
-    Units: ``backlog_max_bytes`` is the number of bytes that may wait in memory to be written to the log,
+    """A throttle that blocks publishers during an alarm, and pauses those that fill the memory for unwritten records.
+
+    A publisher is paused when it has more unwritten bytes than the limit for all has left. So one greedy publisher
+    fills about half of the limit, two a third each, and the rest is for others. Publishers of transient messages have
+    nothing unwritten. A commit writes all records of a store, and its publishers are resumed.
+    Units: `backlog_max_bytes` is the number of bytes that may wait in memory to be written to the logs,
         ``counted_bytes`` the backlog from which on connections are counted.
-    Invariant: connections that only consume are never stopped here. Beyond the limit each publisher is paused after one
-        read that adds a record.
+    Invariant: connections that only consume are never stopped here. Beyond the limit, each publisher is paused after
+        one read that adds a record.
     Source: Choudhury and Hahne, Dynamic queue length thresholds for shared-memory packet switches, 1998.
     """
 
@@ -60,41 +57,37 @@ class PublisherThrottle:
         pending_bytes: Callable[[], int],
         backlog_max_bytes: int = STORE_BACKLOG_MAX_BYTES,
         *,
-        tell_vhosts: Callable[[str], None] = _nobody,
+        tell_vhosts: Callable[[str], None] = lambda _reason: None,
     ) -> None:
-        """`tell_vhosts` is called with the reason when an alarm was raised or cleared; it is empty without an alarm."""
+        """Shapes: `tell_vhosts` is called after alarms changed, with the reason, which is empty without an alarm."""
         self._alarms = alarms
         self._tell_vhosts = tell_vhosts
         self._pending_bytes = pending_bytes
         self._backlog_max_bytes = backlog_max_bytes
-        self.counted_bytes = backlog_max_bytes // COUNTED_PART
+        self.counted_bytes = backlog_max_bytes // COUNTED_SHARE
         self._left_bytes = backlog_max_bytes
         self._publishers: set[ThrottledConnection] = set()
         self._paused: set[ThrottledConnection] = set()
         self._unwritten: dict[MessageStore, dict[ThrottledConnection, int]] = {}
-        self._total_bytes: dict[MessageStore, int] = {}  # counted since the last commit took records
-        self.watching = (
-            False  # whether `published` has to hear of each read: an alarm is active, or records are counted
-        )
+        self._total_bytes: dict[MessageStore, int] = {}  # counted since the last commit
+        self.watching = False  # each read must be reported to `published`: an alarm is active, or records are counted
         self._counts = False  # the backlog exceeded `counted_bytes` at the end of the last turn
 
     @property
     def alarmed(self) -> bool:
-        """Whether an alarm is active."""
         return bool(self._alarms.alarms)
 
     @property
     def reason(self) -> str:
-        """Why publishers are blocked, as connection.blocked says; empty without an alarm."""
+        """The reason in connection.blocked; empty without an alarm."""
         return self._alarms.reason
 
     @property
     def blocked(self) -> frozenset[ThrottledConnection]:
-        """The connections that an alarm blocks."""
         return frozenset(self._alarms.blocked)
 
     def published(self, transport: ThrottledConnection, unwritten_bytes: int = 0) -> None:
-        """Block or pause a connection that was just read and publishes, or has begun its first message.
+        """Block or pause a connection that was just read, and publishes or has begun its first message.
 
         Units: `unwritten_bytes` is its session's ``unwritten_bytes`` before the read.
         """
@@ -107,9 +100,9 @@ class PublisherThrottle:
         self._publishers.add(transport)
 
     def turn(self) -> bool:
-        """Resume paused publishers whose records were taken, and return whether the next turn has to check again.
+        """Resume paused publishers whose records were written, and return whether the next turn must check again.
 
-        Cost: O(stores); O(n) publishers of a store whose records were taken.
+        Cost: O(stores), and O(publishers) of a store whose records were written.
         """
         pending_bytes = self._pending_bytes()
         self._left_bytes = self._backlog_max_bytes - pending_bytes
@@ -118,7 +111,7 @@ class PublisherThrottle:
             self._unwritten.clear()
             self._total_bytes.clear()
         else:
-            self._note_taken()
+            self._note_commits()
         if self._paused and pending_bytes <= self._backlog_max_bytes // 2:
             paused, self._paused = self._paused, set()
             for transport in paused:
@@ -135,7 +128,7 @@ class PublisherThrottle:
             self.unblock(transport)
 
     def unblock(self, transport: ThrottledConnection) -> None:
-        """Read a blocked connection again, and notify the client; its vhost may refuse its publishes."""
+        """Resume reading a blocked connection, and notify the client; its vhost may refuse its publishes."""
         self._alarms.forget(transport)
         _tell(transport, commands.Connection.Unblocked())
         transport.resume_reading(Stop.ALARM)
@@ -149,7 +142,7 @@ class PublisherThrottle:
         self._alarms.forget(transport)
 
     def _count(self, transport: ThrottledConnection, appended_bytes: int) -> None:
-        """Count the bytes that a publisher added, and pause it if it has more than is left for all."""
+        """Count the bytes that a publisher added, and pause it if it has more than the limit has left."""
         vhost = transport.session.vhost
         assert vhost is not None
         bytes_of = self._unwritten.setdefault(vhost.store, {})
@@ -160,8 +153,8 @@ class PublisherThrottle:
             self._paused.add(transport)
             transport.stop_reading(Stop.STORE)
 
-    def _note_taken(self) -> None:
-        """Subtract the records that a commit has taken since the last turn, and resume their publishers."""
+    def _note_commits(self) -> None:
+        """Forget the counts of stores that have committed since the last turn, and resume their publishers."""
         taken = [store for store, total_bytes in self._total_bytes.items() if store.unwritten_bytes < total_bytes]
         for store in taken:
             del self._total_bytes[store]
@@ -173,8 +166,8 @@ class PublisherThrottle:
                     transport.resume_reading(Stop.STORE)
 
     def _block(self, publishers: list[ThrottledConnection]) -> None:
-        """Block publishers that are not blocked yet and tell them why, except in vhosts that refuse publishes. A
-        connection that is closing stays readable, because it has to answer. Source: RabbitMQ, connection.blocked.
+        """Block and notify publishers that are not blocked yet, except in vhosts that refuse publishes. A closing
+        connection is still read, because the client must answer. Source: RabbitMQ, connection.blocked.
         """
         readable = [one for one in publishers if one.session.blocked_max_s != 0 and not one.connection.closing]
         for transport in self._alarms.block(readable):
@@ -184,7 +177,7 @@ class PublisherThrottle:
 
 
 def _tell(transport: ThrottledConnection, method: commands.Connection.Blocked | commands.Connection.Unblocked) -> None:
-    """Notify a client unless it is closing; nothing follows connection.close."""
+    """Notify a client, unless the connection is closing: nothing may follow connection.close."""
     connection = transport.connection
     if connection.has_capability("connection.blocked") and not connection.closing:
         connection.send(0, method)

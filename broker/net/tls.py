@@ -1,6 +1,6 @@
-"""TLS: a context from the settings, and a new one when the files change.
+"""TLS: a context from the settings, replaced when the files change.
 
-The broker does not start with files that it cannot use, and a running broker keeps the context that it has.
+The broker does not start with unusable files; a running broker keeps its context if the new files are unusable.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from broker.settings.access import Tls
 END: Final = "-----END CERTIFICATE-----"
 BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 VERSION: Final = 0xA0  # the optional version field
-UTC_TIME: Final = 0x17  # two digits of the year; the other form has four
-LONG: Final = 0x80  # the length is in the octets that follow
+UTC_TIME: Final = 0x17  # a year of two digits; in the other form it has four
+LONG: Final = 0x80  # the length is in the following octets
 FIELDS_BEFORE_VALIDITY: Final = 3  # serial number, signature algorithm, issuer
 VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -31,12 +31,12 @@ _log = get_logger()
 def expiries(path: str) -> list[datetime]:
     """Return when each certificate of a PEM file expires. *Blocking*: reads the file.
 
-    Raises: ValueError for a file without a certificate, or with one that cannot be read; OSError.
+    Raises: ValueError for a file without a certificate, or with a malformed certificate; OSError.
     """
     pieces = Path(path).read_text("ascii", "replace").split(END)[:-1]
     certificates = [piece[piece.index(BEGIN) :] + END for piece in pieces if BEGIN in piece]
     if not certificates:
-        raise ValueError(f"{path} holds no certificate")
+        raise ValueError(f"{path} contains no certificate")
     return [_expiry(ssl.PEM_cert_to_DER_cert(certificate)) for certificate in certificates]
 
 
@@ -62,7 +62,7 @@ def _expiry(der: bytes) -> datetime:
 
 
 def _element(der: bytes, at: int) -> tuple[int, bytes, int]:
-    """Return the tag and the content of the element at an offset, and where it ends. Source: X.690, 8.1."""
+    """Return the tag, the content and the end of the element at an offset. Source: X.690, 8.1."""
     size = der[at + 1]
     start = at + 2
     if size & LONG:
@@ -75,11 +75,11 @@ def _element(der: bytes, at: int) -> tuple[int, bytes, int]:
 
 
 class TlsUnusable(BrokerError):
-    """A file of the TLS settings cannot be used, for this reason."""
+    """A file of the TLS settings cannot be used, for the reason in the text."""
 
 
 class Handshake(ssl.SSLObject):
-    """Log why a handshake failed, because the event loop does not report it."""
+    """An SSLObject that logs why a handshake failed, because the event loop does not report it."""
 
     def do_handshake(self) -> None:
         """Continue the handshake. Raises: as SSLObject."""
@@ -93,7 +93,7 @@ class Handshake(ssl.SSLObject):
 
 
 class TlsContext:
-    """Hold the context for new connections.
+    """The context for new connections.
 
     Raises: TlsUnusable, from the constructor and `load`.
     Invariant: `context` was built from files that belong together; a reload replaces all of them or none.
@@ -129,7 +129,7 @@ class TlsContext:
         return True
 
     def _marks(self) -> list[tuple[int, int, int] | None]:
-        """Return a key for the version of a file: a rename changes the inode, a copy the time."""
+        """Return for each file a key of its version: a rename changes the inode, a copy the time."""
         marks: list[tuple[int, int, int] | None] = []
         for path in (self._settings.certfile, self._settings.keyfile, self._settings.cafile):
             try:
@@ -143,7 +143,7 @@ class TlsContext:
 def build(settings: Tls) -> ssl.SSLContext:
     """Return a context for the server's side.
 
-    Only the authorities of `cafile` are trusted: the system's would admit anyone who bought a certificate.
+    Only the authorities in `cafile` are trusted: the system's would accept anyone with a purchased certificate.
     Raises: TlsUnusable naming the setting and the file.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -151,11 +151,11 @@ def build(settings: Tls) -> ssl.SSLContext:
     context.minimum_version = VERSIONS[settings.min_version]
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE | ssl.OP_NO_RENEGOTIATION
     password = settings.key_password.get_secret_value()
-    keyfile = settings.keyfile or settings.certfile  # one file may hold both
+    keyfile = settings.keyfile or settings.certfile  # one file may contain both
     readable("tls.certfile", settings.certfile)
     readable("tls.keyfile", keyfile)
     try:
-        # Always set: OpenSSL would ask for a missing password on the terminal.
+        # Always with a password: without one, OpenSSL would ask for it on the terminal.
         context.load_cert_chain(settings.certfile, keyfile, password=lambda: password)
     except (ssl.SSLError, OSError, ValueError) as error:
         raise TlsUnusable(f"tls.certfile {settings.certfile}, tls.keyfile {keyfile}: {openssl_reason(error)}") from None
@@ -171,7 +171,7 @@ def build(settings: Tls) -> ssl.SSLContext:
 
 
 def readable(setting: str, path: str) -> None:
-    """Read the file, because OpenSSL does not say which one it could not read. Raises: TlsUnusable."""
+    """Check that the file can be read, because OpenSSL does not say which one cannot. Raises: TlsUnusable."""
     try:
         with Path(path).open("rb"):
             pass
@@ -188,7 +188,7 @@ def openssl_reason(error: Exception) -> str:
 
 
 def peer_of(transport: Any) -> Peer:
-    """Return both ends of an accepted socket, with or without TLS."""
+    """Return the peer of an accepted socket, with the facts of its TLS connection, if any."""
     client = transport.get_extra_info("peername") or ("", 0)
     server = transport.get_extra_info("sockname") or ("", 0)
     address, server_address = sys.intern(client[0]), sys.intern(server[0])  # shared by all connections of a host

@@ -1,5 +1,7 @@
-"""A server with TLS: accepts sockets, and bounds the number of handshakes under way. asyncio's own server passes on a
-client only after the handshake, so clients that never finish one could use up all descriptors of the process.
+"""A server with TLS that limits the number of handshakes in progress.
+
+asyncio's own server reports a client only after the handshake, so clients that never finish it could use up all
+descriptors of the process.
 """
 
 from __future__ import annotations
@@ -12,24 +14,19 @@ from typing import Any, Final
 
 from broker.core.auth.peer import network_of
 from broker.event_log import get_logger
-from broker.net.strangers import Strangers, descriptors_for_clients
+from broker.net.pending_clients import PendingClients, descriptors_for_clients
 from broker.tasks import Tasks
 
 HANDSHAKES_MAX: Final = 1024
-PART: Final = 4  # of the descriptors for clients; a handshake takes milliseconds
-AGAIN_S: Final = 1.0  # how long nothing is accepted after descriptors have run out
+HANDSHAKES_SHARE: Final = 4  # at most this fraction of the descriptors for clients; a handshake takes milliseconds
+RETRY_S: Final = 1.0  # nothing is accepted for this long after descriptors have run out
 
 _log = get_logger()
 
 
-def handshakes_max() -> int:
-    """Return the limit on handshakes under way at one server."""
-    return min(HANDSHAKES_MAX, descriptors_for_clients() // PART)
-
-
 class TlsServer:
-    """Accept the clients of one listening socket, which it owns. Invariant: with `handshakes_max` handshakes under way,
-    the oldest of the network with most of them is dropped for a new one.
+    """A server for one listening socket, which it owns. Invariant: at the limit on handshakes in progress, a new
+    one replaces the oldest one of the network with the most handshakes.
     """
 
     def __init__(
@@ -41,16 +38,16 @@ class TlsServer:
         backlog: int,
         timeout_s: float,
     ) -> None:
-        """Begin to listen, and to accept in the running loop. Raises: OSError."""
+        """Listen, and accept clients in the running loop. Raises: OSError."""
         self._socket = listening
         self._protocol = protocol
         self._context = context
         self._backlog = backlog
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
-        self._strangers: Strangers[socket.socket] = Strangers()
-        self._most = handshakes_max()
+        self._pending: PendingClients[socket.socket] = PendingClients()
         self._descriptors_max = descriptors_for_clients()
+        self._handshakes_max = min(HANDSHAKES_MAX, self._descriptors_max // HANDSHAKES_SHARE)
         self._tasks = Tasks.logged("tls.failed")
         self._closed = False
         listening.setblocking(False)
@@ -59,18 +56,17 @@ class TlsServer:
 
     @property
     def handshakes(self) -> int:
-        """The number of handshakes under way."""
-        return len(self._strangers)
+        return len(self._pending)
 
     def close(self) -> None:
-        """Accept no more clients; handshakes continue."""
+        """Stop accepting clients; handshakes continue."""
         if not self._closed:
             self._closed = True
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
 
     def abort(self) -> None:
-        """Drop the clients whose handshake is under way."""
+        """Drop the clients whose handshake is in progress."""
         while self._make_room():
             pass
 
@@ -82,10 +78,10 @@ class TlsServer:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no descriptors or memory left
-                _log.warning("connection.refused", reason=f"nothing can be accepted: {error.strerror}")
+                _log.warning("connection.refused", reason=f"cannot accept clients: {error.strerror}")
                 self._make_room()
                 self._loop.remove_reader(self._socket.fileno())
-                self._loop.call_later(AGAIN_S, self._accept_again)
+                self._loop.call_later(RETRY_S, self._accept_again)
                 return
             self._shake_hands(client, network_of(str(address[0])))
 
@@ -94,16 +90,16 @@ class TlsServer:
             self._loop.add_reader(self._socket.fileno(), self._accept)
 
     def _shake_hands(self, client: socket.socket, network: str) -> None:
-        few = client.fileno() >= self._descriptors_max
-        if few or len(self._strangers) >= self._most:
-            reason = "few descriptors left: ulimit -n" if few else f"{len(self._strangers)} TLS handshakes"
+        lacks_descriptors = client.fileno() >= self._descriptors_max
+        if lacks_descriptors or len(self._pending) >= self._handshakes_max:
+            reason = "few descriptors left: ulimit -n" if lacks_descriptors else f"{len(self._pending)} TLS handshakes"
             _log.warning("connection.handshake_dropped", network=network, reason=reason)
             self._make_room()
-        if few:
+        if lacks_descriptors:
             client.close()
             return
         client.setblocking(False)
-        self._strangers.add(client, network)
+        self._pending.add(client, network)
         self._tasks.start(self._hand_over(client))
 
     async def _hand_over(self, client: socket.socket) -> None:
@@ -114,15 +110,15 @@ class TlsServer:
         except OSError:  # ssl.SSLError, a reset, a timeout
             pass
         finally:
-            self._strangers.remove(client)
+            self._pending.remove(client)
 
     def _make_room(self) -> bool:
-        """Drop the oldest handshake of the busiest network; return False when there is none."""
-        client = self._strangers.take()
+        """Drop the oldest handshake of the network with the most handshakes; return False if there are none."""
+        client = self._pending.take()
         if client is None:
             return False
         try:
-            client.shutdown(socket.SHUT_RDWR)  # the loop, which has the descriptor, closes it
-        except OSError:  # it has left
+            client.shutdown(socket.SHUT_RDWR)  # the loop then closes the socket
+        except OSError:  # the client has disconnected
             pass
         return True

@@ -1,8 +1,8 @@
-"""One client's socket: bytes in to the connection machine, its output out once per loop turn.
+"""A client's socket: received bytes are fed to the connection, and its output is written once per turn of the loop.
 
-It has no task and no lock, only a few callbacks. Reading stops while there is a reason: the connection used up its
-share of the turn, waits for a read from disk, has too many unread answers, or publishes while publishers are blocked.
-Only a read shows the loop that a client has disconnected; for a client that an alarm blocks for hours, `tick` checks.
+It has no task and no lock, only a few callbacks. Reading stops while there is a reason: the connection has used up its
+share of the turn, waits for a read from disk, has too much unread output, or publishes while publishers are blocked.
+The loop detects only by a read that a client has disconnected; `tick` checks clients that an alarm blocks for hours.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from broker.net.publisher_throttle import PublisherThrottle, Stop
 from broker.net.receive_buffer import LARGE_READ_BYTES, ReceiveBuffer
 from broker.net.tls import peer_of
 
-REPLIES_MAX_BYTES: Final = 2 << 20  # more unread output stops the reading; deliveries stop at 1 MiB of large bodies
+REPLIES_MAX_BYTES: Final = 2 << 20  # with more unread output, reading stops; deliveries stop at 1 MiB of large bodies
 UNKNOWN: Final = Peer("")
-EOF_TICKS: Final = 2  # one to two seconds that a client has to close its socket after close-ok
-CLOSE_TICKS: Final = 5  # seconds that a client has to answer connection.close, and to close its socket
-OPEN_TICKS: Final = 3  # seconds that a client waits for the answer to connection.open while turns do not act
-SMALL_READ_BYTES: Final = 4096  # handled at once even when the turn's share is used up; such a read may run the turn
+EOF_TICKS: Final = 2  # one to two seconds in which a client may close its socket after close-ok
+CLOSE_TICKS: Final = 5  # seconds in which a client must answer connection.close and close its socket
+OPEN_TICKS: Final = 3  # seconds that a client waits for the answer to connection.open while turns cannot run
+SMALL_READ_BYTES: Final = 4096  # handled at once, even if the turn's share is used up; may also run the turn
 DELAYED_MS: Final = 38
-"""A client whose next octets arrive later than this after a read without an answer may have waited for our ACK."""
-LONGEST_DELAY_MS: Final = 60
-"""The kernel's 40 to 44 ms, a short round trip, and a margin: other pauses are not mistaken for it."""
+"""A client that sends this long after an unanswered read may have waited for our ACK."""
+DELAYED_MAX_MS: Final = 60
+"""The kernel's delay of 40 to 44 ms, a short round trip and a margin; longer pauses have other reasons."""
 WAITS: Final = 1
-"""This many waits in a row make the broker acknowledge at once; for a client that paused by chance, it costs little."""
+"""After this many waits in a row, reads are acknowledged at once, which costs little for a client that just paused."""
 WAITS_MAX: Final = 48
-"""Twice as many are needed after each time that the client waited in spite of it, up to this number."""
+"""The required number doubles, up to this, each time that the client waits although reads are acknowledged at once."""
 PROMPT_ACKS: Final = 1000
-"""Reads that are acknowledged at once. Then the client must be seen waiting again."""
-LEFT: Final[int] = getattr(select, "POLLRDHUP", 0)  # macOS reports only POLLHUP and POLLERR
+"""The number of reads that are acknowledged at once before the client must be detected again."""
+HANGUP: Final[int] = getattr(select, "POLLRDHUP", 0)  # macOS reports only POLLHUP and POLLERR
 _log = get_logger()
 
 
-def has_left(descriptor: int, events: int = LEFT) -> bool:
-    """Return whether the peer of a socket has closed it or is lost, even if input from it is still unread.
+def has_left(descriptor: int, events: int = HANGUP) -> bool:
+    """Return whether the peer of a socket has disconnected, even if input from it is still unread.
 
-    Without `events`, a peer that has only ended its side still counts as present.
+    With `events` of 0, a peer that has closed only its sending side still counts as connected.
     """
     if descriptor < 0 or not hasattr(select, "poll"):
         return False
@@ -62,49 +62,49 @@ def has_left(descriptor: int, events: int = LEFT) -> bool:
 
 
 def write_pieces(socket: asyncio.Transport, pieces: list[Octets], high_water_bytes: int) -> None:
-    """Write pieces in one call; the protocol is told to pause when more than `high_water_bytes` wait."""
+    """Write pieces in one call; `pause_writing` is called when more than `high_water_bytes` are unsent."""
     socket.writelines(pieces)
-    # Setting the limit makes the loop check it, which some releases of asyncio forget (gh-127655).
+    # Setting the limit makes the loop check it, which some asyncio releases forget in writelines (gh-127655).
     socket.set_write_buffer_limits(high=high_water_bytes)
 
 
 class PromptAck:
-    """Decide which reads of one client are acknowledged at once, because it uses Nagle's algorithm.
+    """The decision which reads of one client to acknowledge at once, in case the client uses Nagle's algorithm.
 
-    Such a client sends its second small segment when the first is acknowledged. Linux delays an acknowledgement by 40
-    ms when the broker has nothing to send: after connection.tune-ok, after the first half of a publish, or after a
+    Such a client sends its second small segment only when the first is acknowledged. Linux delays an acknowledgement by
+    40 ms when the broker has nothing to send: after connection.tune-ok, after the first half of a publish, or after a
     publish without confirms. So the client waits that long in each connect, and in each publish followed by a get. A
     small read that ends within a message is acknowledged at once, because the rest may wait for that. Other reads are
-    acknowledged once the client was seen waiting: most publishes are not followed by anything, and Linux acknowledges
-    every second full segment of a large body anyway.
+    acknowledged at once only after the client was detected waiting: most publishes are not followed by anything, and
+    Linux acknowledges every second full segment of a large body anyway.
     """
 
-    __slots__ = ("_left", "_needed", "_quiet_ms", "_waits")
+    __slots__ = ("_left", "_needed", "_unanswered_ms", "_waits")
 
     def __init__(self) -> None:
-        self._quiet_ms = 0  # when the client was last read, if there was nothing to answer
+        self._unanswered_ms = 0  # the time of the last read, 0 if it was answered
         self._waits = 0
         self._needed = WAITS
         self._left = 0
 
     def after_read(self, now_ms: int, answered: bool, amid_message: bool) -> bool:
-        """Return whether to acknowledge a read now; an answer carries its acknowledgement with it. HOT."""
-        if self._quiet_ms:
-            if DELAYED_MS <= now_ms - self._quiet_ms <= LONGEST_DELAY_MS:
+        """Return whether to acknowledge a read now; an answer includes the acknowledgement. HOT."""
+        if self._unanswered_ms:
+            if DELAYED_MS <= now_ms - self._unanswered_ms <= DELAYED_MAX_MS:
                 self._note_wait()
             else:
                 self._waits = 0
         if answered or amid_message:
-            self._quiet_ms = 0
+            self._unanswered_ms = 0
             return not answered
-        self._quiet_ms = now_ms
+        self._unanswered_ms = now_ms
         if self._left:
             self._left -= 1
             return True
         return False
 
     def _note_wait(self) -> None:
-        """Record that the client may have waited for an acknowledgement; if prompt ones did not help, raise the bar."""
+        """Count a possible wait for an acknowledgement; if prompt ones did not help, require more waits next time."""
         self._waits += 1
         if self._left:
             self._left = self._waits = 0
@@ -115,19 +115,17 @@ class PromptAck:
 
 
 def acknowledge(end: sockets.socket | None) -> None:
-    """Acknowledge a read from a TCP socket at once; do nothing for other sockets, or without Linux. The option applies
-    until the broker sends something.
-    """
+    """Acknowledge a read from a TCP socket at once; do nothing for other sockets and systems."""
     if sys.platform == "linux" and end is not None:
         with suppress(OSError):
             end.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_QUICKACK, 1)
 
 
 class Transport(Outlet):
-    """Join a socket to its connection machine. It is an asyncio.Protocol; a subclass of that cannot be compiled."""
+    """An asyncio.Protocol that joins a socket and a connection. It is no subclass, which could not be compiled."""
 
     __slots__ = ("_blocked_s", "_closing_ticks", "_discarded_bytes", "_finishing", "_handshakes", "_heartbeats",
-                 "_is_left", "_machine", "_on_lost", "_on_made", "_prompt_ack", "_publishes", "_receive_buffer",
+                 "_machine", "_on_lost", "_on_made", "_peer_closed", "_prompt_ack", "_publishes", "_receive_buffer",
                  "_shaking_hands", "_short_heartbeats", "_socket", "_stops", "_throttle", "_turn", "_unopened_s",
                  "_unopened_sent", "_unread_s", "connection", "peer", "session")  # fmt: skip
 
@@ -147,9 +145,8 @@ class Transport(Outlet):
         on_lost: Callable[[Transport], None],
         peer: Peer = UNKNOWN,
     ) -> None:
-        """`short_heartbeats` holds the clients with a short interval of heartbeats, for `beat`.
-
-        `peer` is a part of this process; other clients are identified by their sockets.
+        """Shapes: `short_heartbeats` has the clients with a short heartbeat interval, for `beat`. `peer` is that of a
+        client within this process; other clients are identified by their sockets.
         """
         self._machine = machine
         self._turn = turn
@@ -159,29 +156,29 @@ class Transport(Outlet):
         self._on_made = on_made
         self._on_lost = on_lost
         self._shaking_hands = True
-        self._publishes = False  # the throttle knows it
+        self._publishes = False  # the throttle has this client as a publisher
         self._prompt_ack = PromptAck()
-        self._receive_buffer: ReceiveBuffer | None = None  # made at the first large read
+        self._receive_buffer: ReceiveBuffer | None = None  # created at the first large read
         self._stops = 0
         self._heartbeats = Heartbeats()
         self._unread_s = self._closing_ticks = self._discarded_bytes = 0
-        self._blocked_s = 0  # for how long an alarm has blocked the client
-        self._unopened_sent = 0  # the number of bytes sent before the answer to connection.open
-        self._unopened_s = 0  # how long that answer has waited for a turn
+        self._blocked_s = 0  # how long an alarm has blocked the client
+        self._unopened_sent = 0  # bytes sent before the answer to connection.open
+        self._unopened_s = 0  # how long this answer has waited for a turn
         self._finishing = False
-        self._is_left = False  # the client has closed its end
+        self._peer_closed = False  # the client has closed its sending side, or the socket is closed
         self.peer = peer
 
     @property
     def descriptor(self) -> int:
-        """The number of the socket's descriptor. The system assigns the lowest free one, so it bounds their count."""
+        """The socket's descriptor. The system assigns the lowest free number, so it bounds the number in use."""
         found = self._socket.get_extra_info("socket")
         return -1 if found is None else int(found.fileno())
 
     # -- callbacks of the loop ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
-        """Create the connection machine for an accepted socket."""
+        """Create the connection of an accepted socket."""
         self._socket = transport
         if not self.peer.inside:
             self.peer = peer_of(transport)
@@ -193,7 +190,7 @@ class Transport(Outlet):
         self._handshakes.begin(self)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the connection, and schedule a turn or run it; bytes beyond the turn's share wait."""
+        """Feed the connection, and schedule or run a turn; bytes beyond the turn's share wait."""
         if self._finishing:
             self._discarded_bytes += len(data)
             return
@@ -212,28 +209,26 @@ class Transport(Outlet):
             turn.fail(error)
 
     def _size_receive_buffer(self, read_bytes: int) -> None:
-        """Size the kernel's buffer for the input that the broker handles in a few milliseconds."""
+        """Fit the kernel's buffer to the rate at which the broker handles the input."""
         now_ms = self._turn.now_ms
         buffer = self._receive_buffer
         if buffer is not None:
             buffer.after_read(read_bytes, now_ms)
-        elif self._socket.get_extra_info("ssl_object") is None:  # large records are slow through a small buffer
-            self._receive_buffer = ReceiveBuffer(self._socket.get_extra_info("socket"), now_ms)
         else:
-            self._receive_buffer = ReceiveBuffer(None, now_ms)
+            has_tls = self._socket.get_extra_info("ssl_object") is not None  # large records need a large buffer
+            self._receive_buffer = ReceiveBuffer(None if has_tls else self._socket.get_extra_info("socket"), now_ms)
 
     def set_session(self, session: SessionOfConnection) -> None:
-        """Set the session of the connection."""
         self.session = session
 
     def eof_received(self) -> bool:
-        """Let the socket close."""
-        self._is_left = True
+        """Return False, so that the socket is closed."""
+        self._peer_closed = True
         return False
 
     def connection_lost(self, _error: Exception | None) -> None:
         """End the session: the client has disconnected, cleanly or not."""
-        self._is_left = True
+        self._peer_closed = True
         self._handshakes.end(self)
         self._short_heartbeats.pop(self, None)
         self.session.output_window.pause()
@@ -246,11 +241,10 @@ class Transport(Outlet):
         self._turn.schedule()
 
     def pause_writing(self) -> None:
-        """Stop deliveries: the client reads too slowly."""
+        """Stop deliveries, because the client reads too slowly."""
         self.session.output_window.pause()
 
     def resume_writing(self) -> None:
-        """Resume deliveries."""
         self.session.output_window.resume()
         self._unread_s = 0
         self._turn.touch(self)  # flush resumes reading and delivering
@@ -262,13 +256,13 @@ class Transport(Outlet):
         self._turn.touch(self)
 
     def flush(self) -> None:
-        """Write the output in one call, and close the socket after the last of it."""
+        """Write the output in one call; end the socket after the last output."""
         connection = self.connection
         socket = self._socket
         window = self.session.output_window
         pieces = connection.take_output()
-        if self._is_left or (connection.state is not RUNNING and socket.is_closing()):
-            return  # a socket that closes for another reason drops its output
+        if self._peer_closed or (connection.state is not RUNNING and socket.is_closing()):
+            return  # a socket that closes for another reason discards its output
         if len(pieces) == 1:
             socket.write(pieces[0])
         elif pieces:
@@ -280,22 +274,22 @@ class Transport(Outlet):
             if socket.get_write_buffer_size() > REPLIES_MAX_BYTES:
                 self.stop_reading(Stop.OUTPUT)
             if self._stops & Stop.HELD and not self.connection.held:
-                self.resume_reading(Stop.HELD)  # a client that publishes may not read before its publishes were read
+                self.resume_reading(Stop.HELD)  # a publishing client may not read before all its publishes were read
             return
         if self._stops:
             if self._stops & Stop.HELD and not connection.held:
                 self.resume_reading(Stop.HELD)
-            # A client that is closed while it is blocked has to answer; what it still publishes is discarded.
+            # A client that is closed while it is blocked must answer; its publishes are discarded.
             self.resume_reading(Stop.OUTPUT | Stop.ALARM | Stop.STORE if connection.closing else Stop.OUTPUT)
         if window.starved and window.take_starved():
-            self.session.wake_consumers()  # they were skipped because too much output was unsent
+            self.session.wake_consumers()  # which were skipped because too much output was unsent
 
     def _finish(self) -> None:
-        """End the output, and read on until the client has closed too or `CLOSE_TICKS` have passed.
+        """End the output, and keep reading until the client has closed too, or `CLOSE_TICKS` have passed.
 
         If a socket with unread input is closed, the kernel discards output that the client has not read yet, such as
-        close-ok. A client that closes cleanly gets the time to do so first (`EOF_TICKS`): one that reads in its own
-        thread would mistake the end of the file for a failure while it still handles close-ok.
+        close-ok. A client that closes cleanly may close its socket first, within `EOF_TICKS`: a client that reads in a
+        separate thread would mistake the end of file for a failure while it still handles close-ok.
         """
         if not self._finishing:
             self._finishing = True
@@ -311,19 +305,17 @@ class Transport(Outlet):
                 self._end_output()
 
     def _end_output(self) -> None:
-        """Half-close the socket: the broker sends nothing more. TLS has no half-closed sockets; a correct client closes
-        it.
-        """
+        """Close the sending side of the socket; with TLS, close both sides unless the client does so after close-ok."""
         if self._socket.can_write_eof():
             try:
                 self._socket.write_eof()
-            except OSError:  # the client has reset the connection since it was last written to
+            except OSError:  # the client has reset the connection
                 self._socket.abort()
         elif not self.connection.orderly:
             self._socket.close()
 
     def greet(self) -> None:
-        """Write the output of a handshake, but not the answer to connection.open: `tick` may refuse it."""
+        """Write the output of a handshake, but not the answer to connection.open, which `tick` may refuse."""
         if self._shaking_hands:
             self.flush()
 
@@ -334,7 +326,7 @@ class Transport(Outlet):
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def stop_reading(self, reason: int) -> None:
-        """Stop reading for one more reason."""
+        """Add a reason not to read."""
         if self._finishing:
             return
         if not self._stops and not self._socket.is_closing():
@@ -342,7 +334,7 @@ class Transport(Outlet):
         self._stops |= reason
 
     def resume_reading(self, reason: int) -> None:
-        """Remove a reason, or several; reading resumes when no other is left."""
+        """Remove one or more reasons; resume reading when none is left."""
         if not self._stops & reason:
             return
         self._stops &= ~reason
@@ -352,19 +344,19 @@ class Transport(Outlet):
         self._read_on()
 
     def _read_on(self) -> None:
-        """Resume reading, unless the bytes that were fed gave another reason to stop."""
+        """Resume reading, unless the bytes fed meanwhile were a reason to stop again."""
         if not self._stops and not self._socket.is_closing():
             self._socket.resume_reading()
 
     def _feed_share(self, data: bytes) -> None:
-        """Feed the connection as much as the turn has left for it."""
+        """Feed the connection at most as much as the turn's share allows."""
         turn, connection = self._turn, self.connection
         before_bytes = connection.buffered_bytes + connection.spared_bytes + len(data)
         self._feed(data, turn.piece_bytes())
         turn.left_bytes -= before_bytes - connection.buffered_bytes - connection.spared_bytes  # hot: written here
 
     def _feed(self, data: bytes, budget_bytes: int | None = None) -> bool:
-        """Feed the connection, stop reading when it left whole frames, and return whether to run the turn now. HOT."""
+        """Feed the connection, stop reading if whole frames are left, and return whether to run the turn now. HOT."""
         connection = self.connection
         turn = self._turn
         throttle = self._throttle
@@ -386,7 +378,7 @@ class Transport(Outlet):
             if connection.out_bytes:
                 return runs_turn
             if connection.state is CLOSED:
-                self._finish()  # a node that was lost to its cluster has no turn that does it
+                self._finish()  # on a node that its cluster has lost, no turn runs that would do this
             else:
                 acknowledge(self._socket.get_extra_info("socket"))
             return runs_turn
@@ -415,9 +407,9 @@ class Transport(Outlet):
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def tick(self, slow_s: int = 0) -> None:
-        """Check heartbeats, the close deadline and whether the client is alive and reading; called once a second.
+        """Check heartbeats, the close timeout, and whether the client is alive and reads; called once a second.
 
-        Log once when it has not read enough for `slow_s` seconds, unless that is 0.
+        Log once when it has not read enough for `slow_s` seconds; 0 disables this.
         Source: AMQP 0-9-1, 4.2.7.
         """
         connection = self.connection
@@ -454,12 +446,12 @@ class Transport(Outlet):
             self._socket.abort()
 
     def _tick_blocked(self) -> bool:
-        """Check whether a client blocked by an alarm is alive, and return whether it was closed: its time is up."""
+        """Check that a client blocked by an alarm is alive; return whether it was closed, after its maximum time."""
         limit_s = self.session.blocked_max_s
         self._blocked_s += 1
         if has_left(self.descriptor):
-            self.resume_reading(Stop.ALARM)  # its earlier input is read, and then its end
-        elif limit_s == 0:  # an operator has just lowered the limit to 0
+            self.resume_reading(Stop.ALARM)  # its earlier input is read, then the end of file
+        elif limit_s == 0:  # an operator has lowered the limit to 0 meanwhile
             self._throttle.unblock(self)
         elif limit_s is not None and self._blocked_s >= limit_s:
             self.session.warn("connection.blocked_too_long", blocked_s=self._blocked_s)
@@ -479,53 +471,52 @@ class Transport(Outlet):
         if heartbeat and heartbeats.is_due(connection.sent, interval_calls):
             if self._turn.may_run:
                 connection.write(heartbeat)
-            else:  # the connection's output waits, and the client must know that the broker is alive
+            else:  # bypass the connection's output, which waits: the client must learn that the broker is alive
                 self._socket.write(heartbeat)
             heartbeats.sent(connection.sent)
 
     def drop(self, reason: str, code: int = 320) -> None:
-        """Close the connection at once, and discard the output that waits. It works without a turn."""
+        """Close the connection at once, and discard its unwritten output. This works without a turn."""
         self.connection.discard_output()
         self.session.force_close(reason, code)
         self.flush()
-        self._read_again()
+        self._resume_for_close()
 
-    def tell_failed(self, fault: ConnectionFault) -> None:
-        """Send the last words and discard the output that waits: the broker has failed."""
+    def announce_failure(self, fault: ConnectionFault) -> None:
+        """Send the failure of the broker, and discard the unwritten output."""
         if self.is_open and not self._socket.is_closing():
-            self._socket.write(self.connection.last_words(fault))
+            self._socket.write(self.connection.encode_failure(fault))
 
     def send_close(self) -> None:
-        """Ask the client to close, because the broker stops, and read again for its close-ok."""
+        """Send connection.close, because the broker stops, and resume reading for close-ok."""
         if self.is_open:
             self.connection.fail(ConnectionFault(320, "broker forced connection closure with reason 'shutdown'"))
-            self._read_again()
+            self._resume_for_close()
         elif self._finishing:
-            self._socket.close()  # it may not have read the last output yet
+            self._socket.close()  # not abort: the client may not have read the last output yet
         else:
             self._socket.abort()
 
-    def _read_again(self) -> None:
-        """Resume reading, whatever stopped it: the client has to answer the close."""
+    def _resume_for_close(self) -> None:
+        """Resume reading, whatever the reasons to stop, because the client must answer the close."""
         self._stops = Stop.STOPPING
         self.resume_reading(Stop.STOPPING)
 
     @property
     def received_bytes(self) -> int:
-        """The number of bytes received from the client so far."""
         return self.connection.received + self._discarded_bytes
 
     def close_silent(self) -> bool:
-        """Close the socket of a client that does not answer, unless output waits; return whether it was closed now.
+        """Close the socket of a client that does not answer, unless output is unsent; return whether it was closed.
 
-        The kernel keeps the unread output and the end of the file for the client. Call it for a client that has been
-        silent: if it sends meanwhile, the kernel discards that output.
+        The kernel keeps the unread output and the end of file for the client. Call this only for a silent client: if it
+        sends meanwhile, the kernel discards the output.
         """
         socket = self._socket
         if self._stops or socket.get_write_buffer_size():
             return False
         if socket.is_closing():
-            socket.abort()  # TLS waits for the client's own close
+            socket.abort()  # with TLS, close() waits for the client's close
             return False
         socket.close()
         return True
@@ -537,6 +528,6 @@ class Transport(Outlet):
     def handshake_late(self, timeout_s: float) -> None:
         """Drop a client that has not logged in and opened its vhost in time."""
         connection = self.connection
-        if not self.is_open and not connection.closing and not connection.finished:  # `tick` aborts a refused client
+        if not self.is_open and not connection.closing and not connection.finished:  # `tick` aborts refused clients
             _log.warning("connection.handshake_late", conn=self.session.name, timeout_s=timeout_s)
             self._socket.abort()

@@ -134,7 +134,7 @@ class Ingress:
         plain = exchange.alternate is None and not exchange.onward and not exchange.by_headers
         if start is None and plain and len(keys) == 1:
             found: tuple[Any, ...] = exchange.route(keys[0]).destinations
-            if not exchange.leads([queue for queue in found if not queue.is_overlay]):
+            if not exchange.is_routed([queue for queue in found if not queue.is_overlay]):
                 return ()
         else:
             fields = HeaderFields(header)
@@ -144,7 +144,7 @@ class Ingress:
             if start is not None:
                 routes = self._bindings.routes
                 matched = [to for to in matched if to in listening or routes(exchange, to, keys, fields, start)]
-            if not exchange.leads(matched):
+            if not exchange.is_routed(matched):
                 return ()
             found = router.follow(exchange, tuple(matched), keys, fields)
         queues = [queue for queue in found if not queue.is_overlay]

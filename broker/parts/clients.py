@@ -69,7 +69,7 @@ class Clients(Part):
 
     async def start(self) -> None:
         """Reallocate the disk reserve that the start released, and measure memory and disk before any publish."""
-        self._data.folder.reserve.take()
+        self._data.folder.reserve.allocate()
         self.alarm_watch.measure()
 
     async def stop(self, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Bindings, and all those that lead from one exchange to one destination."""
+"""A binding, and the bundle of all bindings from one exchange to one destination."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def make_binding(exchange: str, destination: Hashable, key: str, arguments: Mapp
 
 
 def binding_identity(key: str, arguments: Mapping[str, Any]) -> Hashable:
-    """Return the key and arguments that distinguish a binding from others between the same exchange and destination."""
+    """Return the key and arguments that identify a binding among those of its exchange and destination."""
     return (key, freeze_value(arguments)) if arguments else key
 
 
 def freeze_value(value: Any) -> Hashable:
-    """Return a hashable form of a field value: equal exactly if the AMQP type class and the value are.
+    """Return a hashable form of a field value: two forms are equal if the values are equal and of one class of types.
 
-    Integers of all widths are one class, as in RabbitMQ; true is not 1, and 1.0 is neither. The order of a table's
-    fields does not matter. Cost: the size of the value; its depth was bounded when it was decoded.
+    Integers of all widths are one class, as in RabbitMQ; true, 1 and 1.0 all differ. The order of a table's fields does
+    not matter. Cost: the size of the value; its depth was bounded when it was decoded.
     """
     if value is None or isinstance(value, str | bool | int):
         return (type(value).__name__, value)
@@ -72,9 +72,11 @@ AnySource = TypeVar("AnySource", bound=Source)
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Destination(Generic[AnySource]):
-    """A target of bindings, which knows the exchanges bound to it. Invariant: a bundle is in the `incoming` of its
-    destination exactly while it is among the `bundles` of its source. After the source is deleted, the bundle may stay
-    in `incoming` for some turns.
+    """A destination of bindings: a queue or an exchange.
+
+    Shapes: `incoming` maps each exchange bound to it to the bundle of bindings.
+    Invariant: a bundle is in `incoming` exactly while it is among the `bundles` of its source; after the source is
+        deleted, it may stay in `incoming` for some turns of the loop.
     """
 
     __slots__ = ("incoming",)
@@ -83,8 +85,8 @@ class Destination(Generic[AnySource]):
         self.incoming: dict[AnySource, Bundle[AnySource]] = {}
 
     @property
-    def arriving(self) -> Iterator[tuple[Binding, AnySource]]:
-        """Yield the bindings that lead here from exchanges that are not deleted, and those exchanges."""
+    def incoming_bindings(self) -> Iterator[tuple[Binding, AnySource]]:
+        """Yield the bindings to this destination, with their exchanges; skip deleted exchanges."""
         for source, bundle in self.incoming.items():
             if not source.deleted:
                 for binding in bundle:
@@ -92,7 +94,7 @@ class Destination(Generic[AnySource]):
 
 
 class Bundle(Generic[AnySource]):
-    """Hold the bindings from one exchange to one destination in the order of creation.
+    """The bindings from one exchange to one destination, in the order of creation.
 
     Exchange and destination are stored once, and a binding without arguments is stored as its key alone, because one
     queue may have hundreds of thousands.
@@ -121,7 +123,6 @@ class Bundle(Generic[AnySource]):
         return identity in self._arguments
 
     def put(self, identity: Hashable, arguments: Mapping[str, Any]) -> None:
-        """Add a new binding."""
         self._arguments[identity] = arguments
 
     def get(self, identity: Hashable) -> Mapping[str, Any] | None:

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from broker.routing.route import Dependent, Route
 
 ENTRY_BYTES: Final = 400
-"""The memory of an entry without its key and destinations: slots in two dicts, the objects, one recorded miss."""
+"""The memory of an entry without its key and destinations: slots in two dicts, the objects, a recorded miss."""
 
 SKIPPED_WINDOWS_MAX: Final = 8
 EVICTED_SHARE: Final = 64
@@ -41,23 +41,23 @@ class BoundedCache(Generic[K, V]):
     """A cache bounded in entries and bytes, which evicts its oldest entries when it is full. It admits a key at its
     second miss, and nothing for some time when caching is not worth it.
 
-    First misses are kept as hashes in two generations, which together are no larger than the cache. A key that would be
-    evicted before its next use is therefore not admitted. After each window of misses, if the cache grew by less than a
-    tenth of them (one-off keys, a working set over the bounds, many changes of bindings), the cache admits nothing for
-    one window, then for two, and at most for eight, and discards the first misses. Existing entries are still hit. Only
-    misses are counted, so that a hit stays one look-up.
+    First misses are recorded as hashes in two generations, which together are no larger than the cache. A key that
+    would be evicted before its next use is therefore not admitted. After each window of misses in which the cache grew
+    by less than a tenth of them (one-off keys, a working set over the bounds, many changes of bindings), it admits
+    nothing for one window, then for two, and at most for eight, and discards the first misses. Existing entries are
+    still hit. Only misses are counted, so that a hit costs one look-up in `entries`, which callers read themselves.
 
-    Shapes: ``_gained`` counts the entries that were added, less those that were evicted or ended.
-    Read `entries` itself. Cost: O(1) amortised, for an eviction too.
+    Shapes: ``_gained`` is the number of entries added, less those evicted or ended.
+    Cost: O(1) amortised, for an eviction too.
     """
 
-    __slots__ = ("_gained", "_limits", "_misses", "_old_sights", "_pause", "_sights", "_skip", "_weights", "entries",
+    __slots__ = ("_gained", "_limits", "_missed", "_missed_before", "_misses", "_pause", "_skip", "_weights", "entries",
                  "used_bytes")  # fmt: skip
 
     def __init__(self, limits: CacheLimits | None = None) -> None:
         self._limits = limits or CacheLimits()
-        self._sights: set[int] = set()
-        self._old_sights: set[int] = set()
+        self._missed: set[int] = set()
+        self._missed_before: set[int] = set()
         self._misses = 0
         self._gained = 0
         self._skip = 0
@@ -72,14 +72,14 @@ class BoundedCache(Generic[K, V]):
         return self._skip > 0
 
     def forget_misses(self) -> None:
-        """Free what only decides whether a key is admitted; the entries stay.
+        """Discard the recorded misses; the entries stay.
 
-        A key already missed is then admitted at its third miss.
+        A key that was missed once is then admitted at its third miss.
         """
-        self._sights = set()
-        self._old_sights = set()
+        self._missed = set()
+        self._missed_before = set()
 
-    def _second_sight(self, key: K) -> bool:
+    def _is_second_miss(self, key: K) -> bool:
         """Count a miss and return whether the key should be admitted."""
         if self._skip:
             self._skip -= 1
@@ -97,16 +97,16 @@ class BoundedCache(Generic[K, V]):
                 self.forget_misses()
                 return False
         digest = hash(key)
-        if digest in self._sights or digest in self._old_sights:
+        if digest in self._missed or digest in self._missed_before:
             return True
-        if len(self._sights) > self._limits.entries // 2:
-            self._old_sights = self._sights
-            self._sights = set()
-        self._sights.add(digest)
+        if len(self._missed) > self._limits.entries // 2:
+            self._missed_before = self._missed
+            self._missed = set()
+        self._missed.add(digest)
         return False
 
     def _insert(self, key: K, entry: V, weight_bytes: int) -> bool:
-        """Add an entry and return True, or return False if it alone exceeds the bound. The key is new."""
+        """Add an entry of a new key; return False, with nothing added, if it alone exceeds the bound."""
         limits = self._limits
         if weight_bytes > limits.cache_bytes or limits.entries < 1:
             return False
@@ -142,7 +142,7 @@ class BoundedCache(Generic[K, V]):
 
 
 class CompositeCache(BoundedCache[tuple[str, str], Route]):
-    """Route through several exchanges, by the name of the first and the routing key.
+    """A cache of routes through several exchanges, by the name of the first exchange and the routing key.
 
     A hit is `entries.get(name_and_key)` and a test of `live`; an ended route is replaced when it is resolved again.
     """
@@ -154,7 +154,7 @@ class CompositeCache(BoundedCache[tuple[str, str], Route]):
         if name_and_key in self.entries:
             self._discard(name_and_key)
             self._gained -= 1
-        elif not self._second_sight(name_and_key):
+        elif not self._is_second_miss(name_and_key):
             return Route(destinations)
         route = Route(destinations, live=True, parts=parts)
         weight_bytes = ENTRY_BYTES + len(name_and_key[1]) + 8 * len(destinations) + 100 * len(parts)
@@ -171,7 +171,7 @@ class CompositeCache(BoundedCache[tuple[str, str], Route]):
 class ResolvedPublish(Dependent):
     """An entry of a publish cache, which leaves the cache when its route ends.
 
-    Shapes: ``cache`` is None while none holds it.
+    Shapes: ``cache`` is None while the entry is in no cache.
     """
 
     __slots__ = ("cache", "key", "route")
@@ -188,14 +188,14 @@ class ResolvedPublish(Dependent):
             cache.ended(self)
 
     def enter(self, cache: PublishCache[Any, Any], key: bytes) -> None:
-        """Record the cache that now holds it."""
+        """Record the cache that the entry is now in."""
         self.cache, self.key = cache, key
-        self.route.add_made(self)
+        self.route.add_dependent(self)
 
     def mark_uncached(self) -> None:
-        """Record that no cache holds it."""
+        """Record that the entry is in no cache."""
         self.cache = None
-        self.route.drop_made(self)
+        self.route.remove_dependent(self)
 
 
 E = TypeVar("E", bound=ResolvedPublish)
@@ -203,12 +203,12 @@ X = TypeVar("X", bound=ResolvedPublish)
 
 
 class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
-    """Entries by the bytes of basic.publish, for one user in one vhost.
+    """A cache of resolved publishes by the payload of basic.publish, for one user in one vhost.
 
     A hit is `entries.get(payload)` and a test of `entry.route.live`. When a route ends, its entries are replaced by
-    `nothing`, so that they refer to no queue, and the payload is admitted at once when it is resolved again.
-    `exchanges` maps the exchange name of a payload, as a short string, to its resolved exchange, and is dropped with
-    its route too. Both include rights, so a change of rights calls drop_all.
+    `nothing`, so that the cache refers to no queue of it, and the payload is admitted at once when it is resolved
+    again. `exchanges` maps an exchange name, as the short string in payloads, to the resolved exchange, until the route
+    of that ends. Both contain permissions, so a change of permissions calls drop_all.
     """
 
     __slots__ = ("_nothing", "exchanges")
@@ -228,7 +228,7 @@ class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
         if known:
             self._discard(payload)
             self._gained -= 1
-        if not entry.route.live or not (known or self._second_sight(payload)):
+        if not entry.route.live or not (known or self._is_second_miss(payload)):
             return False
         # A destination counts twice: an entry keeps the route's tuple alive, and most keep a sorted copy of it.
         weight_bytes = ENTRY_BYTES + len(payload) + 16 * len(entry.route.destinations)
@@ -237,8 +237,8 @@ class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
             entry.enter(self, payload)
         return added
 
-    def know_exchange(self, name: bytes, exchange: X) -> None:
-        """Cache the resolved exchange of a name; if there are too many names, drop all first."""
+    def add_exchange(self, name: bytes, exchange: X) -> None:
+        """Cache the resolved exchange of a name; a full cache of exchanges is emptied first."""
         if len(self.exchanges) >= EXCHANGES_MAX:
             self._forget_exchanges()
         known = self.exchanges.get(name)
@@ -259,7 +259,6 @@ class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
         self._weights[key] = light_bytes
 
     def drop_all(self) -> None:
-        """Forget everything."""
         for entry in self.entries.values():
             entry.mark_uncached()
         self._clear()

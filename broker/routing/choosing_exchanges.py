@@ -18,8 +18,6 @@ from broker.routing.route import Route
 
 PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+\Z")
-
-
 BUCKETS: Final = 65536
 MASK: Final = 2**64 - 1
 GOLDEN: Final = 0x9E3779B97F4A7C15
@@ -27,13 +25,14 @@ _LARGEST_DIGEST: Final = 2.0**64
 
 
 class HashBuckets:
-    """Distribute values over destinations in proportion to their weights. A value is in one of 65536 buckets, and a
-    bucket belongs to the destination with the best lot for it; the lots depend only on the bucket and the destination.
-    So a new destination takes over its share and no more, a removed one leaves its share to the others, and neither the
-    order of bindings nor a restart changes anything. A destination bound more than once has the greatest of its
-    weights.
+    """A map from values to destinations, in proportion to the weights of the destinations.
 
-    Cost: pick is one look-up for a bucket seen since the last change, else one lot for each destination.
+    A value is hashed to one of 65536 buckets. Each destination makes a draw for a bucket, which depends only on the
+    bucket and the destination, and the least draw owns the bucket. So a new destination takes over its share and no
+    more, a removed one leaves its share to the others, and neither the order of bindings nor a restart changes any
+    owner. A destination that is bound more than once has the greatest of its weights.
+
+    Cost: `pick` is one look-up for a bucket used since the last change, else one draw for each destination.
     Source: weighted rendezvous hashing (Thaler and Ravishankar 1998; Schindelhauer and Schomaker 2005).
     """
 
@@ -45,7 +44,7 @@ class HashBuckets:
     def add(self, destination: Hashable, identity: str, weight: int) -> bool:
         """Count one more binding of a destination and return whether that changed its share.
 
-        Shapes: the identity is what stays the same when the broker starts again.
+        Shapes: `identity` is the same text after each restart.
         """
         weights = self._weights.setdefault(destination, {})
         count_up(weights, weight)
@@ -57,9 +56,9 @@ class HashBuckets:
         return True
 
     def remove(self, destination: Hashable, weight: int) -> bool:
-        """Count one binding of a destination less and return whether that changed its share.
+        """Count one binding of a destination fewer and return whether that changed its share.
 
-        Raises: KeyError if there is none with this weight.
+        Raises: KeyError if it has no binding with this weight.
         """
         weights = self._weights[destination]
         count_down(weights, weight)
@@ -81,7 +80,7 @@ class HashBuckets:
         self._owners.clear()
 
     def pick(self, value: str) -> Any | None:
-        """Return the destination of a value; None if there is no destination."""
+        """Return the destination of a value, None if there are no destinations."""
         draws = self._draws
         if not draws:
             return None
@@ -89,7 +88,7 @@ class HashBuckets:
         owner = self._owners.get(bucket)
         if owner is None:
             mark = bucket * GOLDEN
-            owner = min(draws, key=lambda destination: _lot(mark, *draws[destination]))
+            owner = min(draws, key=lambda destination: _draw(mark, *draws[destination]))
             self._owners[bucket] = owner
         return owner
 
@@ -99,20 +98,20 @@ def digest(value: str) -> int:
     return int.from_bytes(blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
-def _lot(mark: int, seed: int, weight: int) -> tuple[float, int]:
-    """Return an exponentially distributed draw with the weight as its rate; the least of several wins."""
+def _draw(mark: int, seed: int, weight: int) -> tuple[float, int]:
+    """Return an exponentially distributed draw with the weight as its rate."""
     return -log((mixed((seed + mark) & MASK) + 1) / _LARGEST_DIGEST) / weight, seed
 
 
 def mixed(bits: int) -> int:
-    """Return 64 bits that look random, from 64 that need not: the finaliser of splitmix64."""
+    """Return 64 bits mixed so that they look random, by the finaliser of splitmix64."""
     bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & MASK
     return bits ^ (bits >> 31)
 
 
 class HashExchange(KeyedExchange):
-    """Route a message to one of its destinations, the same for the same key, in proportion to their weights.
+    """An exchange that routes all messages with one key to one destination, chosen in proportion to the weights.
 
     The binding key is the weight. The arguments hash-header or hash-property select a value used in place of the
     routing key; messages without it all go to one destination.
@@ -126,7 +125,7 @@ class HashExchange(KeyedExchange):
     def __init__(
         self, name: str, properties: ExchangeProperties = BARE, cache_limits: CacheLimits | None = None
     ) -> None:
-        """Check the arguments. Raises: ValueError on arguments that the exchange cannot have."""
+        """Check the arguments. Raises: ValueError."""
         super().__init__(name, properties, cache_limits)
         self._header = _text_argument(self.arguments, "hash-header")
         self._property = _text_argument(self.arguments, "hash-property")
@@ -138,7 +137,6 @@ class HashExchange(KeyedExchange):
         self._buckets = HashBuckets()
 
     def route(self, key: str) -> Route:
-        """Return the route of a message by its routing key, or the standing one when each message must be matched."""
         return self.standing if self.by_headers else super().route(key)
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
@@ -157,7 +155,7 @@ class HashExchange(KeyedExchange):
             self.cache.drop_all()
 
     def _detach(self, destination: Hashable, key: str, arguments: Arguments) -> None:
-        if destination not in self._parted and self._buckets.remove(destination, parse_weight(key)):
+        if destination not in self._unrouted and self._buckets.remove(destination, parse_weight(key)):
             self.cache.drop_all()
 
     def _end_routes_to(self, destination: Hashable) -> None:
@@ -188,7 +186,7 @@ def _text_argument(arguments: Mapping[str, Any], name: str) -> str | None:
 
 
 class ModulusExchange(KeyedExchange):
-    """Route a message to one of its destinations, the same for the same routing key while the bindings stay.
+    """An exchange that routes all messages with one key to one destination while its bindings stay the same.
 
     The hash of the key, modulo the number of bindings, chooses among them in the order of their destinations' names.
     Source: RabbitMQ 4.3, rabbit_exchange_type_modulus_hash.
@@ -201,7 +199,7 @@ class ModulusExchange(KeyedExchange):
         self, name: str, properties: ExchangeProperties = BARE, cache_limits: CacheLimits | None = None
     ) -> None:
         super().__init__(name, properties, cache_limits)
-        self._in_order: list[Any] | None = None  # each as often as it is bound
+        self._ranked: list[Any] | None = None  # the destinations in order, each as often as it is bound
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
         """Return the only destination of a message; of several keys the first one counts."""
@@ -211,24 +209,24 @@ class ModulusExchange(KeyedExchange):
         self._changed()
 
     def _detach(self, destination: Hashable, key: str, arguments: Arguments) -> None:
-        if destination not in self._parted:
+        if destination not in self._unrouted:
             self._changed()
 
     def _end_routes_to(self, destination: Hashable) -> None:
         self._changed()
 
     def _changed(self) -> None:
-        self._in_order = None
+        self._ranked = None
         self.cache.drop_all()
 
     def _resolve(self, key: str) -> tuple[Any, ...]:
-        if self._in_order is None:
-            self._in_order = [one for one in sorted(self.bundles, key=_rank) for _ in range(len(self.bundles[one]))]
-        return (self._in_order[digest(key) % len(self._in_order)],) if self._in_order else ()
+        if self._ranked is None:
+            self._ranked = [one for one in sorted(self.bundles, key=_rank) for _ in range(len(self.bundles[one]))]
+        return (self._ranked[digest(key) % len(self._ranked)],) if self._ranked else ()
 
 
 def _rank(destination: Any) -> tuple[bool, str]:
-    """Return the place of a destination: exchanges come before queues, as in RabbitMQ."""
+    """Return the sort key of a destination: exchanges precede queues, as in RabbitMQ."""
     return not isinstance(destination, Exchange), destination.name
 
 
@@ -236,15 +234,15 @@ CLASSIC: Final = "classic"
 
 
 class RandomExchange(Exchange):
-    """Route each message to the destination of one of its bindings, all equally likely.
+    """An exchange that routes each message by one of its bindings, all equally likely.
 
-    Its draws are a sequence seeded with its name. Cost: O(destinations) for the first message after a change.
+    The random sequence is seeded with the name. Cost: O(destinations) for the first message after a change.
     Source: RabbitMQ, rabbitmq_random_exchange.
     """
 
     type = "x-random"
     chooses = True
-    by_headers = True  # each message is matched separately, though by no header
+    by_headers = True  # each message is matched separately
 
     def __init__(self, name: str, properties: ExchangeProperties = BARE) -> None:
         super().__init__(name, properties)
@@ -252,35 +250,32 @@ class RandomExchange(Exchange):
         self._state = digest(name)
 
     def route(self, key: str) -> Route:
-        """Return the standing route: each message must be matched."""
         return self.standing
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
-        """Return the destination drawn for one message."""
         among = self._drawn_from
         if among is None:
             bundles = self.bundles.items()
             among = self._drawn_from = tuple([one for one, bundle in bundles for _ in range(len(bundle))])
-        heard = self.listeners.match(keys)
+        listeners = self.listeners.match(keys)
         if not among:
-            return heard
+            return listeners
         self._state = (self._state + GOLDEN) & MASK
-        return (among[mixed(self._state) % len(among)], *heard)
+        return (among[mixed(self._state) % len(among)], *listeners)
 
     def _attach(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None) -> None:
         self._drop_routes()
 
     def _detach(self, destination: Hashable, key: str, arguments: Arguments) -> None:
-        if destination not in self._parted:
+        if destination not in self._unrouted:
             self._drop_routes()
 
     def _drop_routes(self) -> None:
-        """Forget among which destinations to draw: no route is kept."""
         self._drawn_from = None
 
 
 class LocalRandomExchange(RandomExchange):
-    """Route each message to one of its classic queues at random; each queue is local to every broker.
+    """An exchange that routes each message to one of its classic queues at random; here all queues are local.
 
     Source: RabbitMQ 4, rabbit_exchange_type_local_random, and its texts.
     """

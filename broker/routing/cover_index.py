@@ -1,4 +1,4 @@
-"""Covering of patterns, and an index that finds those which cover a pattern, and those which a pattern covers."""
+"""Covering of patterns: a test for two patterns, and an index that finds patterns that cover or are covered."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from broker.routing.pattern import HASH, STAR, Pattern, WordPlace
 
 
 class CoverAutomaton:
-    """Read the words of patterns and tell whether one pattern covers them.
+    """An automaton for one pattern, which reads the words of other patterns and accepts those that the pattern covers.
 
-    A set of states is an integer: bit j stands for the first j words of the covering pattern being used up. All keys
-    that the read pattern may match are read at once. Its `*` is an unnamed word, which only a `*` or a `#` can match.
-    Its `#` is any number of such words, including none, so only a run of wildcards with a `#` can match it, and stars
-    of that run that are still to be matched must match later words. As in canonical form the stars of a run come first,
-    a state says how many those are.
+    A set of states is an integer: bit j is set if the first j words of the covering pattern may be matched. The
+    automaton reads all keys that the other pattern may match at once. A `*` of that pattern is an unnamed word, which
+    only a `*` or a `#` can match. A `#` of it is any number of such words, including none, so only a run of wildcards
+    with a `#` can match it, and stars of that run that are not matched yet must match later words. In canonical form
+    the stars of a run come first, so a state determines how many they are.
 
-    Invariant: no answer is wrong, in either direction. A state kept over a `#` leads on for any number of words;
-    and where one number of words is too many for every run of stars, only a `#` takes them. `steps` counts the words
-    read.
+    Invariant: the answer is exact. A state that survives a `#` can continue after any number of words, and where some
+    number of words is too large for every run of stars, only a `#` can match. `steps` counts the words read.
     Cost: one step costs a few operations on integers of as many bits as the covering pattern has words.
     Source: containment of linear tree patterns, Miklau and Suciu, "Containment and Equivalence for a Fragment of
     XPath", 2004.
@@ -51,7 +50,7 @@ class CoverAutomaton:
         self.start: int = 1 | (hashes & 1) << 1
 
     def step(self, states: int, word: str) -> int:
-        """Return the states after one more word of a pattern; 0 if the pattern is not covered."""
+        """Return the states after one more word of a pattern, 0 if the pattern cannot be covered."""
         self.steps += 1
         if word == HASH:
             kept = states & self._gaps
@@ -61,12 +60,12 @@ class CoverAutomaton:
             kept = (states & (self._stars | self.literals.get(word, 0))) << 1 | (states & self._hashes)
         return kept | (kept & self._hashes) << 1
 
-    def takes_any_word(self, states: int) -> bool:
-        """Return whether a word that the covering pattern does not name leads on from here."""
+    def accepts_any_word(self, states: int) -> bool:
+        """Return whether the states accept a word that the covering pattern does not name."""
         return states & (self._stars | self._hashes) != 0
 
     def covers(self, narrower: Pattern, position: int = 0, states: int = 0) -> bool:
-        """Return whether the pattern is covered, read from a position on with the states reached there."""
+        """Return whether the pattern is covered, continuing at a word position with the states reached there."""
         if position == 0:
             states = self.start
         words = narrower.words
@@ -80,7 +79,7 @@ class CoverAutomaton:
 
 
 def covers(wider: Pattern, narrower: Pattern) -> bool:
-    """Return whether every key that the narrower pattern matches is matched by the wider one; equal ones cover.
+    """Return whether every key that the narrower pattern matches is matched by the wider one; a pattern covers itself.
 
     Cost: the words of both; for each word of the narrower one a few operations on integers of len(wider) bits.
     """
@@ -90,8 +89,8 @@ def covers(wider: Pattern, narrower: Pattern) -> bool:
 def narrowness(pattern: Pattern) -> tuple[int, int, int]:
     """Return a sort key by which a wider pattern comes before all patterns that it covers.
 
-    The wider of two patterns matches a shorter key, or else, both being as long without their `#`, it names fewer
-    words, or else has a `#` where the narrower one has none.
+    The wider of two patterns matches a shorter key; or, with equally many words besides `#`, it has fewer literal
+    words; or it has a `#` where the narrower one has none.
     """
     hashes = stars = 0
     for word in pattern.words:
@@ -104,8 +103,8 @@ def narrowness(pattern: Pattern) -> tuple[int, int, int]:
 
 
 class Place(WordPlace["Place | Pattern"]):
-    """One node of the trie: the pattern that ends here, and its children. A child is another place or, if only one
-    pattern continues, that pattern itself.
+    """A node of the trie: the pattern that ends here, and the children. A child is another node or, if only one pattern
+    continues there, that pattern itself.
     """
 
     __slots__ = ("pattern",)
@@ -114,19 +113,19 @@ class Place(WordPlace["Place | Pattern"]):
         super().__init__()
         self.pattern: Pattern | None = None
 
-    def hold(self, pattern: Pattern, depth: int) -> None:
-        """Add a pattern whose first `depth` words lead here: it ends here, or is the only one after its next word."""
+    def insert(self, pattern: Pattern, depth: int) -> None:
+        """Insert a pattern whose first `depth` words lead here; no other pattern has its next word."""
         if len(pattern.words) == depth:
             self.pattern = pattern
         else:
             self.attach(pattern.words[depth], pattern)
 
-    def release(self) -> None:
+    def clear_pattern(self) -> None:
         """Clear the node's terminal mark."""
         self.pattern = None
 
-    def sole(self) -> Pattern | None:
-        """Return the pattern that ends or continues here, if it is the only one and no place follows."""
+    def only_pattern(self) -> Pattern | None:
+        """Return the only pattern that ends here or is a child, None if there are more or other nodes follow."""
         children = [child for child in (self.pattern, self.star, self.hash) if child is not None]
         if self.words is not None:
             if len(self.words) > 1:
@@ -139,12 +138,12 @@ class Place(WordPlace["Place | Pattern"]):
 
 
 class CoverIndex:
-    """Hold distinct patterns of one dialect, and find those that cover a pattern and those that it covers.
+    """A set of distinct patterns of one dialect, which finds those that cover a pattern and those that it covers.
 
-    A trie over the words is walked with the possible keys of a pattern instead of one key. The patterns are also listed
-    under each literal word that they contain: a covered pattern contains every literal word of the covering one.
+    A trie over the words is walked with all possible keys of a pattern instead of one key. The patterns are also listed
+    by each literal word that they contain: a covered pattern contains every literal word of the covering one.
 
-    Invariant: every place but the root leads to two patterns or more. `visited` counts the places visited and the
+    Invariant: every node except the root leads to at least two patterns. `visited` counts the nodes visited and the
         patterns compared.
     """
 
@@ -154,7 +153,7 @@ class CoverIndex:
         self._naming: dict[str, dict[str, Pattern]] = {}  # word -> text -> pattern
 
     def counts(self) -> Mapping[str, int]:
-        """Return the numbers of places, without the root, and of literal words in patterns."""
+        """Return the numbers of nodes, without the root, and of distinct literal words."""
         places = 0
         pending = [self._root]
         while pending:
@@ -175,12 +174,12 @@ class CoverIndex:
                 break
             if isinstance(child, Pattern):
                 fork = Place()
-                fork.hold(child, depth + 1)
+                fork.insert(child, depth + 1)
                 place.attach(word, fork)
                 child = fork
             place = child
         else:
-            place.hold(pattern, len(pattern.words))
+            place.insert(pattern, len(pattern.words))
         for word in pattern.words:
             if word not in (STAR, HASH):
                 named = self._naming.get(word)
@@ -203,10 +202,10 @@ class CoverIndex:
                 path[-1].detach(word)
                 break
         else:
-            path[-1].release()
+            path[-1].clear_pattern()
         while len(path) > 1:
             place = path.pop()
-            last = place.sole()
+            last = place.only_pattern()
             if last is None:
                 break
             path[-1].attach(words[len(path) - 1], last)
@@ -220,8 +219,8 @@ class CoverIndex:
     def covering(self, narrower: Pattern) -> Pattern | None:
         """Return a pattern that covers this one, or None.
 
-        Cost: the places reached, summed over the words; at most places x words, and one comparison for each pattern
-        at the end of a way.
+        Cost: the nodes reached, summed over the words, at most nodes x words; and one comparison for each pattern that
+        the walk reaches.
         """
         tried: dict[str, None] = {}
         for ends in self._ends(narrower):
@@ -231,21 +230,21 @@ class CoverIndex:
         return None
 
     def _ends(self, narrower: Pattern) -> Iterator[list[Pattern]]:
-        """Yield the patterns at which the walk with a pattern ends, word by word; each may cover it."""
+        """Yield, word by word, the patterns that a walk with a pattern reaches; each may cover it."""
         active = [self._root]
-        floating: dict[Place, None] = {}  # places after a `#`, which stay reached for all later words
+        floating: dict[Place, None] = {}  # nodes after a `#`, which stay reached for all later words
         for word in narrower.words:
             reached: list[Place] = []
             ends: list[Pattern] = []
-            met = dict.fromkeys(active) if word == HASH else None
+            seen = dict.fromkeys(active) if word == HASH else None
             for place in active:  # grows during the loop: a `#` may match no word
                 self.visited += 1
-                self._float(place, active, floating, ends)
-                if met is not None:
-                    # Only a `#` takes it, after stars or not. The comparison counts the stars.
+                self._add_next(place, active, floating, ends)
+                if seen is not None:
+                    # Only a `#`, perhaps after stars, can match this `#`. The comparison counts the stars.
                     if isinstance(place.star, Pattern):
                         ends.append(place.star)
-                    elif place.star is not None and place.star not in met:
+                    elif place.star is not None and place.star not in seen:
                         active.append(place.star)
                     continue
                 children = (place.star, None if word == STAR or place.words is None else place.words.get(word))
@@ -262,22 +261,22 @@ class CoverIndex:
         ends = []
         for place in active:
             self.visited += 1
-            self._float(place, active, floating, ends)
+            self._add_next(place, active, floating, ends)
             if place.pattern is not None:
                 ends.append(place.pattern)
         yield ends
 
-    def _float(self, place: Place, active: list[Place], floating: dict[Place, None], ends: list[Pattern]) -> None:
-        """Add the places that follow the `#` of a place."""
-        behind = place.hash
-        if isinstance(behind, Pattern):
-            ends.append(behind)
-        elif behind is not None and behind not in floating:
-            floating[behind] = None
-            active.append(behind)
+    def _add_next(self, place: Place, active: list[Place], floating: dict[Place, None], ends: list[Pattern]) -> None:
+        """Add the node or the pattern that follows the `#` of a node."""
+        after = place.hash
+        if isinstance(after, Pattern):
+            ends.append(after)
+        elif after is not None and after not in floating:
+            floating[after] = None
+            active.append(after)
 
     def _first(self, candidates: list[Pattern], narrower: Pattern, tried: dict[str, None]) -> Pattern | None:
-        """Return the first of the candidates that covers the pattern, comparing each only once."""
+        """Return the first candidate that covers the pattern, skipping those in `tried`."""
         for candidate in candidates:
             if candidate.text not in tried:
                 tried[candidate.text] = None
@@ -289,8 +288,8 @@ class CoverIndex:
     def covered(self, wider: Pattern) -> list[Pattern]:
         """Return the patterns that this one covers.
 
-        Cost: at most twice the cheaper of a walk over the places that it may lead to and of a comparison with each
-        pattern that names its rarest word.
+        Cost: at most twice the cheaper one of a walk over the nodes that it may reach and a comparison with each
+        pattern that contains its rarest word.
         """
         automaton = CoverAutomaton(wider)
         rarest: dict[str, Pattern] | None = None
@@ -308,10 +307,10 @@ class CoverIndex:
         return found
 
     def _walk(self, automaton: CoverAutomaton, limit: int) -> list[Pattern] | None:
-        """Return the covered patterns, or None if too many children had to be visited."""
+        """Return the covered patterns, None if that takes more than `limit` visits; below 0 means no limit."""
         found: list[Pattern] = []
         pending: list[tuple[Place, int, int]] = [(self._root, 0, automaton.start)]
-        looked_at = 0
+        visits = 0
         while pending:
             place, depth, states = pending.pop()
             children: list[tuple[str, Place | Pattern]] = []
@@ -321,26 +320,26 @@ class CoverIndex:
                 children.append((HASH, place.hash))
             words = place.words
             if words is not None:
-                if automaton.takes_any_word(states):
-                    if 0 <= limit < looked_at + len(words):
+                if automaton.accepts_any_word(states):
+                    if 0 <= limit < visits + len(words):
                         return None
                     children += words.items()
                 else:
                     for word, bits in automaton.literals.items():
                         if states & bits and word in words:
                             children.append((word, words[word]))
-            looked_at += 1 + len(children)
+            visits += 1 + len(children)
             self.visited += 1 + len(children)
-            if 0 <= limit < looked_at:
+            if 0 <= limit < visits:
                 return None
             if place.pattern is not None and automaton.covers(place.pattern, depth, states):
                 found.append(place.pattern)
             for word, child in children:
-                behind = automaton.step(states, word)
-                if behind == 0:
+                following = automaton.step(states, word)
+                if following == 0:
                     continue
                 if isinstance(child, Place):
-                    pending.append((child, depth + 1, behind))
-                elif automaton.covers(child, depth + 1, behind):
+                    pending.append((child, depth + 1, following))
+                elif automaton.covers(child, depth + 1, following):
                     found.append(child)
         return found

@@ -1,4 +1,4 @@
-"""A multiset of patterns and its maximal ones, which no other pattern covers."""
+"""A multiset of patterns, and its roots: the patterns that no other pattern covers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from broker.routing.pattern import Pattern
 class RootDiff:
     """The change of the roots by one operation; false if it is empty.
 
-    Apply it as a whole or its additions first, so that no message is missed between the two.
+    Apply it as a whole, or the additions first, so that no message is missed in between.
     """
 
     added: tuple[Pattern, ...] = ()
     removed: tuple[Pattern, ...] = ()
 
     def __bool__(self) -> bool:
-        """Return whether the roots have changed."""
         return bool(self.added or self.removed)
 
 
@@ -28,7 +27,7 @@ UNCHANGED = RootDiff()
 
 
 class Member:
-    """A pattern, how often it was added, and its place in the covering forest."""
+    """A pattern, the number of times that it was added, and its parent and children in the covering forest."""
 
     __slots__ = ("children", "count", "parent", "pattern")
 
@@ -39,23 +38,20 @@ class Member:
         self.children: dict[Member, None] | None = None
 
     def recount(self, change: int) -> None:
-        """Count another addition or removal of the pattern."""
         self.count += change
 
-    def follow(self, parent: Member | None) -> None:
-        """Change the parent, None for a root."""
+    def set_parent(self, parent: Member | None) -> None:
+        """Set the parent, None for a root."""
         self.parent = parent
 
-    def adopt(self, child: Member) -> None:
-        """Make another member a child of this one."""
-        child.follow(self)
+    def add_child(self, child: Member) -> None:
+        child.set_parent(self)
         if self.children is None:
             self.children = {child: None}
         else:
             self.children[child] = None
 
-    def disown(self, child: Member) -> None:
-        """Remove a child."""
+    def remove_child(self, child: Member) -> None:
         assert self.children is not None
         del self.children[child]
         if not self.children:
@@ -63,9 +59,10 @@ class Member:
 
 
 class CoverSet:
-    """Count patterns of one dialect, and keep the roots: the patterns not covered by others. The roots together match
-    everything that all patterns match. Every other pattern is a child of a pattern that covers it, the first one found,
-    so that only the direct children of a root are examined when the root is removed.
+    """A multiset of patterns of one dialect, with its roots: the patterns that no other one covers.
+
+    The roots together match everything that all patterns match. Every other pattern is a child of the first pattern
+    found that covers it, so that only the children of a root are examined when the root is removed.
 
     Invariant: a pattern without a parent is a root and in the index, and no root covers another; a parent covers its
     children.
@@ -83,16 +80,15 @@ class CoverSet:
 
     @property
     def roots(self) -> Iterable[Pattern]:
-        """The patterns that no other one covers."""
         return self._roots.values()
 
     @property
     def visited(self) -> int:
-        """How many nodes were visited and patterns compared so far."""
+        """The number of nodes visited and patterns compared so far."""
         return self._index.visited
 
     def counts(self) -> Mapping[str, int]:
-        """Return the sizes of the structures within, by name; without a pattern all of them are 0."""
+        """Return the sizes of the internal structures by name; without patterns all are 0."""
         return {"patterns": len(self._members), "roots": len(self._roots), **self._index.counts()}
 
     def covering(self, pattern: Pattern) -> Pattern | None:
@@ -100,10 +96,10 @@ class CoverSet:
         return self._index.covering(pattern)
 
     def add(self, pattern: Pattern) -> RootDiff:
-        """Count a pattern once more and return the change of roots.
+        """Add a pattern once and return the change of the roots.
 
-        Cost: a look-up if it is known; else one search for a covering root and, if there is none, one for the roots
-        that it covers.
+        Cost: a look-up if the set has the pattern; else one search for a covering root and, if there is none, one for
+        the roots that it covers.
         """
         member = self._members.get(pattern.text)
         if member is not None:
@@ -116,19 +112,18 @@ class CoverSet:
             return RootDiff((pattern,))
         root = self._index.covering(pattern)
         if root is not None:
-            self._members[root.text].adopt(member)
+            self._members[root.text].add_child(member)
             return UNCHANGED
         removed = self._index.covered(pattern)
         for covered in removed:
-            self._uproot(covered)
-            member.adopt(self._members[covered.text])
-        self._root(pattern)
+            self._remove_root(covered)
+            member.add_child(self._members[covered.text])
+        self._add_root(pattern)
         return RootDiff((pattern,), tuple(removed))
 
     def remove(self, pattern: Pattern) -> RootDiff:
-        """Subtract one from the count of a pattern and return the change of roots. Raises: KeyError if it is missing.
-        Cost: a look-up while the count is above zero, and its children if it had a parent; if it was a root, one search
-        for each of its children.
+        """Remove a pattern once and return the change of the roots. Raises: KeyError if it is missing.
+        Cost: a look-up while the count stays above zero; else its children, with one search for each if it was a root.
         """
         member = self._members[pattern.text]
         if member.count > 1:
@@ -140,33 +135,33 @@ class CoverSet:
         parent = member.parent
         children = member.children or {}
         if parent is not None:
-            parent.disown(member)
+            parent.remove_child(member)
             for child in children:
-                parent.adopt(child)
+                parent.add_child(child)
             return UNCHANGED
-        self._uproot(member.pattern)
+        self._remove_root(member.pattern)
         return RootDiff(self._expose(children), (member.pattern,))
 
     def _expose(self, orphans: Iterable[Member]) -> tuple[Pattern, ...]:
-        """Find another root as the parent of each orphan or make it a root, and return the new roots. Wider patterns
-        come first, so that no orphan covered by another becomes a root; none ever covers an old root.
+        """Make each orphan the child of another root, or a root, and return the new roots. Wider patterns come first,
+        so that no orphan covered by another becomes a root; none covers an old root.
         """
         exposed: list[Pattern] = []
         for orphan in sorted(orphans, key=lambda member: narrowness(member.pattern)):
             root = self._index.covering(orphan.pattern)
             if root is not None:
-                self._members[root.text].adopt(orphan)
+                self._members[root.text].add_child(orphan)
             else:
-                orphan.follow(None)
-                self._root(orphan.pattern)
+                orphan.set_parent(None)
+                self._add_root(orphan.pattern)
                 exposed.append(orphan.pattern)
         return tuple(exposed)
 
-    def _root(self, pattern: Pattern) -> None:
+    def _add_root(self, pattern: Pattern) -> None:
         self._index.add(pattern)
         self._roots[pattern.text] = pattern
 
-    def _uproot(self, pattern: Pattern) -> None:
+    def _remove_root(self, pattern: Pattern) -> None:
         if self._covers:
             self._index.remove(pattern)
         del self._roots[pattern.text]

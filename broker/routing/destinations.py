@@ -8,46 +8,46 @@ from typing import Any, Final
 Destinations = dict[Any, int]
 """Destinations in binding order, each with the number of bindings that name it: a destination gets one copy."""
 
-FEW: Final = 8
-"""Up to how many destinations, each bound once, are kept as a tuple."""
+TUPLE_MAX: Final = 8
+"""The largest number of destinations, each bound once, that is stored as a tuple."""
 
 
 class Target:
-    """Hold the destinations of one binding key in binding order.
+    """The destinations of one binding key, in binding order.
 
     Matching reads `destinations`. A tuple is the smallest form and can be returned without a copy; a dict counts
     bindings and adds or removes one of many destinations in O(1).
     """
 
-    __slots__ = ("_together", "destinations")
+    __slots__ = ("_copied", "destinations")
 
     def __init__(self) -> None:
         self.destinations: tuple[Any, ...] | Destinations = ()
-        self._together: tuple[Any, ...] | None = None
+        self._copied: tuple[Any, ...] | None = None
 
     def __sizeof__(self) -> int:
-        """Return the memory of the target and its containers, the destinations left out."""
-        copied_bytes = 0 if self._together is None else self._together.__sizeof__()
+        """Return the memory of the target and its containers, without the destinations."""
+        copied_bytes = 0 if self._copied is None else self._copied.__sizeof__()
         return object.__sizeof__(self) + self.destinations.__sizeof__() + copied_bytes
 
-    def together(self) -> tuple[Any, ...]:
-        """Return the destinations as one tuple, the same until they change.
+    def as_tuple(self) -> tuple[Any, ...]:
+        """Return the destinations as a tuple, the same object until they change.
 
-        So all routes of a wide fan-out share it: the garbage collector would visit a copy in each of them.
+        All routes of a wide fan-out share it, because the garbage collector would visit each copy.
         """
         known = self.destinations
         if isinstance(known, tuple):
             return known
-        if self._together is None:
-            self._together = tuple(known)
-        return self._together
+        if self._copied is None:
+            self._copied = tuple(known)
+        return self._copied
 
     def add(self, destination: Hashable) -> bool:
         """Count one more binding and return whether the destination is new."""
-        self._together = None
+        self._copied = None
         known = self.destinations
         if isinstance(known, tuple):
-            if len(known) < FEW and destination not in known:
+            if len(known) < TUPLE_MAX and destination not in known:
                 self.destinations = (*known, destination)
                 return True
             known = self.destinations = dict.fromkeys(known, 1)
@@ -55,7 +55,7 @@ class Target:
 
     def remove(self, destination: Hashable) -> bool:
         """Remove one binding and return whether it was the destination's last. Raises: KeyError if it is missing."""
-        self._together = None
+        self._copied = None
         known = self.destinations
         if isinstance(known, tuple):
             if destination not in known:
@@ -63,7 +63,7 @@ class Target:
             self.destinations = tuple([other for other in known if other != destination])
             return True
         gone = count_down(known, destination)
-        if len(known) == FEW // 2:  # half of FEW, or adding and removing one binding would copy each time
+        if len(known) == TUPLE_MAX // 2:  # at TUPLE_MAX, adding and removing one binding would copy each time
             once = all(count == 1 for count in known.values())
             self.destinations = tuple(known) if once else dict(known)
         return gone

@@ -1,4 +1,4 @@
-"""The direct exchange, and the default one."""
+"""The direct exchange and the default exchange."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from broker.routing.pattern import PatternLimits
 
 
 class DirectExchange(KeyedExchange):
-    """Route a message to the destinations bound with exactly its routing key."""
+    """An exchange that routes a message to the destinations bound with exactly its routing key."""
 
     type = "direct"
+    kind_of_patterns = "direct"
 
     def __init__(
         self, name: str, properties: ExchangeProperties = BARE, cache_limits: CacheLimits | None = None
@@ -23,13 +24,7 @@ class DirectExchange(KeyedExchange):
         super().__init__(name, properties, cache_limits)
         self._keys: dict[str, Destinations] = {}
 
-    @property
-    def kind_of_patterns(self) -> str:
-        """`direct`."""
-        return "direct"
-
     def matches(self, key: str, arguments: Arguments, keys: Sequence[str], fields: MessageFields) -> bool:
-        """Return whether the key of a binding is one of the keys."""
         return key in keys
 
     def _attach(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None) -> None:
@@ -39,7 +34,7 @@ class DirectExchange(KeyedExchange):
     def _detach(self, destination: Hashable, key: str, arguments: Arguments) -> None:
         destinations = self._keys[key]
         if count_down(destinations, destination):
-            if destination not in self._parted:
+            if destination not in self._unrouted:
                 self.cache.drop(key)
             if not destinations:
                 del self._keys[key]
@@ -49,7 +44,7 @@ class DirectExchange(KeyedExchange):
 
 
 class DefaultExchange(KeyedExchange):
-    """Route a message to the queue that its routing key names; no binding is ever made or removed.
+    """The exchange that routes a message to the queue named by its routing key; it has no other bindings.
 
     It has no alternate exchange, and it routes nothing as the alternate of another, because it has no bindings.
     Source: RabbitMQ, rabbit_exchange:route/2.

@@ -1,4 +1,4 @@
-"""Exchanges: their bindings, and where they lead a message."""
+"""The base of exchanges: their bindings, listeners and routes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Final, Protocol
 
 from broker.routing.bundle import Arguments, Binding, Bundle, Destination, binding_identity
 from broker.routing.cache import CacheLimits
-from broker.routing.listeners import NOBODY, Listeners
+from broker.routing.listeners import NO_LISTENERS, Listeners
 from broker.routing.pattern import AMQP, Pattern, PatternLimits, TopicDialect, parse_pattern
 from broker.routing.route import Route
 from broker.routing.route_cache import RouteCache
 
 
 class ExchangeTally:
-    """Count the messages that clients published to one exchange, and the queues that they reached.
+    """Counts of the messages that clients published to one exchange, and of their copies in queues.
 
     Invariant: both numbers only grow.
     """
@@ -38,7 +38,7 @@ NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 """The argument table of all bindings without arguments."""
 
 PATTERNS_AT_ONCE: Final = 64
-"""With more changed patterns of an outlet than this, all routes end instead of those that each pattern matches."""
+"""If more patterns of an outlet change at once, all routes end instead of those that each pattern matches."""
 
 
 class MessageFields(Protocol):
@@ -71,22 +71,27 @@ class Exchange(Destination["Exchange"]):
     Subclasses keep the bindings in a suitable index, and end the routes that a change affects. A destination may itself
     be an exchange, which the router follows.
 
-    Shapes: `alternate` is the name of the alternate exchange; at first the one of the arguments.
-    Invariant: `bundles` has each destination to which something is bound, `onward` those of them that are exchanges;
-        `binding_count` is the number of bindings.
+    Shapes: `alternate` is the name of the alternate exchange, initially that in the arguments.
+    Invariant: `bundles` has every bound destination, `onward` those that are exchanges; `binding_count` is the number
+        of bindings.
     """
 
     type: str
     by_headers: bool = False
-    """Whether routing depends on more of a message than its routing key."""
+    """Whether routing depends on more than the routing key of a message."""
     delayed: bool = False
-    """Whether messages with x-delay are delayed here; routing itself does not depend on time."""
+    """Whether messages with x-delay are delayed by this exchange; routing itself does not depend on time."""
     dialect: TopicDialect = AMQP
     """The dialect of the binding keys."""
     chooses: bool = False
-    """Whether a message goes to one of the destinations, chosen among all of them."""
+    """Whether a message is routed to one destination, chosen among all."""
     by_topic: bool = False
-    """Whether binding keys are patterns of routing keys: topic permissions hold here, delayed or not."""
+    """Whether binding keys are patterns of routing keys, so that topic permissions apply, delayed or not."""
+
+    index_name: str | None = None
+    """The name of the engine that finds wildcard patterns; only a topic exchange has one."""
+    kind_of_patterns: str = ""
+    """`topic` or `direct` if the binding keys alone determine which messages match; empty otherwise."""
 
     def __init__(self, name: str, properties: ExchangeProperties = BARE) -> None:
         super().__init__()
@@ -100,8 +105,8 @@ class Exchange(Destination["Exchange"]):
         self.bundles: dict[Hashable, Bundle[Exchange]] = {}
         self.binding_count = 0
         self.onward: dict[Exchange, None] = {}
-        self.listeners = NOBODY
-        self._parted: dict[Hashable, None] = {}  # deleted destinations whose keys are still in the index
+        self.listeners = NO_LISTENERS
+        self._unrouted: dict[Hashable, None] = {}  # deleted destinations whose keys are still in the index
         alternate = self.arguments.get("alternate-exchange")
         self.alternate: str | None = alternate if isinstance(alternate, str) else None
         self._standing: Route | None = None
@@ -110,28 +115,18 @@ class Exchange(Destination["Exchange"]):
         return f"<{self.type} exchange {self.name!r} bindings={self.binding_count}>"
 
     def become_delayed(self, type: str) -> None:
-        """Become an exchange of another type, which delays messages with x-delay and routes as before."""
+        """Change the type to one that delays messages with x-delay and routes as before."""
         self.type = type
         self.delayed = True
 
     @property
     def bindings(self) -> Iterator[Binding]:
-        """Yield the bindings, destination by destination in the order in which they were made."""
+        """Yield the bindings by destination, in the order in which they were created."""
         for bundle in self.bundles.values():
             yield from bundle
 
-    @property
-    def index_name(self) -> str | None:
-        """The engine that finds wildcard patterns; only a topic exchange has one."""
-        return None
-
-    @property
-    def kind_of_patterns(self) -> str:
-        """`topic` or `direct` if only the binding keys determine what they match, else nothing."""
-        return ""
-
     def set_alternate(self, name: str | None) -> bool:
-        """Set the alternate exchange, None for none, and return whether it is another one."""
+        """Set the name of the alternate exchange, None for none, and return whether it has changed."""
         if name == self.alternate:
             return False
         self.alternate = name
@@ -141,17 +136,17 @@ class Exchange(Destination["Exchange"]):
 
     @property
     def standing(self) -> Route:
-        """A route that leads nowhere, live while the exchange, its alternate and its onward exchanges stay.
+        """A route without destinations, live while the exchange, its alternate and its onward exchanges are unchanged.
 
-        Callers that must match each message keep it to notice changes.
+        Callers that must match each message keep it to detect changes.
         """
         if self._standing is None:
             self._standing = Route((), live=True)
         return self._standing
 
     def bind(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None = None) -> bool:
-        """Add a binding and return whether it is new. Cost: its key, not the other bindings. The limits apply to new
-        bindings; for restored ones, those of the exchange apply.
+        """Add a binding and return whether it is new. Cost: its key, not the other bindings. `limits` apply to a new
+        binding; None, for a restored one, means those of the exchange.
         Raises: BindingKeyError or BindingArgumentError (both ValueError), with nothing changed; the caller's 406.
         """
         identity = binding_identity(key, arguments)
@@ -166,7 +161,7 @@ class Exchange(Destination["Exchange"]):
         return True
 
     def is_bound(self, destination: Hashable, key: str, arguments: Arguments) -> bool:
-        """Return whether there is such a binding."""
+        """Return whether the binding exists."""
         bundle = self.bundles.get(destination)
         return bundle is not None and binding_identity(key, arguments) in bundle
 
@@ -176,59 +171,59 @@ class Exchange(Destination["Exchange"]):
         return None if bundle is None else bundle.get(binding_identity(key, arguments))
 
     def unbind(self, destination: Hashable, key: str, arguments: Arguments) -> Mapping[str, Any] | None:
-        """Remove a binding and return the arguments with which it was made, None if there was none.
+        """Remove a binding and return the arguments with which it was created, None if there was no such binding.
 
         Cost: its key, not the other bindings.
         """
         bundle = self.bundles.get(destination)
-        made_with = None if bundle is None else bundle.take(binding_identity(key, arguments))
-        if bundle is None or made_with is None:
+        removed = None if bundle is None else bundle.take(binding_identity(key, arguments))
+        if bundle is None or removed is None:
             return None
         self.binding_count -= 1
-        self._detach(destination, key, made_with)
+        self._detach(destination, key, removed)
         if not bundle:
             self._untie(bundle)
-        return made_with
+        return removed
 
     # -- deletion -----------------------------------------------------------------------------------------------------
 
-    def sever(self, bundle: Bundle[Exchange]) -> None:
-        """Remove a bundle key by key; routes that its keys do not match stay. Cost: its keys."""
+    def remove_bundle(self, bundle: Bundle[Exchange]) -> None:
+        """Remove a bundle and each of its keys; routes of other keys stay. Cost: its keys."""
         self._untie(bundle)
         self.binding_count -= len(bundle)
         while bundle:
             self._detach(bundle.destination, *bundle.pop())
 
-    def part(self, bundle: Bundle[Exchange]) -> None:
+    def stop_routing_to(self, bundle: Bundle[Exchange]) -> None:
         """Stop routing to a destination that is being deleted.
 
-        Its keys stay in the index until `shed` removes them. Cost: O(1) for each cached route.
+        Its keys stay in the index until `remove_keys` is called. Cost: O(1) for each cached route.
         """
         self._untie(bundle)
         self.binding_count -= len(bundle)
         if bundle:
-            self._parted[bundle.destination] = None
+            self._unrouted[bundle.destination] = None
             self._end_routes_to(bundle.destination)
 
-    def shed(self, bundle: Bundle[Exchange], most: int) -> int:
-        """Remove up to this many keys of a bundle from the index, and return how many.
+    def remove_keys(self, bundle: Bundle[Exchange], limit: int) -> int:
+        """Remove up to `limit` keys of a bundle from the index, and return their number.
 
-        `part` was called for the destination before, or `end` for this exchange.
+        Call `stop_routing_to` with the bundle first, or `end` of this exchange.
         """
-        count = min(most, len(bundle))
+        count = min(limit, len(bundle))
         for _ in range(count):
             self._detach(bundle.destination, *bundle.pop())
         if not bundle:
-            self._parted.pop(bundle.destination, None)
+            self._unrouted.pop(bundle.destination, None)
             if self.deleted and isinstance(bundle.destination, Destination):
                 bundle.destination.incoming.pop(self, None)
         return count
 
     def end(self) -> list[Bundle[Exchange]]:
-        """End every route because the exchange is being deleted, and return its bundles, which `shed` empties.
+        """End every route because the exchange is being deleted, and return its bundles, which `remove_keys` empties.
 
-        Callers that kept a route must look the name up again. The bindings to this exchange are in `incoming`; the
-        caller calls `part` at their sources.
+        Callers that kept a route must look up the name again. The bindings to this exchange are in `incoming`; the
+        caller passes them to `stop_routing_to` of their sources.
         """
         self.deleted = True
         bundles = list(self.bundles.values())
@@ -260,42 +255,41 @@ class Exchange(Destination["Exchange"]):
     # -- listeners ----------------------------------------------------------------------------------------------------
 
     def listen(self, destination: Hashable, pattern: str, limits: PatternLimits | None = None) -> None:
-        """Copy each message whose key a topic pattern matches to a destination, whatever the type of exchange.
+        """Copy messages whose routing keys a topic pattern matches to a destination, whatever the type of the exchange.
 
         A listener is not a binding: it is not counted, and a message that reaches only listeners is unroutable.
         Raises: BindingKeyError, with nothing changed.
         """
-        listeners = Listeners(self.dialect) if self.listeners is NOBODY else self.listeners
+        listeners = Listeners(self.dialect) if self.listeners is NO_LISTENERS else self.listeners
         listeners.add(destination, pattern, limits)
         self.listeners = listeners
         self._drop_routes()
 
     def forget_listener(self, destination: Hashable) -> None:
-        """Remove a listener."""
         self.listeners.remove(destination)
         self._drop_routes()
 
     def open_outlet(self, outlet: Hashable) -> None:
-        """Add an outlet to other brokers, which takes the messages to forward. The outlet is not bound: it is not
-        counted, and an exchange that is deleted and declared again needs it again. Messages that it takes are not
-        unroutable.
+        """Set the outlet, a destination for messages to forward to other brokers. It is not a binding: it is not
+        counted, and must be set again when the exchange is deleted and declared again. Messages that reach only the
+        outlet are not unroutable.
         """
-        listeners = Listeners(self.dialect) if self.listeners is NOBODY else self.listeners
-        listeners.open(outlet)
+        listeners = Listeners(self.dialect) if self.listeners is NO_LISTENERS else self.listeners
+        listeners.set_outlet(outlet)
         self.listeners = listeners
         self._drop_routes()
 
     def forward(self, added: Iterable[str], removed: Iterable[str] = ()) -> None:
-        """Change the patterns of the messages that the outlet takes. Cost: the patterns, and the routes they match.
+        """Change the patterns of messages for the outlet. Cost: the patterns, and the routes that they match.
 
         Raises: BindingKeyError for an invalid pattern, KeyError for the removal of a missing one.
         """
         listeners = self.listeners
         patterns = [*added]
         for pattern in patterns:
-            listeners.want(pattern)
+            listeners.add_outlet_pattern(pattern)
         for pattern in removed:
-            listeners.unwant(pattern)
+            listeners.remove_outlet_pattern(pattern)
             patterns.append(pattern)
         if len(patterns) > PATTERNS_AT_ONCE or self.dialect is not AMQP:
             self._drop_routes()
@@ -303,31 +297,34 @@ class Exchange(Destination["Exchange"]):
             for pattern in patterns:
                 self._end_routes_of(parse_pattern(pattern))
 
-    def leads(self, destinations: Sequence[Any]) -> bool:
+    def is_routed(self, destinations: Sequence[Any]) -> bool:
         """Return whether any of the destinations is not a listener."""
         if not self.listeners.patterns:
             return bool(destinations)
-        heard = self.listeners.patterns
-        return any(destination not in heard for destination in destinations)
+        patterns = self.listeners.patterns
+        return any(destination not in patterns for destination in destinations)
 
     def matches(self, key: str, arguments: Arguments, keys: Sequence[str], fields: MessageFields) -> bool:
-        """Return whether one binding, by its key and arguments, may lead a message to its destination.
+        """Return whether one binding, by its key and arguments, may route a message to its destination.
 
-        True if other bindings matter, too. Cost: that of one comparison, without the index.
+        True if that depends on other bindings, too. Cost: one comparison, without the index.
         """
         return True
 
     def forget_misses(self) -> None:
-        """Free what only decides whether a cache admits a key."""
+        """Discard the misses that a cache has recorded."""
 
     @abstractmethod
     def route(self, key: str) -> Route:
-        """Return the route of a message by its routing key; its destinations may be exchanges."""
+        """Return the route of a message by its routing key, or the standing route if each message must be matched.
+
+        Shapes: destinations may be exchanges.
+        """
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
-        """Return the destinations of one message by its keys and its content.
+        """Return the destinations of one message by its routing keys and its fields.
 
-        Shapes: `keys` has the routing key, then those of CC and BCC.
+        Shapes: `keys` has the routing key, then the keys of CC and BCC.
         """
         if len(keys) == 1:
             return self.route(keys[0]).destinations
@@ -349,7 +346,7 @@ class Exchange(Destination["Exchange"]):
     def _detach(self, destination: Hashable, key: str, arguments: Arguments) -> None: ...
 
     def _end_routes_to(self, destination: Hashable) -> None:
-        """End the routes that lead to a destination, and perhaps others."""
+        """End the routes to a destination, and perhaps others."""
         self._drop_routes()
 
     @abstractmethod
@@ -370,7 +367,6 @@ class KeyedExchange(Exchange):
         self.cache = RouteCache(cache_limits)
 
     def forget_misses(self) -> None:
-        """Free what only decides whether the cache admits a key."""
         self.cache.forget_misses()
 
     def route(self, key: str) -> Route:
@@ -380,14 +376,14 @@ class KeyedExchange(Exchange):
         if route is not None and route.live:
             return route
         destinations = self._resolve(key)
-        if self._parted:
-            destinations = tuple([found for found in destinations if found not in self._parted])
+        if self._unrouted:
+            destinations = tuple([found for found in destinations if found not in self._unrouted])
         if self.listeners.present:
             destinations += self.listeners.match((key,))
         return cache.offer(key, destinations)
 
     def _end_routes_to(self, destination: Hashable) -> None:
-        self.cache.drop_those_to(destination)
+        self.cache.drop_routes_to(destination)
 
     def _drop_routes(self) -> None:
         self.cache.drop_all()

@@ -21,7 +21,7 @@ EXCHANGE_TYPES: Final = (
     "x-consistent-hash", "x-modulus-hash", "x-random", "x-local-random",
     "x-recent-history", "x-message-deduplication", DELAYED_TYPE,
 )  # fmt: skip
-PREDECLARED: Final[Mapping[str, str]] = {  # AMQP 0-9-1, 3.1.3.1 and rabbit_vhost; the default exchange is apart
+PREDECLARED: Final[Mapping[str, str]] = {  # AMQP 0-9-1, 3.1.3.1 and rabbit_vhost; without the default exchange
     "amq.direct": "direct",
     "amq.fanout": "fanout",
     "amq.topic": "topic",
@@ -29,13 +29,13 @@ PREDECLARED: Final[Mapping[str, str]] = {  # AMQP 0-9-1, 3.1.3.1 and rabbit_vhos
     "amq.match": "headers",
     "amq.rabbitmq.trace": "topic",
 }
-_CACHING: Final[dict[str, Callable[..., Exchange]]] = {
+_CACHED_TYPES: Final[dict[str, Callable[..., Exchange]]] = {
     "direct": DirectExchange,
     "fanout": FanoutExchange,
     "x-consistent-hash": HashExchange,
     "x-modulus-hash": ModulusExchange,
 }
-_OTHERS: Final[dict[str, Callable[..., Exchange]]] = {
+_UNCACHED_TYPES: Final[dict[str, Callable[..., Exchange]]] = {
     "headers": HeadersExchange,
     "x-random": RandomExchange,
     "x-local-random": LocalRandomExchange,
@@ -45,7 +45,7 @@ _OTHERS: Final[dict[str, Callable[..., Exchange]]] = {
 
 
 class ExchangeArgumentError(ValueError):
-    """A type that does not exist, or an argument that an exchange of its type cannot have; the caller's 406."""
+    """An unknown exchange type, or an argument that an exchange of the type cannot have; the caller's 406."""
 
 
 def make_exchange(
@@ -60,7 +60,7 @@ def make_exchange(
     pattern_limits: PatternLimits | None = None,
     topic_index: str = AUTO,
 ) -> Exchange:
-    """Return a new exchange; limits and the default index concern some types only.
+    """Return a new exchange; the limits and the default index apply to some types only.
 
     Raises: ExchangeArgumentError, a ValueError.
     """
@@ -72,10 +72,10 @@ def make_exchange(
         if routing_type == "topic":
             dialect, index = _dialect(arguments), _topic_index(arguments, topic_index)
             exchange = TopicExchange(name, properties, cache_limits, pattern_limits, dialect, index)
-        elif routing_type in _CACHING:
-            exchange = _CACHING[routing_type](name, properties, cache_limits)
-        elif routing_type in _OTHERS:
-            exchange = _OTHERS[routing_type](name, properties)
+        elif routing_type in _CACHED_TYPES:
+            exchange = _CACHED_TYPES[routing_type](name, properties, cache_limits)
+        elif routing_type in _UNCACHED_TYPES:
+            exchange = _UNCACHED_TYPES[routing_type](name, properties)
         else:
             raise ExchangeArgumentError(f"unknown exchange type '{routing_type}'")
     except ValueError as error:
@@ -86,7 +86,7 @@ def make_exchange(
 
 
 def _routing_type(arguments: Mapping[str, Any]) -> str:
-    """Return the type as which a delayed exchange routes. Source: RabbitMQ's plugin, validate/1."""
+    """Return the type by which a delayed exchange routes. Source: RabbitMQ's plugin, validate/1."""
     routing_type = arguments.get("x-delayed-type")
     if not isinstance(routing_type, str) or routing_type == DELAYED_TYPE:
         raise ExchangeArgumentError("Invalid argument, 'x-delayed-type' must be an existing exchange type")

@@ -1,5 +1,5 @@
-"""The fanout exchange, and those with a memory: one keeps the last messages, and one drops duplicates. The memory is an
-internal queue, which gets messages together with the others.
+"""The fanout exchange, and two with a memory: one replays the last messages, one drops duplicates. A memory is an
+internal queue to which the exchange routes as to its other destinations.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broker.routing.route_cache import RouteCache
 
 
 class FanoutExchange(Exchange):
-    """Route every message to all destinations: one route for all keys, unless there are listeners."""
+    """An exchange that routes every message to all destinations, by one route for all keys unless it has listeners."""
 
     type = "fanout"
 
@@ -25,19 +25,17 @@ class FanoutExchange(Exchange):
     ) -> None:
         super().__init__(name, properties)
         self._cache_limits = cache_limits
-        self._heard: RouteCache | None = None  # routes by key while there are listeners
+        self._routes_by_key: RouteCache | None = None  # routes by key while there are listeners
         self._route: Route | None = None
 
     def route(self, key: str) -> Route:
-        """Return the only route, or the route of a key while there are listeners."""
         if self.listeners.present:
-            return self._heard_route(key)
+            return self._route_by_key(key)
         if self._route is None:
             self._route = Route(tuple(self.bundles), live=True)
         return self._route
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
-        """Return all destinations."""
         return (*self.bundles, *self.listeners.match(keys))
 
     def _attach(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None) -> None:
@@ -46,23 +44,23 @@ class FanoutExchange(Exchange):
 
     def _detach(self, destination: Hashable, key: str, arguments: Arguments) -> None:
         bundle = self.bundles.get(destination)
-        if destination not in self._parted and (bundle is None or len(bundle) == 0):
+        if destination not in self._unrouted and (bundle is None or len(bundle) == 0):
             self._drop_routes()
 
     def _drop_routes(self) -> None:
         if self._route is not None:
             self._route.end()
             self._route = None
-        if self._heard is not None:
-            self._heard.drop_all()
+        if self._routes_by_key is not None:
+            self._routes_by_key.drop_all()
 
-    def _heard_route(self, key: str) -> Route:
-        if self._heard is None:
-            self._heard = RouteCache(self._cache_limits)
-        known = self._heard.entries.get(key)
+    def _route_by_key(self, key: str) -> Route:
+        if self._routes_by_key is None:
+            self._routes_by_key = RouteCache(self._cache_limits)
+        known = self._routes_by_key.entries.get(key)
         if known is not None and known.live:
             return known
-        return self._heard.offer(key, (*self.bundles, *self.listeners.match((key,))))
+        return self._routes_by_key.offer(key, (*self.bundles, *self.listeners.match((key,))))
 
 
 DEDUPLICATION_HEADER: Final = "x-deduplication-header"
@@ -70,16 +68,17 @@ HISTORY_PREFIX: Final = "amq.history."
 SEEN_PREFIX: Final = "amq.deduplication."
 NO_STORE: Final = "x-recent-history-no-store"
 LENGTH: Final = "x-recent-history-length"
-LENGTH_DEFAULT: Final = 20  # the plugin's
-LENGTH_MAX: Final = 10_000  # a binding copies them within one turn of the loop
-HISTORY_BYTES: Final = 16 << 20  # the bodies of a history
-TIME_MAX_MS: Final = 315_360_000_000  # ten years, as for other times
+LENGTH_DEFAULT: Final = 20  # as in the plugin
+LENGTH_MAX: Final = 10_000  # messages that a new binding copies within one turn of the loop
+HISTORY_BYTES: Final = 16 << 20  # of bodies
+TIME_MAX_MS: Final = 315_360_000_000  # ten years, as for other TTLs
 
 
 class MemoryExchange(FanoutExchange):
     """A fanout exchange with a memory, to which it also routes; a message that reaches nothing else is unroutable.
 
-    Shapes: ``memory_arguments`` are those of the queue, which is as durable as the exchange if it ``lasts``.
+    Shapes: ``memory_arguments`` are the arguments of the memory's queue, which is durable if the exchange is durable
+        and ``lasts`` is set.
     """
 
     by_headers = True  # each message is matched separately
@@ -90,24 +89,23 @@ class MemoryExchange(FanoutExchange):
     def __init__(self, name: str, properties: ExchangeProperties = BARE) -> None:
         super().__init__(name, properties)
         self.memory: Hashable | None = None
-        self._knows: Callable[[Any], bool] | None = None
+        self._is_known: Callable[[Any], bool] | None = None
 
-    def remember_in(self, memory: Hashable, knows: Callable[[Any], bool] | None) -> None:
-        """Set the memory and, for a deduplicating exchange, the function that checks for a known value."""
+    def remember_in(self, memory: Hashable, is_known: Callable[[Any], bool] | None) -> None:
+        """Set the memory and, for a deduplicating exchange, the function that returns whether a value is known."""
         self.memory = memory
-        self._knows = knows
+        self._is_known = is_known
 
     def route(self, key: str) -> Route:
-        """Return the standing route: each message must be matched."""
         return self.standing
 
-    def leads(self, destinations: Sequence[Any]) -> bool:
+    def is_routed(self, destinations: Sequence[Any]) -> bool:
         """Return whether any of the destinations is neither a listener nor the memory."""
-        return super().leads([destination for destination in destinations if destination is not self.memory])
+        return super().is_routed([destination for destination in destinations if destination is not self.memory])
 
 
 class HistoryExchange(MemoryExchange):
-    """Route to all destinations, and keep the last messages for those that are bound later.
+    """A fanout exchange that keeps the last messages, for destinations that are bound later.
 
     Source: RabbitMQ's plugin rabbitmq_recent_history_exchange, its arguments and texts.
     """
@@ -126,13 +124,13 @@ class HistoryExchange(MemoryExchange):
         self.memory_arguments = {"x-max-length": length, "x-max-length-bytes": HISTORY_BYTES}
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
-        """Return all destinations, and the memory unless the message is not to be kept."""
+        """Return all destinations, and the memory unless a header excludes the message from it."""
         found = super().match(keys, fields)
         return found if self.memory is None or fields.headers.get(NO_STORE) is True else (self.memory, *found)
 
 
 class DeduplicationExchange(MemoryExchange):
-    """Route a message to all destinations unless it knows the value of its header x-deduplication-header.
+    """A fanout exchange that drops a message if the value of its header x-deduplication-header is known.
 
     Source: the plugin rabbitmq-message-deduplication, its arguments and texts.
     """
@@ -160,22 +158,22 @@ class DeduplicationExchange(MemoryExchange):
         self.memory_arguments = {**memory_arguments, "x-message-deduplication": True}
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
-        """Return all destinations and the memory, or silently nothing for a known message."""
+        """Return all destinations and the memory; return nothing for a duplicate."""
         found = super().match(keys, fields)
         value = fields.headers.get(DEDUPLICATION_HEADER)
-        if self.memory is None or self._knows is None or value is None:
+        if self.memory is None or self._is_known is None or value is None:
             return found
-        return () if self._knows(value) else (self.memory, *found)
+        return () if self._is_known(value) else (self.memory, *found)
 
 
 def cache_ttl_ms(headers: Mapping[str, Any]) -> int | None:
-    """Return for how long a message wants its value to be remembered, None without a time of its own."""
+    """Return how long the value of a message is remembered according to its header, None without the header."""
     ttl_ms = _positive(headers.get("x-cache-ttl"))
     return None if ttl_ms is None else min(ttl_ms, TIME_MAX_MS)
 
 
 def _positive(value: Any) -> int | None:
-    """Return a number above 0, which the plugin reads from text too; None for anything else."""
+    """Return a number above 0, also from text, as the plugin does; None for any other value."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 19:
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -22,12 +22,12 @@ MATCH_KINDS = {
     "all-with-x": (True, True),
     "any-with-x": (False, True),
 }
-"""x-match -> (every field has to match, fields beginning with `x-` count)."""
+"""x-match -> (all fields must match, fields beginning with `x-` count)."""
 
 
 class HeadersPredicate:
-    """Test whether message headers satisfy a binding. A void value requires only presence. Without fields to compare,
-    `all` matches every message and `any` none.
+    """The arguments of a binding as a test of message headers. A void value requires only that the field is present.
+    Without fields to compare, `all` matches every message and `any` none.
 
     Source: RabbitMQ 4.3, rabbit_exchange_type_headers.
     """
@@ -58,11 +58,11 @@ def comparable_headers(headers: Mapping[str, Any]) -> dict[str, Hashable]:
 
 
 def comparable_value(value: Any) -> Hashable:
-    """Return a hashable form of a field value: equal to another exactly if RabbitMQ calls the two values equal.
+    """Return a hashable form of a field value: two forms are equal if RabbitMQ considers the values equal.
 
-    It compares the outermost values without their types: integers of all widths are one, a timestamp is its seconds, a
-    long string is the binary of the same octets, and an empty array is an empty table. But 1 is not 1.0. Within arrays
-    and tables types count.
+    RabbitMQ compares the outermost values without their types: integers of all widths are one type, a timestamp equals
+    its seconds, a long string equals the binary of the same octets, and an empty array equals an empty table. But 1 and
+    1.0 differ, and within arrays and tables types count.
     """
     if isinstance(value, bool | float):
         return freeze_value(value)
@@ -94,7 +94,7 @@ def _match_kind(arguments: Mapping[str, Any]) -> tuple[bool, bool]:
 
 
 class HeadersExchange(Exchange):
-    """Route a message to the destinations whose binding arguments its headers satisfy."""
+    """An exchange that routes a message to the destinations whose binding arguments its headers satisfy."""
 
     type = "headers"
     by_headers = True
@@ -104,24 +104,21 @@ class HeadersExchange(Exchange):
         self._predicates: dict[tuple[Hashable, Hashable], HeadersPredicate] = {}
 
     def route(self, key: str) -> Route:
-        """Return the standing route, because each message must be matched."""
         return self.standing
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
-        """Return the destinations of a message by its headers. Cost: all bindings, as in RabbitMQ."""
         return self.match_headers(fields.headers) + self.listeners.match(keys)
 
     def matches(self, key: str, arguments: Arguments, keys: Sequence[str], fields: MessageFields) -> bool:
-        """Return whether the headers of a message satisfy a binding."""
         return HeadersPredicate(arguments).matches(comparable_headers(fields.headers))
 
     def match_headers(self, headers: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the destinations of a message by its headers. Cost: all bindings, as in RabbitMQ."""
         comparable = comparable_headers(headers)
         matched: dict[Any, None] = {}
-        parted = self._parted
+        unrouted = self._unrouted
         for (destination, _identity), predicate in self._predicates.items():
-            if destination not in matched and destination not in parted and predicate.matches(comparable):
+            if destination not in matched and destination not in unrouted and predicate.matches(comparable):
                 matched[destination] = None
         return tuple(matched)
 
@@ -132,4 +129,4 @@ class HeadersExchange(Exchange):
         del self._predicates[destination, binding_identity(key, arguments)]
 
     def _drop_routes(self) -> None:
-        """Do nothing: the only route is the standing one, which the exchange ends itself."""
+        """Do nothing: the only route is the standing one, which the base class ends."""

@@ -1,4 +1,4 @@
-"""The topic index: literal binding keys in a dict, wildcard patterns in an engine; the engines and their interface."""
+"""The topic index: literal binding keys in a dict, wildcard patterns in an engine. The interface of the engines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from broker.routing.pattern import AMQP, Pattern, PatternLimits, TopicDialect
 
 T = TypeVar("T")
 CODE: Final = (type, FunctionType, BuiltinFunctionType, ModuleType)
-"""Types that an object refers to but does not own."""
+"""Types of objects that `footprint_bytes` leaves out."""
 
 AUTO: Final = "auto"
 """The choice that selects `DEFAULT`."""
@@ -29,14 +29,14 @@ CHOICES: Final = (AUTO, "bitmap", "trie", "dfa")
 
 
 class TopicEngine(Protocol[T]):
-    """Map distinct canonical patterns, literal ones among them, to one target each."""
+    """A map from distinct canonical patterns, including literal ones, to targets."""
 
     @property
     def visited(self) -> int:
-        """The work of matching so far, each engine in its own unit: patterns, rows, nodes or states."""
+        """The work of matching so far, in the engine's own unit: patterns, rows, nodes or states."""
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Store the target of one pattern and return None; if the pattern has a target, keep it and return it."""
+        """Store the target of a pattern and return None; if the pattern has a target already, return that."""
 
     def find(self, pattern: Pattern) -> T | None:
         """Return the target of a pattern, None if the pattern is missing."""
@@ -45,19 +45,20 @@ class TopicEngine(Protocol[T]):
         """Remove one pattern and return its target. Raises: KeyError if it is missing."""
 
     def match(self, key: str) -> list[T]:
-        """Return the targets of all patterns that match a routing key; the same target may come more than once."""
+        """Return the targets of all patterns that match a routing key; a target may occur more than once."""
 
     @property
     def size(self) -> int:
         """The number of patterns."""
 
     def counts(self) -> Mapping[str, int]:
-        """Return the sizes of the structures within, by name; without a pattern all of them are 0."""
+        """Return the sizes of the internal structures by name; without patterns all are 0."""
 
 
 def footprint_bytes(root: object, closed: tuple[type, ...] = (), without: type | tuple[type, ...] = ()) -> int:
-    """Return the memory of everything reachable from an object, each object once, without classes and code. Objects of
-    closed types count with their own size and are not followed; those of excluded types are not counted.
+    """Return the memory of everything reachable from an object, each object once, without classes and code.
+
+    Shapes: objects of the types `closed` are counted but not followed, those of the types `without` are not counted.
     Cost: all reachable objects.
     """
     seen: set[int] = set()
@@ -78,11 +79,11 @@ def footprint_bytes(root: object, closed: tuple[type, ...] = (), without: type |
 
 
 class TopicIndex:
-    """Map binding keys to destinations, and a routing key to the destinations it reaches.
+    """A map from binding keys to destinations, which returns the destinations of a routing key.
 
-    While one binding names a key, as is usual, the engine holds its destination itself; a `Target` holds several.
-
-    Cost: add and remove cost the words of their key, independent of the number of other bindings.
+    A key with a single binding, as is usual, has the destination itself as its target in the engine, a key with several
+    bindings a `Target`.
+    Cost: `add` and `remove` cost the words of their key, independent of the number of other bindings.
     """
 
     def __init__(
@@ -103,11 +104,11 @@ class TopicIndex:
         return len(self._literals) + self._wildcards
 
     def counts(self) -> Mapping[str, int]:
-        """Return the sizes within the engine, the number of literal keys and that of wildcard patterns, by name."""
+        """Return the sizes of the engine's structures, the number of literal keys and that of wildcard patterns."""
         return {**self._engine.counts(), "literals": len(self._literals), "wildcards": self._wildcards}
 
     def footprint_bytes(self, destination: type) -> int:
-        """Return the memory of the index without the destinations, which have one type. Cost: the whole index."""
+        """Return the memory of the index without the destinations. Cost: the whole index."""
         return footprint_bytes(self, closed=(Target,), without=destination)
 
     def parse(self, key: str) -> Pattern:
@@ -147,7 +148,7 @@ class TopicIndex:
         return True
 
     def _put(self, pattern: Pattern, target: Any) -> Any:
-        """Store the target of a key and return None, or return its present target."""
+        """Store the target of a key and return None, or return the target that the key already has."""
         if pattern.literal:
             known = self._literals.get(pattern.text)
             if known is None:
@@ -166,7 +167,7 @@ class TopicIndex:
             self._wildcards -= 1
 
     def match(self, key: str) -> tuple[Any, ...]:
-        """Return the destinations of a routing key, each once. Wildcard characters in it are ordinary words."""
+        """Return the destinations of a routing key, each once. Wildcard characters in the key have no meaning."""
         targets: list[Any] = self._engine.match(key) if self._wildcards else []
         literal = self._literals.get(key)
         if literal is not None:
@@ -175,7 +176,7 @@ class TopicIndex:
             return ()
         if len(targets) == 1:
             only = targets[0]
-            return only.together() if isinstance(only, Target) else (only,)
+            return only.as_tuple() if isinstance(only, Target) else (only,)
         merged: list[Any] = []
         for target in targets:
             if isinstance(target, Target):

@@ -1,4 +1,4 @@
-"""A trie over the words of cached routing keys: the inverse of a topic index, which finds the keys of a pattern."""
+"""A trie over the words of cached routing keys, which finds the keys that a pattern matches: an inverse topic index."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Final
 from broker.routing.pattern import HASH, STAR
 
 Node = dict[str, "Node | str"]
-"""The children by word: a node, or the only key that continues this way."""
+"""The children by word: a node, or the only key with this prefix."""
 
 END: Final = "./"
-"""The word under which a key that ends at a node is stored. No dialect allows a word with both characters."""
+"""The word under which a key that ends at a node is stored. No dialect has words with both characters."""
 
 KEY_BYTES: Final = 150
 NODE_BYTES: Final = 400
-"""The most memory that a key or a node takes: a slot of a dict that has just grown, a word, a dict."""
+"""Upper bounds on the memory of a key and of a node: a slot of a dict that has just grown, a word, a dict."""
 
 
 class KeyTrie:
-    """Find the routing keys that a pattern matches, at a cost bounded by the nodes that the pattern's words reach.
+    """A set of routing keys, which finds those that a pattern matches by visiting only the nodes that its words reach.
 
-    Invariant: a key is stored where its words first differ from those of all others. So every node but the root leads
-        to at least two keys, and the shape depends on the keys alone, not on their history. `visited` counts the nodes,
-        keys and words that `find` has visited.
+    Invariant: a key is stored where its words first differ from those of all others. So every node except the root
+        leads to at least two keys, and the shape depends on the keys alone. `visited` counts the nodes, keys and words
+        that `find` has visited.
     """
 
     __slots__ = ("_count", "_nodes", "_root", "_words", "visited")
 
     def __init__(self, words: Callable[[str], list[str]]) -> None:
-        """Shapes: `words` returns the words of a routing key, as the dialect has them."""
+        """Shapes: `words` splits a routing key into words, as the dialect does."""
         self._words = words
         self._root: Node = {}
         self._count = 0
@@ -46,7 +46,6 @@ class KeyTrie:
         return {"keys": self._count, "nodes": self._nodes}
 
     def clear(self) -> None:
-        """Remove every key."""
         self._root = {}
         self._count = 0
         self._nodes = 0
@@ -69,7 +68,7 @@ class KeyTrie:
             node = found
             depth += 1
         other = self._words(found)
-        while True:  # replace the key by nodes that lead to both
+        while True:  # replace the other key by nodes that lead to both
             below: Node = {}
             self._nodes += 1
             node[word] = below
@@ -83,7 +82,7 @@ class KeyTrie:
                 return
 
     def remove(self, key: str) -> None:
-        """Remove a key and the nodes that only it needed. Raises: KeyError if it is missing. Cost: its words."""
+        """Remove a key and the nodes that no other key needs. Raises: KeyError if it is missing. Cost: its words."""
         words = self._words(key)
         length = len(words)
         node = self._root
@@ -103,7 +102,7 @@ class KeyTrie:
         while above and len(node) == 1:
             (left,) = node.values()
             if not isinstance(left, str):
-                break  # the subtree leads to several
+                break  # the subtree has several keys
             node = above.pop()
             node[words[len(above)]] = left
             self._nodes -= 1
@@ -111,9 +110,9 @@ class KeyTrie:
             self._root = {}
 
     def find(self, pattern: Sequence[str], visits_max: int) -> list[str] | None:
-        """Return the keys that the words of a pattern match, or None if that takes more visits than allowed.
+        """Return the keys that a pattern matches, or None if that takes more than `visits_max` visits.
 
-        Cost: a literal word leads to one node, a star to all of the next, a hash to everything below.
+        Cost: a literal word visits one child, `*` all children, `#` the whole subtree.
         """
         length = len(pattern)
         stem = pattern.index(HASH) if HASH in pattern else length
@@ -144,9 +143,9 @@ class KeyTrie:
         return found
 
     def search(self, pattern: Sequence[str]) -> Iterator[str | None]:
-        """Yield the keys that the words of a pattern match, and None for each node that is none of them.
+        """Yield the keys that a pattern matches, and None for each other visit.
 
-        The trie may change meanwhile: a key that stays is found once, others perhaps. Cost: as `find`.
+        The trie may change meanwhile: keys that stay are found once, other keys perhaps. Cost: as `find`.
         """
         stem = pattern.index(HASH) if HASH in pattern else len(pattern)
         pending: list[tuple[Node | str, int]] = [(self._root, 0)]
@@ -159,9 +158,9 @@ class KeyTrie:
             yield None
 
     def _rest_matches(self, pattern: Sequence[str], key: str, start: int) -> int:
-        """Return the number of steps of a match from here on, below zero if there is none.
+        """Compare a key and a pattern from a word on; return the number of steps, negative for a mismatch.
 
-        Each `#` takes as few words as possible; a mismatch after a later one need not go back to an earlier one.
+        Each `#` matches as few words as possible; after a mismatch, only the last `#` must match one word more.
         """
         words = self._words(key)
         length = len(words)
@@ -188,7 +187,7 @@ class KeyTrie:
 
 
 def _follow(pattern: Sequence[str], stem: int, node: Node, depth: int, pending: list[tuple[Node | str, int]]) -> None:
-    """Add the keys that the words of a pattern reach from a node. Shapes: `stem` words come before the first `#`."""
+    """Add the children of a node that a pattern reaches to `pending`. Shapes: `stem` words precede the first `#`."""
     if depth < stem and pattern[depth] != STAR:
         child = node.get(pattern[depth])
         if child is not None:

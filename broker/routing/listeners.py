@@ -1,8 +1,8 @@
-"""Listeners: destinations that get a copy of the messages of an exchange without being bound to it.
+"""Listeners: destinations that get copies of an exchange's messages without being bound to it.
 
 A listener has a topic pattern, whatever the type of the exchange. A message that reaches only listeners is still
-unroutable. The outlet of an exchange gets the messages that other brokers want: it has many patterns, and its messages
-count as routed.
+unroutable. The outlet of an exchange gets the messages for other brokers: it has many patterns, and its messages count
+as routed.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from broker.routing.pattern import AMQP, PatternLimits, TopicDialect, parse_patt
 
 
 class Listeners:
-    """Hold the listeners of one exchange, each with one pattern, and the outlet of the exchange, if any.
+    """The listeners of one exchange, each with one pattern, and the outlet of the exchange, if any.
 
-    Shapes: ``patterns`` has those of the listeners. The patterns of the ``outlet`` are of the AMQP dialect.
-    Invariant: ``present`` is set while there is a pattern.
-    Cost: nothing while there is none; then one match of the topic index for each route that is resolved.
+    Shapes: ``patterns`` maps each listener to its pattern. The patterns of the ``outlet`` are in the AMQP dialect.
+    Invariant: ``present`` is set while a listener or the outlet has a pattern.
+    Cost: nothing while ``present`` is not set; then two look-ups in topic indexes for each route that is resolved.
     """
 
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
         self._dialect = dialect
         self._index = TopicIndex(dialect=dialect)
-        self._wanted = TopicIndex()
+        self._outlet_index = TopicIndex()
         self.patterns: dict[Hashable, str] = {}
         self.outlet: Hashable | None = None
         self.present = False
@@ -41,32 +41,32 @@ class Listeners:
         key = self.patterns.pop(destination, None)
         if key is not None:
             self._index.remove(self._dialect.parse(key), destination)
-            self._count()
+            self._update_present()
 
-    def open(self, outlet: Hashable) -> None:
-        """Set the outlet, which gets nothing yet."""
+    def set_outlet(self, outlet: Hashable) -> None:
+        """Set the outlet, without patterns."""
         self.outlet = outlet
 
-    def want(self, pattern: str) -> None:
+    def add_outlet_pattern(self, pattern: str) -> None:
         """Add a pattern of the outlet. Raises: BindingKeyError if it is invalid."""
-        self._wanted.add(parse_pattern(pattern), self.outlet)
+        self._outlet_index.add(parse_pattern(pattern), self.outlet)
         self.present = True
 
-    def unwant(self, pattern: str) -> None:
+    def remove_outlet_pattern(self, pattern: str) -> None:
         """Remove a pattern of the outlet. Raises: KeyError if it is missing."""
-        self._wanted.remove(parse_pattern(pattern), self.outlet)
-        self._count()
+        self._outlet_index.remove(parse_pattern(pattern), self.outlet)
+        self._update_present()
 
     def match(self, keys: Iterable[str]) -> tuple[Any, ...]:
-        """Return the listeners of a message with these routing keys, and the outlet if it takes it, each once."""
+        """Return the listeners of a message with these routing keys, and the outlet if one of its patterns matches."""
         if not self.present:
             return ()
-        found = [listener for key in keys for index in (self._index, self._wanted) for listener in index.match(key)]
-        return tuple(dict.fromkeys(found))
+        indexes = (self._index, self._outlet_index)
+        return tuple(dict.fromkeys([found for key in keys for index in indexes for found in index.match(key)]))
 
-    def _count(self) -> None:
-        self.present = bool(self.patterns) or self._wanted.size > 0
+    def _update_present(self) -> None:
+        self.present = bool(self.patterns) or self._outlet_index.size > 0
 
 
-NOBODY: Final = Listeners()
-"""The listeners of every exchange that has none; always empty."""
+NO_LISTENERS: Final = Listeners()
+"""The shared value for exchanges without listeners; always empty."""

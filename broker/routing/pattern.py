@@ -18,7 +18,7 @@ class BindingKeyError(ValueError):
 class PatternLimits:
     """Limits on one topic binding key, counted in its canonical form.
 
-    Source: CVE-2026-67419; RabbitMQ 4.3.5 allows two `#` as well, but counts them before any simplification.
+    Source: CVE-2026-67419; RabbitMQ 4.3.5 also allows two `#`, but counts them in the key as written.
     """
 
     hashes: int = 2
@@ -29,7 +29,7 @@ class PatternLimits:
 class Pattern:
     """A binding key in canonical form.
 
-    Invariant: two patterns have equal text exactly if they match the same keys.
+    Invariant: two patterns have equal texts if and only if they match the same keys.
     """
 
     text: str
@@ -70,7 +70,7 @@ class WordPlace(Generic[Child]):
             self.words[word] = child
 
     def detach(self, word: str) -> None:
-        """Remove the child for one word. Cost: one look-up."""
+        """Remove the child for one word of a pattern. Cost: one look-up."""
         if word == STAR:
             self.star = None
         elif word == HASH:
@@ -89,10 +89,10 @@ def split_words(key: str) -> list[str]:
 def words_match(pattern: Sequence[str], key: Sequence[str]) -> bool:
     """Return whether the words of a pattern match those of a routing key.
 
-    The words between two `#` are matched at the leftmost possible place, which leaves the most for the rest; so only
-    the last `#` is ever revisited.
+    The words between two `#` are matched as far left as possible, which leaves the most words for the rest; so after a
+    mismatch only the last `#` has to match more.
 
-    Cost: |key| x |pattern| at worst; without a `#` it ends at the first word that differs.
+    Cost: |key| x |pattern| at worst; without a `#` the comparison ends at the first word that differs.
     """
     place, wanted_place = 0, 0
     retry_place, after_hash = 0, -1
@@ -117,7 +117,7 @@ def words_match(pattern: Sequence[str], key: Sequence[str]) -> bool:
 
 
 def canonical_words(words: list[str]) -> list[str]:
-    """Return the words with each run of wildcards that holds a `#` rewritten as its stars and one `#`.
+    """Return the words with each run of wildcards that contains a `#` rewritten as its stars and one `#`.
 
     Such a run with k stars matches k or more words in any order of its wildcards, so the rewritten pattern matches the
     same keys and the form is unique. No wildcard ever follows a `#`.
@@ -163,11 +163,11 @@ def check_limits(key: str, words: Sequence[str], limits: PatternLimits) -> None:
 
 
 class TopicDialect:
-    """The dialect in which a topic exchange reads binding keys and routing keys. It turns keys into words of one
-    alphabet, in which the wildcards are `*` and `#`, so that one index and its engines serve all dialects.
+    """The syntax of binding and routing keys of a topic exchange. It converts keys to words in which the wildcards are
+    always `*` and `#`, so that one index and its engines serve all dialects.
 
-    This one is RabbitMQ's: dots separate, `*` is one word, `#` zero or more, anywhere. An exchange selects a dialect by
-    its `name`.
+    This is RabbitMQ's dialect: dots separate words, `*` matches one word, `#` zero or more, anywhere. An exchange
+    selects a dialect by its `name`.
     Source: AMQP 0-9-1, 3.1.3.3; RabbitMQ.
     """
 
@@ -175,7 +175,7 @@ class TopicDialect:
 
     def words(self, key: str) -> list[str]:
         """Return the words of a routing key; the empty key has none."""
-        return key.split(".") if key else []  # like split_words, without one more call per message
+        return key.split(".") if key else []  # as split_words, without another call per message
 
     def parse(self, key: str, limits: PatternLimits | None = None) -> Pattern:
         """Return a binding key as a pattern. Raises: BindingKeyError for one that exceeds the limits."""
@@ -183,11 +183,11 @@ class TopicDialect:
 
 
 class MqttDialect(TopicDialect):
-    """MQTT's: slashes separate, `+` is one level, `#` is last and matches the level above it too.
+    """The dialect of MQTT: slashes separate levels, `+` matches one level, `#` is last and matches its parent too.
 
-    An empty level is a level, and the empty key has one. No filter that begins with a wildcard matches a topic that
-    begins with `$`: patterns and keys get a first word that tells whether they begin with `$`. A level `*`, which is no
-    wildcard in MQTT, becomes the word `/*`, which no other level can be.
+    An empty level counts, and the empty key has one. A filter that begins with a wildcard matches no topic that begins
+    with `$`, so patterns and keys get a first word that says whether they begin with `$`. A level `*`, which is not a
+    wildcard in MQTT, becomes the word `/*`, which is no other level.
 
     Source: MQTT 5.0, section 4.7.
     """
@@ -205,11 +205,11 @@ class MqttDialect(TopicDialect):
     def parse(self, key: str, limits: PatternLimits | None = None) -> Pattern:
         """Return a topic filter as a pattern.
 
-        Raises: BindingKeyError for a malformed filter, and for one that exceeds the limits, if any.
+        Raises: BindingKeyError for a malformed filter, or one that exceeds the limits.
         """
         levels = key.split("/")
         if not key or "\x00" in key:
-            raise BindingKeyError(f"binding key '{key}' is not a topic filter: it is empty or holds a null character")
+            raise BindingKeyError(f"binding key '{key}' is not a topic filter: it is empty or has a null character")
         for position, level in enumerate(levels):
             if ("+" in level and level != "+") or (HASH in level and level != HASH):
                 raise BindingKeyError(

@@ -1,4 +1,4 @@
-"""The route cache of an exchange: routing key -> route, patched by the pattern that changed."""
+"""The route cache of an exchange: routing key -> route. A changed pattern ends only the routes of matching keys."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from broker.routing.cache import ENTRY_BYTES, BoundedCache, CacheLimits
 from broker.routing.key_trie import KeyTrie
 from broker.routing.route import Route
 
-GLANCED_BYTES: Final = 4 << 20
-"""The number of destinations of all cached routes up to which they are searched, which takes some milliseconds."""
+SCANNED_BYTES_MAX: Final = 4 << 20
+"""The most bytes of destinations in all cached routes that a search may scan, which takes some milliseconds."""
 
-GLANCES_PER_VISIT: Final = 8
-"""How many routes are searched at the cost of one visit to the trie."""
+SCANS_PER_VISIT: Final = 8
+"""The number of routes that are scanned at the cost of one visit to the trie."""
 
 INDEXED_AT_ONCE: Final = 2048
-"""The most cached keys that are put into a trie when the first pattern changes; if there are more, all are dropped."""
+"""The most cached keys that are added to a trie when the first pattern changes; more are dropped instead."""
 
 VISITS_MAX: Final = 8192
-"""How many visits to the trie a changed pattern may cost before all routes are dropped: a few milliseconds."""
+"""The most visits to the trie for a changed pattern, a few milliseconds; if it needs more, all routes are dropped."""
 
 VISITS_PER_ADMISSION: Final = 64
-"""How many visits to the trie each admitted key pays for: as many as resolving the key again costs."""
+"""The visits to the trie that each admitted key pays for: as many as resolving the key again costs."""
 
 NOWHERE: Final = Route(())
-"""The shared route without destinations, for keys that lead nowhere and are not cached."""
+"""The shared route for keys that have no destinations and are not cached."""
 
 
 class RouteCache(BoundedCache[str, Route]):
-    """Routes of one exchange by routing key.
+    """The routes of one exchange by routing key.
 
-    A hit is `entries.get(key)` and a test of `live`. A key whose route a pattern ended stays, and the next route for it
-    is admitted at once. The trie is built when a pattern changes while routes are cached, because most exchanges
-    are bound before they are published to.
+    A hit is `entries.get(key)` and a test of `live`. When a changed pattern ends a route, its key stays, and the next
+    route of the key is admitted at once. The trie is built only when a pattern changes while routes are cached, because
+    most exchanges are bound before clients publish to them.
 
     Cost: end_matching and drop_all are amortised over the admissions since the last drop_all.
     """
@@ -52,7 +52,7 @@ class RouteCache(BoundedCache[str, Route]):
 
     def offer(self, key: str, destinations: tuple[Any, ...]) -> Route:
         """Return the route of a key that is not cached or has ended: live if it was admitted, else for one use."""
-        if key not in self.entries and not self._second_sight(key):
+        if key not in self.entries and not self._is_second_miss(key):
             return Route(destinations) if destinations else NOWHERE
         route = Route(destinations, live=True)
         weight_bytes = ENTRY_BYTES + len(key) + 8 * len(destinations)
@@ -80,9 +80,9 @@ class RouteCache(BoundedCache[str, Route]):
     def end_matching(self, pattern: Sequence[str], words: Callable[[str], list[str]]) -> None:
         """End the routes of the keys that the words of a pattern match.
 
-        Shapes: `words` returns the words of a routing key, as the pattern's dialect has them.
-        Cost: the keys that the pattern matches, at most VISITS_MAX visits. If the cache is no longer worth this, as
-            with very many changes of patterns, every route ends.
+        Shapes: `words` splits a routing key into words, as the pattern's dialect does.
+        Cost: the keys that the pattern matches, at most VISITS_MAX visits. If admissions no longer pay for the visits,
+            as with very many changes of patterns, every route ends.
         """
         if not self.entries:
             return
@@ -105,15 +105,15 @@ class RouteCache(BoundedCache[str, Route]):
             self._end(touched)
             self._gained -= 1
 
-    def drop_those_to(self, destination: Hashable) -> None:
-        """End the routes that lead to a destination, or every route if they have very many destinations.
+    def drop_routes_to(self, destination: Hashable) -> None:
+        """End the routes to a destination, or every route if the routes have very many destinations.
 
-        Cost: O(destinations of all routes) while the admissions pay for it, else O(routes).
+        Cost: O(destinations of all routes) while admissions pay for the scan, else O(routes).
         """
         entries = self.entries
         indexed_bytes = 0 if self._trie is None else self._trie.used_bytes
-        self._credit -= len(entries) // GLANCES_PER_VISIT
-        if self._credit < 0 or self.used_bytes - indexed_bytes > len(entries) * ENTRY_BYTES + GLANCED_BYTES:
+        self._credit -= len(entries) // SCANS_PER_VISIT
+        if self._credit < 0 or self.used_bytes - indexed_bytes > len(entries) * ENTRY_BYTES + SCANNED_BYTES_MAX:
             self.drop_all()
             return
         self._end([key for key, route in entries.items() if destination in route.destinations])
@@ -132,9 +132,9 @@ class RouteCache(BoundedCache[str, Route]):
         self._gained -= 1
 
     def _end(self, keys: Sequence[str]) -> None:
-        """End the routes of some keys and keep the keys, so that they are admitted at once when they are used again.
+        """End the routes of keys that stay, so that they are admitted at once when they are used again.
 
-        If there are very many, drop all, which is quicker.
+        With very many keys, drop all routes, which is quicker.
         """
         if len(keys) > VISITS_MAX:
             self.drop_all()

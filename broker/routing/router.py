@@ -1,4 +1,4 @@
-"""The router of a vhost: from an exchange, through others, to queues."""
+"""The router of a vhost, which follows bindings from an exchange through other exchanges to queues."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ from broker.routing.route import Route
 
 
 class Router:
-    """Follow bindings between exchanges and alternate exchanges until only queues are left.
+    """The router: it follows bindings between exchanges, and alternate exchanges, until only queues are left.
 
     Each exchange is visited once, with the routing key of the message, and each queue is returned once. The alternate
-    of any visited exchange is visited when none of its bindings match; an alternate that does not exist, or the default
-    exchange, routes nothing. A listener is not a match. A message that an exchange with an outlet passes on to another
-    exchange does not enter that one's outlet, because other brokers pass it on themselves.
+    of a visited exchange is visited when none of its bindings match, listeners aside; a missing alternate, or the
+    default exchange as the alternate, routes nothing. A message that an exchange with an outlet routes on to another
+    exchange does not enter the outlet of the latter, because the other brokers route the message on themselves.
 
-    Invariant: a route is live only while `route` would return the same destinations: its parts end it, and so does
+    Invariant: a route is live only while `route` would return the same destinations: it ends with its parts, and by
         `exchange_changed` if an alternate exchange was missing.
     Source: RabbitMQ, rabbit_exchange:route/2.
     """
 
     def __init__(self, lookup: Callable[[str], Exchange | None], *, cache_limits: CacheLimits | None = None) -> None:
-        """Shapes: `lookup` returns the exchange of a name, if there is one."""
+        """Shapes: `lookup` returns the exchange of a name, None if it does not exist."""
         self._lookup = lookup
         self._composites = CompositeCache(cache_limits)
         self._standing: dict[str, Route] = {}
-        self._absent = Route((), live=True)  # a part of all routes made while an alternate exchange was missing
+        self._absent = Route((), live=True)  # a part of all routes built while an alternate exchange was missing
 
     def end(self) -> None:
-        """Find no exchange any more, because the vhost is deleted."""
+        """Find no exchanges any more, because the vhost is deleted."""
         self._lookup = lambda _name: None
 
     def forget_misses(self) -> None:
-        """Free what only decides whether a route through exchanges is cached."""
+        """Discard the misses that the cache of routes through exchanges has recorded."""
         self._composites.forget_misses()
 
     def route(self, exchange: Exchange, key: str) -> Route:
-        """Return the route of a message by its routing key; its destinations are queues.
+        """Return the route of a message by its routing key; the destinations are queues.
 
-        For a dynamic exchange it has no destinations and is live while the exchange stays dynamic for the same reasons.
+        The route of a dynamic exchange has no destinations, and is live while the exchanges that a message may reach
+        are unchanged.
         Cost: the look-up of the exchange itself, unless it has an alternate or routes to other exchanges.
         """
         if exchange.alternate is None and not exchange.onward:
@@ -49,7 +50,7 @@ class Router:
         if self.dynamic(exchange):
             return self._standing_route(exchange)
         route = exchange.route(key)
-        if not exchange.leads(route.destinations):
+        if not exchange.is_routed(route.destinations):
             if exchange.alternate is None:
                 return route
         elif not exchange.onward or not any(isinstance(known, Exchange) for known in route.destinations):
@@ -62,7 +63,7 @@ class Router:
     def queues(self, exchange: Exchange, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
         """Return the queues of one message that may have several routing keys.
 
-        Cost: one look-up in the route cache if there is one key and nothing else matters.
+        Cost: one look-up in the route cache for one key and an exchange that is not dynamic.
         """
         if len(keys) == 1 and not self.dynamic(exchange):
             return self.route(exchange, keys[0]).destinations
@@ -77,9 +78,9 @@ class Router:
     def match(
         self, exchange: Exchange, key: str, fields: MessageFields, more_keys: Sequence[str] = ()
     ) -> tuple[Any, ...]:
-        """Return the queues of one message by its keys and its content.
+        """Return the queues of one message by its routing keys and its fields.
 
-        Shapes: `more_keys` are those of CC and BCC; an alternate exchange gets messages none of whose keys matched.
+        Shapes: `more_keys` are the keys of CC and BCC; an alternate exchange gets a message if none of its keys match.
         """
         keys = (key, *more_keys)
         return self._walk(exchange, lambda reached: reached.match(keys, fields))[0]
@@ -93,9 +94,9 @@ class Router:
         )[0]
 
     def exchange_changed(self, name: str) -> None:
-        """End the routes that this exchange may change: it was declared or deleted, or its alternate was set.
+        """End the routes that may depend on an exchange, after it was declared or deleted or its alternate was set.
 
-        Call it after the change. Bindings and the setter of `alternate` end their routes themselves.
+        Changes of bindings, and `set_alternate`, end routes themselves.
         """
         standing = self._standing.pop(name, None)
         if standing is not None:
@@ -121,30 +122,30 @@ class Router:
         queues: dict[Any, None] = {}
         reached = {exchange: None}
         pending = [exchange]
-        behind: set[Exchange] = set()  # bindings lead to them from an exchange with an outlet
+        beyond: set[Exchange] = set()  # reached by bindings from an exchange with an outlet
         complete = True
         for current in pending:  # grows during the loop
             destinations = follow(current)
-            outlet, passed = current.listeners.outlet, current in behind
+            outlet, is_beyond = current.listeners.outlet, current in beyond
             alternate = None
-            if current.alternate is not None and not current.leads(destinations):
+            if current.alternate is not None and not current.is_routed(destinations):
                 alternate = self._alternate(current)
                 if alternate is not None:
                     destinations = (*destinations, alternate)
                 complete = complete and alternate is not None
             for destination in destinations:
                 if not isinstance(destination, Exchange):
-                    if destination is not outlet or not passed:
+                    if destination is not outlet or not is_beyond:
                         queues[destination] = None
                 elif destination not in reached:
                     reached[destination] = None
                     pending.append(destination)
-                    if passed or (outlet is not None and destination is not alternate):
-                        behind.add(destination)
+                    if is_beyond or (outlet is not None and destination is not alternate):
+                        beyond.add(destination)
         return tuple(queues), complete
 
     def reachable(self, exchange: Exchange) -> dict[Exchange, None]:
-        """Return the exchanges that a message may pass, whatever its key."""
+        """Return the exchanges that a message may reach, whatever its key."""
         reached = {exchange: None}
         pending = [exchange]
         for current in pending:  # grows during the loop

@@ -13,7 +13,7 @@ from broker.routing.pattern import AMQP, PatternLimits, TopicDialect, words_matc
 
 
 class TopicExchange(KeyedExchange):
-    """Route a message to the destinations bound with a pattern that matches its routing key."""
+    """An exchange that routes a message to the destinations bound with a pattern that matches its routing key."""
 
     type = "topic"
     by_topic = True
@@ -29,21 +29,11 @@ class TopicExchange(KeyedExchange):
     ) -> None:
         super().__init__(name, properties, cache_limits)
         self.dialect = dialect
-        self._engine_name = DEFAULT if index == AUTO else index
-        self._index = TopicIndex(ENGINES[self._engine_name](dialect), limits=pattern_limits, dialect=dialect)
-
-    @property
-    def index_name(self) -> str:
-        """The engine that finds wildcard patterns."""
-        return self._engine_name
-
-    @property
-    def kind_of_patterns(self) -> str:
-        """`topic` for the patterns of AMQP, nothing for those of another dialect."""
-        return "topic" if self.dialect is AMQP else ""
+        self.kind_of_patterns = "topic" if dialect is AMQP else ""
+        engine = self.index_name = DEFAULT if index == AUTO else index
+        self._index = TopicIndex(ENGINES[engine](dialect), limits=pattern_limits, dialect=dialect)
 
     def matches(self, key: str, arguments: Arguments, keys: Sequence[str], fields: MessageFields) -> bool:
-        """Return whether the pattern of a binding matches one of the keys."""
         pattern = self.dialect.parse(key).words
         return any(words_match(pattern, self.dialect.words(one)) for one in keys)
 
@@ -54,9 +44,8 @@ class TopicExchange(KeyedExchange):
 
     def _detach(self, destination: Hashable, key: str, arguments: Arguments) -> None:
         pattern = self.dialect.parse(key)
-        if self._index.remove(pattern, destination) and destination not in self._parted:
+        if self._index.remove(pattern, destination) and destination not in self._unrouted:
             self._end_routes_of(pattern)
 
     def _resolve(self, key: str) -> tuple[Any, ...]:
-        """Ask the index of patterns for the destinations of a key."""
         return self._index.match(key)

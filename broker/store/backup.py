@@ -1,8 +1,8 @@
 """A backup: a copy of the data folder of a running broker, as consistent as the files after a `kill -9`.
 
 It has two steps. The first gathers everything in the folder DATA/backup.staging: files that never change again (full
-log segments, slot files) as hard links, which takes no time and keeps them even if the broker removes them; the others
-as copies. The second creates the target from these files, again by links where it is on the same disk.
+log segments, slot files) as hard links, which takes no time and keeps them even if the broker removes them; the other
+files as copies. The second creates the target from these files, by links where the target is on the same disk.
 
 Until everything is on disk, the target's file `format` says that the backup is unfinished, and no broker opens it.
 """
@@ -30,11 +30,11 @@ class BackupStopped(Exception):
 
 
 class Backup:
-    """One backup. All methods except `stop` are *blocking*, for one thread at a time, and raise StoreFailed and
+    """One backup. Methods except `stop` are *blocking*, called by one thread at a time, and raise StoreFailed and
     BackupStopped.
 
-    Shapes: `gather_*` fill the staging folder, `copy` creates the target from it, `clean` removes it. `stop`, from any
-        thread, ends it soon.
+    Shapes: `gather_*` fill the staging folder, `copy` creates the target from it, `clean` removes it. `stop` ends the
+        backup soon, and may be called from any thread.
     """
 
     def __init__(self, files: Files, folder: Path, target: Path) -> None:
@@ -63,29 +63,28 @@ class Backup:
         self._gather_files(self._folder, self._staging)
 
     def gather_store(self, name: str, segments: Mapping[int, int]) -> None:
-        """Gather the store of a vhost, by the name of its folder, while no checkpoint is taken and no segment is
-        removed.
+        """Gather the store of a vhost. Call it while no checkpoint is taken and no segment is removed.
 
-        Shapes: `segments` maps each segment of the log to the number of its bytes on disk.
+        Shapes: `name` is that of the vhost's folder; `segments` maps each segment of the log to its bytes on disk.
         """
         source, target = self._folder / "vhosts" / name, self._staging / "vhosts" / name
         self._files.make_folder(target / "log")
         last = max(segments, default=0)
         for number, size in segments.items():
             path, copy = segment_path(source / "log", number), segment_path(target / "log", number)
-            if number == last:  # it grows
+            if number == last:  # the log still appends to it
                 self._copy(path, copy, size)
             else:
-                self._take(path, copy)
+                self._link_or_copy(path, copy)
         self._files.make_folder(target / "queues")
-        for entry in self._files.list(source / "queues"):  # written in place; a torn one is rebuilt
+        for entry in self._files.list(source / "queues"):  # written in place; recovery rebuilds a torn one
             path = source / "queues" / entry
-            if self._files.exists(path):  # the broker may remove that of a transient queue at any time
+            if self._files.exists(path):  # the broker may remove the log of a transient queue at any time
                 self._copy(path, target / "queues" / entry)
         self._gather_files(source, target)
 
     def gather_others(self, known: Collection[str]) -> None:
-        """Gather the vhosts that are not open: all except those with these folder names."""
+        """Gather the vhosts that are not open. Shapes: `known` has the folder names of the open ones."""
         source = self._folder / "vhosts"
         for entry in self._files.list(source):
             if entry not in known and not entry.startswith(REMOVED):
@@ -96,13 +95,13 @@ class Backup:
         target = self._staging / "slots"
         self._files.make_folder(target)
         for path in paths:
-            self._take(path, target / path.name)
+            self._link_or_copy(path, target / path.name)
         self._files.replace(target / "seals.log", log_lines, sync=False).close()
 
-    def copy(self, told: Callable[[int, int], None]) -> tuple[int, int]:
+    def copy(self, progress: Callable[[int, int], None]) -> tuple[int, int]:
         """Fill the target from the gathered files and sync it; return the number of its files and its bytes.
 
-        `told` is called with the bytes done and their total.
+        `progress` is called with the bytes done and their total.
         """
         paths, folders = self._staged()
         total_bytes = sum(self._files.size(path) for path in paths)
@@ -112,13 +111,13 @@ class Backup:
             self._files.make_folder(folder)
         for path in paths:
             copy = self._target / path.relative_to(self._staging)
-            self._take(path, copy)
+            self._link_or_copy(path, copy)
             with self._files.open(copy, write=True) as file:
                 file.sync()
             done_bytes += self._files.size(copy)
             if done_bytes * 100 // (total_bytes or 1) != percent:
                 percent = done_bytes * 100 // (total_bytes or 1)
-                told(done_bytes, total_bytes)
+                progress(done_bytes, total_bytes)
         for folder in made:
             self._files.sync_folder(folder)
         self._files.replace(self._target / "format", [self._files.read(self._folder / "format")]).close()
@@ -151,7 +150,7 @@ class Backup:
             gather = self._gather_tree if self._files.is_folder(source / entry) else self._copy
             gather(source / entry, target / entry)
 
-    def _take(self, source: Path, target: Path) -> None:
+    def _link_or_copy(self, source: Path, target: Path) -> None:
         """Link a file that never changes again to another path, or copy it where the disk cannot link."""
         self._check()
         if not self._files.link(source, target):

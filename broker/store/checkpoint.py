@@ -11,8 +11,8 @@ checkpoint file
     40      topology: JSON, a list of changes
             per queue: u64 number, u64 next id, u32 slots
             per slot:  u64 first, u64 end, u64 bytes, u32 bytes of the settled bits, u32 runs, u32 segments,
-                       u8 redelivered, the settled bits, runs of messages that came back (u32 first index, u32 end,
-                       u32 how often in all, u32 how many of these returns count towards the delivery limit),
+                       u8 redelivered, the settled bits, runs of returned messages (u32 first index, u32 end, u32 number
+                       of returns, u32 number of returns that count towards the delivery limit),
                        segments (u32 number, u32 live messages)
 
 A checkpoint gets its name once it is on disk, so it exists as a whole or not at all.
@@ -47,8 +47,8 @@ _SLOT: Final = Struct(">QQQIIIB")
 _RETURNS: Final = Struct(">IIII")
 _PAIR: Final = Struct(">II")
 _NAME: Final = re.compile(r"checkpoint-(\d{10})")
-_SLICE: Final = 500  # queues and slots that are encoded in a millisecond, before other threads may run
-_KEPT: Final = 2  # the newest, and the one before it in case the newest cannot be read
+_SLICE: Final = 500  # queues and slots encoded in about a millisecond; other threads may run between two slices
+_KEPT: Final = 2  # the newest, and its predecessor in case the newest cannot be read
 
 
 @dataclass(slots=True)
@@ -72,7 +72,6 @@ class SlotState:
 
     @property
     def unsettled(self) -> int:
-        """The number of messages that are not settled."""
         return self.end - self.first - int.from_bytes(self.settled, "little").bit_count()
 
 
@@ -89,8 +88,8 @@ class QueueState:
 class Checkpoint:
     """A checkpoint.
 
-    Shapes: ``topology`` has changes that make the durable exchanges, queues and bindings; ``queues`` are the durable
-        ones.
+    Shapes: ``topology`` has the changes that create the durable exchanges, queues and bindings; ``queues`` has the
+        slots of the durable queues.
     Invariant: it was taken in one turn of the loop at log position ``position``, after every record before it was
         appended and no record after it.
     """
@@ -169,7 +168,7 @@ class LogNeed(NamedTuple):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, between: Callable[[], None] = lambda: None) -> LogNeed:
-        """Return what a recovery from a checkpoint needs; call `between` after each slice."""
+        """Return the log that a recovery from a checkpoint needs; call `between` after each slice."""
         segments: set[int] = set()
         for number, queue in enumerate(checkpoint.queues):
             if number % _SLICE == 0:
@@ -183,9 +182,9 @@ WHOLE_LOG: Final = LogNeed(0, frozenset())  # the need of a recovery without a c
 
 
 class CheckpointFolder:
-    """The numbered checkpoints in the folder of one vhost: the newest, and the one before it.
+    """The numbered checkpoints in the folder of one vhost: the newest and its predecessor.
 
-    If there is no older one, the beginning of the log counts as one.
+    Without a predecessor, the beginning of the log takes its place.
     """
 
     def __init__(self, files: Files, folder: Path) -> None:
@@ -193,12 +192,11 @@ class CheckpointFolder:
         self._folder = folder
         self._numbers = sorted(int(match[1]) for name in files.list(folder) if (match := _NAME.fullmatch(name)))
         self._damaged: list[int] = []
-        self._needs = [WHOLE_LOG]  # of the checkpoints that were read or written here, ascending; those are kept
+        self._needs = [WHOLE_LOG]  # of the kept checkpoints that this process has read or written, ascending
 
     def read(self, findings: list[Finding]) -> tuple[Checkpoint, bool] | None:
         """Return the newest intact checkpoint, or None, and whether it was synced. A damaged one is added to the
-        findings and stays until `remove_damaged`; recovery then starts from the previous one, for which the log is
-        kept.
+        findings and stays until `remove_damaged`; recovery then starts from its predecessor, whose log is kept.
         """
         skipped: list[tuple[Path, str]] = []
         found: tuple[Checkpoint, bool] | None = None
@@ -218,7 +216,7 @@ class CheckpointFolder:
         return found
 
     @property
-    def has_some(self) -> bool:
+    def has_any(self) -> bool:
         """Whether there are checkpoints, damaged or not."""
         return bool(self._numbers or self._damaged)
 
@@ -256,7 +254,7 @@ class CheckpointFolder:
         return had_older
 
     def _keep(self, count: int) -> None:
-        """Keep the newest checkpoints. Files that only the others need may be removed once those are gone."""
+        """Remove all but the newest checkpoints. Files that only the removed ones needed may be removed afterwards."""
         while len(self._numbers) > count:
             self._files.remove(self._path(self._numbers.pop(0)))
         del self._needs[:-count]

@@ -1,8 +1,7 @@
 """The file `clock` of a data folder: the difference between the broker's clock and the system clock.
 
 It is one line: `slotmq clock, format 1, ahead <ms> ms, seen <ms> ms, crc32c <8 hex digits>`; the checksum covers the
-text before its comma. The file is replaced as a whole. In a new folder, which has no such file, the clocks never
-differed.
+text before its comma. The file is replaced as a whole. Without the file, in a new folder, there is no difference.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class ClockFile:
         if line is None or crc32c(line[1]) != int(line[4], 16):
             raise CorruptFile(
                 self.path,
-                "it is damaged; remove it to go by the system's clock, which may expire messages early or late",
+                "it is damaged; remove it to use the system's clock, which may expire messages early or late",
             )
         return ClockState(int(line[2]), int(line[3]))
 

@@ -12,7 +12,7 @@ The compactor of `broker.delivery` drives it between two checkpoints, in one tas
 6. The next checkpoint no longer refers to the segment, and removes it.
 
 Between 3 and 5 a slot's messages may be in both segments, so the slot counts in both. A crash there loses nothing:
-the last checkpoint still names the old segment, and replay applies each MOVED record that reached the disk.
+the last checkpoint still is_record_of the old segment, and replay applies each MOVED record that reached the disk.
 
 No checkpoint may be taken between 3 and 5: it would name the old segment for entries that will point to the new one.
 """
@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 from broker.store.message_log import MessageLog
 from broker.store.queue_entry import Entries
-from broker.store.reading import names, read_places
+from broker.store.reading import is_record_of, read_places
 from broker.store.record import HEAD_BYTES, TARGET, TARGET_BYTES, due_of, due_target, encode_moved, is_whole
 from broker.store.segment import OFFSET_BITS
 
@@ -35,8 +35,9 @@ RECORD_MIN_BYTES: Final = HEAD_BYTES + 2 * TARGET_BYTES  # two names and a conte
 class SlotReference(NamedTuple):
     """A slot that may need records of a segment.
 
-    Shapes: ids first <= id < end have an entry in the queue log (the end of an open slot may not); ``indexes`` are the
-        unsettled ones of them (id - first) that are on disk; ``segments`` are all segments that hold their records.
+    Shapes: the ids first <= id < end have entries in the queue log, except perhaps the last ones of an open slot;
+        ``indexes`` (id - first) are those of the unsettled messages that are on disk; ``segments`` are all segments
+        that contain records of the slot.
     """
 
     queue_number: int
@@ -49,8 +50,8 @@ class SlotReference(NamedTuple):
 class MovedRecord(NamedTuple):
     """The current position of a message's record, and when the message is due.
 
-    Shapes: positions; the segments are their upper halves. ``due_ms`` is 0 when nothing delays the message. ``place``
-        is that of the message's slot among those that the relocation was planned for.
+    Shapes: ``origin`` is the previous position; a segment is the upper half of a position. ``due_ms`` is 0 for a
+        message that is not delayed. ``slot_index`` is the index of its slot in the `slots` of `plan_relocation`.
     """
 
     queue_number: int
@@ -59,13 +60,13 @@ class MovedRecord(NamedTuple):
     position: int
     size: int
     due_ms: int
-    place: int
+    slot_index: int
 
 
 class Copy(NamedTuple):
     """A MOVED record, the position of the record that it copies, and the messages that need it.
 
-    Shapes: ``needed`` has (place of the slot, queue number, message id) of each.
+    Shapes: ``needed`` has (index of the slot, queue number, message id) of each.
     """
 
     record: bytes
@@ -76,9 +77,9 @@ class Copy(NamedTuple):
 class Relocation:
     """The copies that free one segment.
 
-    Shapes: ``doubtful`` has the unsettled messages whose place is not verified: (slot, indexes).
-    Units: ``live_bytes`` is what the copies take; ``end`` the log position that must be synced before it is finished;
-        ``left`` counts the messages whose moves were not taken yet.
+    Shapes: ``doubtful`` has the unsettled messages whose records could not be verified: (slot, indexes).
+    Units: ``live_bytes`` is the size of the records to copy; ``end`` is the log position that must be synced before the
+        relocation is finished; ``left`` counts the messages whose moves `take_moves` has not returned yet.
     """
 
     def __init__(self, live_bytes: int, copies: list[Copy], doubtful: list[tuple[SlotReference, list[int]]]) -> None:
@@ -90,25 +91,25 @@ class Relocation:
         self._positions: list[int] = []  # of the copies that were appended
         self._moves = self._each_move()
 
-    def append(self, log: MessageLog, most: int | None) -> bool:
-        """Append up to `most` copies to the log, or all if None; return whether some are left."""
+    def append(self, log: MessageLog, limit: int | None) -> bool:
+        """Append up to `limit` copies to the log, or all if None; return whether more are left."""
         start = len(self._positions)
-        copies = self._copies[start : None if most is None else start + most]
+        copies = self._copies[start : None if limit is None else start + limit]
         self._positions += [log.append(copy.record) for copy in copies]
         self.end = log.position
         return len(self._positions) < len(self._copies)
 
-    def take_moves(self, most: int | None) -> list[MovedRecord]:
-        """Return the moves of up to `most` messages that were not taken yet. Invariant: all copies were appended."""
-        moves = list(islice(self._moves, most))
+    def take_moves(self, limit: int | None) -> list[MovedRecord]:
+        """Return the moves of the next messages, at most `limit`. Invariant: all copies were appended."""
+        moves = list(islice(self._moves, limit))
         self.left -= len(moves)
         return moves
 
     def _each_move(self) -> Iterator[MovedRecord]:
         for (record, origin, needed), position in zip(self._copies, self._positions, strict=True):
             due_ms = due_of(record)
-            for place, queue_number, message_id in needed:
-                yield MovedRecord(queue_number, message_id, origin, position, len(record), due_ms, place)
+            for slot_index, queue_number, message_id in needed:
+                yield MovedRecord(queue_number, message_id, origin, position, len(record), due_ms, slot_index)
 
 
 def runs_of(places: Iterable[tuple[int, int, int, int, int]]) -> list[tuple[int, int, Entries, list[int]]]:
@@ -138,12 +139,12 @@ def plan_relocation(
     slots: Sequence[SlotReference],
     limit_bytes: int,
 ) -> Relocation | None:
-    """Return copies of a segment's records that the slots need; None for more than `limit_bytes`. *Blocking.*
+    """Return copies of a segment's records that the slots need; None if they exceed `limit_bytes`. *Blocking.*
 
     Invariant: the segment may be removed only if nothing is doubtful, because a damaged entry may point to it.
     Raises: StoreFailed.
     """
-    if _needs_more(read_entries, segment, slots, limit_bytes):
+    if _exceeds(read_entries, segment, slots, limit_bytes):
         return None
     holders: dict[int, tuple[int, list[tuple[int, int]]]] = {}
     doubtful: dict[int, list[int]] = {}
@@ -165,7 +166,7 @@ def plan_relocation(
     wanted = ((position, held[0], held) for position, held in holders.items())
     for position, record, (size, needed) in read_places(read_span, wanted):
         ids = [(place, slots[place].queue_number, slots[place].first + index) for place, index in needed]
-        if len(record) != size or not is_whole(record) or not all(names(record, *target) for _, *target in ids):
+        if len(record) != size or not is_whole(record) or not all(is_record_of(record, *target) for _, *target in ids):
             for place, index in needed:
                 doubtful.setdefault(place, []).append(index)
         else:
@@ -175,14 +176,14 @@ def plan_relocation(
     return Relocation(live_bytes, copies, [(slots[place], found) for place, found in doubtful.items()])
 
 
-def _needs_more(
+def _exceeds(
     read_entries: Callable[[SlotReference], Entries],
     segment: int,
     slots: Sequence[SlotReference],
     limit_bytes: int,
 ) -> bool:
-    """Return whether one queue alone needs too much. A queue has each record once, so summing takes no memory."""
-    least: dict[int, int] = {}  # by the number of messages alone, which needs no reads
+    """Return whether the records that one queue needs exceed the limit. A queue needs each record only once."""
+    least: dict[int, int] = {}  # lower bounds from the numbers of messages, which need no reads
     for slot in slots:
         if len(slot.segments) == 1:
             least[slot.queue_number] = least.get(slot.queue_number, 0) + len(slot.indexes) * RECORD_MIN_BYTES

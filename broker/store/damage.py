@@ -18,10 +18,9 @@ _log = get_logger()
 
 
 def read_around(read: Callable[[int, int], bytes], offset: int, size: int) -> tuple[bytes, str]:
-    """Return `size` bytes from `offset`, fewer at the end of the file, and the reason why some of them could not be
-    read.
+    """Return `size` bytes from `offset`, fewer at the end of the file, and the error of those that are unreadable.
 
-    Shapes: read(offset, size) raises StoreFailed. Unreadable bytes become zeros; without any, the reason is empty.
+    Shapes: read(offset, size) raises StoreFailed. Unreadable bytes become zeros; without any, the error is empty.
     Cost: one call, and a few for each bad sector.
     """
     pieces: list[bytes] = []
@@ -82,7 +81,7 @@ class CorruptFile(StoreFailed):
 
 
 class MissingData(StoreFailed):
-    """A file or folder that belongs to the data folder is not there."""
+    """A file or folder of the data folder is missing."""
 
 
 def note_missing(path: Path, what: str, *, quarantine: bool) -> None:
@@ -110,14 +109,14 @@ class FolderUnwritable(BrokerError):
 
 
 class NoDataFolder(BrokerError):
-    """The folder, or the format in its file `format`, is not one that a broker may open."""
+    """The folder is not a data folder that a broker may open; its file `format` says so, or is missing."""
 
     def __init__(self, folder: Path, reason: str) -> None:
         super().__init__(f"{folder}: not a data folder: {reason}")
 
 
 class LinkedFolder(BrokerError):
-    """The data folder has a symbolic link, which may lead to files of others."""
+    """The data folder contains a symbolic link, which may lead to files of other users."""
 
 
 class NewerFormat(BrokerError):
@@ -146,7 +145,7 @@ class Finding(NamedTuple):
 
     Shapes: ``event`` is the name it is logged under: ``store.tail_cut`` (unsynced bytes were removed),
         ``store.quarantined`` (synced bytes are unreadable and were skipped), ``store.checkpoint_skipped``,
-        ``store.queue_logs_rebuilt``, ``store.messages_lost`` (their records are gone).
+        ``store.queue_logs_rebuilt``, ``store.messages_lost`` (their records are missing).
     Units: ``lost_bytes`` counts bytes that are no longer used.
     """
 

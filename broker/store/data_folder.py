@@ -1,6 +1,6 @@
 """The data folder: locked by one broker at a time, with a folder for each vhost.
 
-    lock                  held while a broker runs
+    lock                  locked while a broker runs
     format                the version of the layout
     incarnation           a random number that is unique to the last start
     clock                 see `clock_file`
@@ -40,20 +40,18 @@ from broker.store.damage import (
 )
 from broker.store.files import LINK, File, Files
 
-NAME: Final = "reserve"
-PIECE_BYTES: Final = 8 * 1024 * 1024  # allocated in one call, or written where the system cannot allocate
-
-
-ESCAPED_MAX: Final = 200  # most file systems take 255 bytes
-EMPTY: Final = "%"  # no escape, because two digits follow the % of an escape
-DIGEST: Final = "%%"
+RESERVE_NAME: Final = "reserve"
+RESERVE_PIECE_BYTES: Final = 8 * 1024 * 1024  # allocated in one call, or written where the system cannot allocate
+ESCAPED_MAX: Final = 200  # most file systems allow names of 255 bytes
+EMPTY_NAME: Final = "%"  # not an escape, in which two digits follow the %
+DIGEST_PREFIX: Final = "%%"
 _log = get_logger()
 
-FORMAT: Final = 3  # formats 1 and 2 are those of versions that were never released
+FORMAT: Final = 3  # formats 1 and 2 belong to versions that were never released
 INCARNATION_BYTES: Final = 16
 BEGUN: Final = "begun"
 WRITABLE: Final = 0o022  # by the group or by all
-OPEN_TO_OTHERS: Final = "other users of this machine can replace the broker's files by their own"
+OPEN_TO_OTHERS: Final = "other users of this machine can replace the broker's files with their own"
 
 _STAMP: Final = re.compile(rb"slotmq data folder, format (\d{1,9})\n")
 
@@ -72,7 +70,7 @@ class Reserve:
     def __init__(self, files: Files, folder: Path, size_bytes: int) -> None:
         self._files = files
         self._folder = folder
-        self._path = folder / NAME
+        self._path = folder / RESERVE_NAME
         self.size_bytes = size_bytes
         self.missing_bytes = size_bytes
 
@@ -87,19 +85,19 @@ class Reserve:
         """Return the free space of the disk less the missing part of the reserve."""
         return max(0, self._files.free_bytes(self._folder) - self.missing_bytes)
 
-    def take(self) -> None:
+    def allocate(self) -> None:
         """Allocate as much of the reserve as there is room for. *Blocking.*"""
-        while self.take_piece():
+        while self.allocate_piece():
             pass
 
-    def take_piece(self) -> bool:
+    def allocate_piece(self) -> bool:
         """Allocate the next piece of the reserve if there is room; return whether it was allocated.
 
         A refused piece (by a quota) is logged and retried later.
         """
         if not self.missing_bytes or self.free_bytes() < self.size_bytes:
             return False
-        piece_bytes = min(PIECE_BYTES, self.missing_bytes)
+        piece_bytes = min(RESERVE_PIECE_BYTES, self.missing_bytes)
         try:
             with self._files.open(self._path, create=True) as file:
                 file.allocate(self.size_bytes - self.missing_bytes, piece_bytes)
@@ -112,19 +110,14 @@ class Reserve:
 
 def folder_name(vhost: str) -> str:
     """Return the folder name of a vhost; it is unique and contains no path."""
-    escaped = quote(vhost, safe="").replace(".", "%2E").replace("~", "%7E") or EMPTY
-    return escaped if len(escaped) <= ESCAPED_MAX else DIGEST + sha256(vhost.encode()).hexdigest()
+    escaped = quote(vhost, safe="").replace(".", "%2E").replace("~", "%7E") or EMPTY_NAME
+    return escaped if len(escaped) <= ESCAPED_MAX else DIGEST_PREFIX + sha256(vhost.encode()).hexdigest()
 
 
 def vhost_name(folder: str) -> str | None:
     """Return the vhost of a folder name, None for a digest and for other names."""
-    vhost = "" if folder == EMPTY else unquote(folder)
+    vhost = "" if folder == EMPTY_NAME else unquote(folder)
     return vhost if folder_name(vhost) == folder else None
-
-
-def is_digest(folder: str) -> bool:
-    """Return whether a folder name does not contain the vhost's name."""
-    return folder.startswith(DIGEST)
 
 
 class DataFolder:
@@ -147,8 +140,8 @@ class DataFolder:
         """Lock the folder and return it; create it if it is missing, and delete the remains of removed vhosts.
 
         The folder itself is locked, so that deleting a file cannot let a second broker in. The file `lock` protects
-        folders that cannot be locked. The space of the reserve is free until its pieces are taken again. The folder may
-        be a symbolic link, and may have none.
+        folders that cannot be locked. The space of the reserve is free until its pieces are allocated again. The
+        folder may be a symbolic link, and must not contain one.
         Raises: FolderBusy when another broker uses it; FolderUnwritable when it cannot be created or written;
             LinkedFolder; NewerFormat, OlderFormat when another version wrote it, NoDataFolder when another program did.
             In all these cases nothing in it is changed.
@@ -175,7 +168,7 @@ class DataFolder:
         except StoreFailed as error:
             raise FolderUnwritable(path, error.reason) from error
         mode = files.mode(path)
-        if mode & WRITABLE:  # not refused: Kubernetes makes its emptyDir so
+        if mode & WRITABLE:  # not refused, because Kubernetes creates an emptyDir with this mode
             _log.warning("data_folder.open_to_others", folder=str(path), mode=f"{mode:o}", reason=OPEN_TO_OTHERS)
         return opened
 
@@ -185,7 +178,7 @@ class DataFolder:
         found = files.read(stamp) if files.exists(stamp) else b""
         head = _STAMP.fullmatch(found)
         if found == UNFINISHED:
-            raise NoDataFolder(path, "a backup that was not finished; remove it, and make another")
+            raise NoDataFolder(path, "an unfinished backup; remove it, and make another")
         if found and head is None:
             raise NoDataFolder(path, "its file 'format' is not SlotMQ's")
         if head is None:
@@ -229,10 +222,11 @@ class DataFolder:
         names = []
         for entry in self.files.list(self._vhosts):
             folder = self._vhosts / entry
-            name = self._read_name(folder) if is_digest(entry) else vhost_name(entry)
+            is_digest = entry.startswith(DIGEST_PREFIX)
+            name = self._read_name(folder) if is_digest else vhost_name(entry)
             if name is not None:
                 names.append(name)
-            elif is_digest(entry) and self.files.exists(folder / "log"):
+            elif is_digest and self.files.exists(folder / "log"):
                 raise CorruptFile(folder / "name", "it does not name the vhost of this folder")
         return sorted(names)
 
@@ -243,7 +237,7 @@ class DataFolder:
         StoreFailed.
         """
         folder = self._vhosts / folder_name(name)
-        if is_digest(folder.name) and self._read_name(folder) != name:
+        if folder.name.startswith(DIGEST_PREFIX) and self._read_name(folder) != name:
             self.files.make_folder(folder)
             self.files.replace(folder / "name", [name.encode()]).close()
             self.files.sync_folder(self._vhosts)
@@ -269,10 +263,10 @@ class DataFolder:
         folder = self._vhosts / folder_name(name)
         if not self.files.exists(folder):
             return
-        gone = next(path for n in count(1) if not self.files.exists(path := self._vhosts / f"{REMOVED}{n}"))
-        self.files.rename(folder, gone)
-        self.files.sync_folder(self._vhosts)  # otherwise the old name could come back with half of the files
-        self.files.remove_tree(gone)
+        removed = next(path for n in count(1) if not self.files.exists(path := self._vhosts / f"{REMOVED}{n}"))
+        self.files.rename(folder, removed)
+        self.files.sync_folder(self._vhosts)  # otherwise a crash could restore the old name, with half of the files
+        self.files.remove_tree(removed)
 
     def _remove_left_over(self) -> None:
         if self.files.exists(self.path / STAGING):
@@ -311,7 +305,7 @@ def check_links(files: Files, path: Path) -> None:
 
 def _check_links(files: Files, folder: Path) -> None:
     for name in files.links(folder)[:1]:
-        raise LinkedFolder(f"{folder / name}: {LINK}; put there what it leads to, or mount it there")
+        raise LinkedFolder(f"{folder / name}: {LINK}; replace it with its target, or mount the target there")
 
 
 def _close(locks: list[File]) -> None:

@@ -47,7 +47,7 @@ class DefinitionsFile:
         block = self._files.read(self.path)
         head = _HEAD.match(block)
         if head is None:
-            raise self._damaged("it does not begin as definitions do")
+            raise self._damaged("its first line is not that of a definitions file")
         if int(head[1]) > FORMAT:
             raise NewerFormat(self.path, int(head[1]), FORMAT)
         if int(head[1]) < FORMAT or not head[2]:
@@ -59,7 +59,7 @@ class DefinitionsFile:
         try:
             definitions: dict[str, Any] = json.loads(content)
         except ValueError as error:
-            raise self._damaged(f"it is no JSON: {error}") from error
+            raise self._damaged(f"it is not JSON: {error}") from error
         return definitions
 
     def write(self, definitions: Mapping[str, Any]) -> None:
@@ -71,11 +71,11 @@ class DefinitionsFile:
         content = "".join(_lines(definitions)).encode()
         head = b"slotmq definitions, format %d, crc32c %08x\n" % (FORMAT, crc32c(content))
         file = self._files.replace(self.path, [head, content])
-        with suppress(StoreFailed):  # the new definitions are on disk
+        with suppress(StoreFailed):  # the new definitions are already on disk
             file.close()
 
     def _damaged(self, reason: str) -> CorruptFile:
-        advice = 'put a copy of it back, or move it away and start without users: store.on_corruption = "quarantine"'
+        advice = 'restore a copy of it, or move it away and start without users: store.on_corruption = "quarantine"'
         return CorruptFile(self.path, f"{reason}; nothing was changed: {advice}")
 
 
@@ -85,7 +85,8 @@ _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 def _lines(value: Any, depth: int = 2) -> Iterator[str]:
     """Yield the JSON of a document, or of a part of it, with a line for each entry.
 
-    Cost: a call of the encoder for each entry. One for all would stop all threads; one that indents leaves cycles.
+    Cost: one call of the encoder per entry. A single call would block all threads, and the encoder's own indenting
+    leaves reference cycles.
     """
     if isinstance(value, list) and value:
         yield "["

@@ -26,7 +26,7 @@ class DirectWriter:
         self._buffer: memoryview | None = None
 
     def write(self, file: File, offset: int, blocks: list[bytes], *, direct: bool) -> int:
-        """Write the blocks of a run, of which some are large bodies, and return their end. Raises: StoreFailed.
+        """Write the blocks of a run, some of them large bodies, and return where they end. Raises: StoreFailed.
 
         Cost: with `direct`, a large run is copied, and a sync must follow soon.
         """
@@ -35,7 +35,7 @@ class DirectWriter:
         return file.write_blocks_at(offset, blocks)
 
     def write_direct(self, file: File, offset: int, blocks: Sequence[bytes]) -> int:
-        """Write blocks one after another from `offset`, and return their end.
+        """Write blocks one after another from `offset`, and return where they end.
 
         Cost: one copy, and a call per BUFFER_BYTES.
         """

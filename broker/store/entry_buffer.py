@@ -1,6 +1,7 @@
-"""The part of queue logs that is in memory: entries of chunks with too few of them for a file, and the ids in use.
+"""The parts of queue logs in memory: chunks with too few entries for a file, and the ids whose entries are needed.
+
 Creating a file takes as long as writing hundreds of entries, and on ext4 a hundred times longer once many files have
-been removed. Thousands of queues with a few messages each would need one file each.
+been removed. Without this buffer, thousands of queues with a few messages each would need one file each.
 """
 
 from __future__ import annotations
@@ -8,15 +9,15 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-CHUNK_MAX_BYTES: Final = 4096  # of entries of one chunk: 170 entries, whose messages took 70 kB or more in memory
+CHUNK_MAX_BYTES: Final = 4096  # of one chunk: 170 entries, whose messages took 70 kB or more in memory
 
-Piece = tuple[int, bytes]  # offset in the file of the chunk, and entries
+Piece = tuple[int, bytes]  # an offset in the chunk's file, and the entries from there on
 
 
 class EntryBuffer:
     """The chunks of one vhost's queue logs that have no file yet.
 
-    Change it only with the lock of the queue logs held; any thread may read a chunk meanwhile.
+    Changes require the lock of the queue logs; any thread may read a chunk meanwhile.
     """
 
     def __init__(self) -> None:
@@ -27,7 +28,7 @@ class EntryBuffer:
         return key[1] in self._queues.get(key[0], ())
 
     def add(self, queue_number: int, chunk: int, at: int, block: bytes) -> bool:
-        """Add entries at an offset of a chunk; return False, with nothing added, if they are too many."""
+        """Add entries at an offset of a chunk; add nothing and return False if the chunk would become too large."""
         pieces = self.pieces(queue_number, chunk)
         if len(block) + sum([len(piece) for _, piece in pieces]) > CHUNK_MAX_BYTES:
             return False
@@ -35,11 +36,11 @@ class EntryBuffer:
         return True
 
     def pieces(self, queue_number: int, chunk: int) -> list[Piece]:
-        """Return the entries of a chunk as written, none if the buffer does not have it."""
+        """Return the pieces of a chunk as written; none if the chunk is not in the buffer."""
         return self._queues.get(queue_number, {}).get(chunk, [])
 
     def read(self, queue_number: int, chunk: int, at: int, size: int) -> bytes | None:
-        """Return a range of a chunk, with zeros for missing entries, None if the buffer does not have the chunk."""
+        """Return a range of a chunk, with zeros for missing entries, None if the chunk is not in the buffer."""
         pieces = self._queues.get(queue_number, {}).get(chunk)
         if pieces is None:
             return None
@@ -56,7 +57,7 @@ class EntryBuffer:
         """Drop the entries in a range of offsets. Cost: O(pieces of the chunk)."""
         chunks = self._queues.get(queue_number, {})
         if chunk in chunks:
-            chunks[chunk] = [one for one in chunks[chunk] if one[0] < at or one[0] + len(one[1]) > stop]
+            chunks[chunk] = [piece for piece in chunks[chunk] if piece[0] < at or piece[0] + len(piece[1]) > stop]
 
     def discard(self, queue_number: int, chunk: int) -> None:
         """Drop a chunk, if it is in the buffer."""
@@ -89,7 +90,7 @@ class IdRanges:
             return
         borders = self.borders
         left, right = bisect_left(borders, first), bisect_right(borders, end)
-        # At an even index, between two ranges, the new border is kept; at an odd one, inside a range, it is not.
+        # An even index is between two ranges, where the new border is inserted; an odd one is within a range.
         borders[left:right] = ([] if left % 2 else [first]) + ([] if right % 2 else [end])
 
     def remove(self, first: int, end: int) -> None:

@@ -24,18 +24,18 @@ from broker.store.record import (
 from broker.store.replay import ReplayEnd, cut
 from broker.store.segment import HEADER_BYTES
 
-FOUND_MAX: Final = 100_000  # entries held in memory
+FOUND_MAX: Final = 100_000  # entries in memory
 
 
 class EntrySearch:
-    """A search of the log for the places of wanted messages; for each, the last place found counts.
+    """A search of the log for the records of wanted messages; of several records of a message, the last one counts.
 
     Shapes: ``found`` maps (queue number, message id) to the entry, ``due_ms`` to the moment at which a delayed message
         is due; ``damage`` has the places of the log that could not be read, with the reasons.
     """
 
     def __init__(self, wanted: Callable[[int, int], bool], full: Callable[[EntrySearch], None] | None = None) -> None:
-        """`wanted` is called with queue number and message id; `full` is called when ``found`` has grown long."""
+        """`wanted` is called with queue number and message id; `full` is called when ``found`` has become large."""
         self._wanted = wanted
         self._full = full
         self.found: dict[tuple[int, int], Entry] = {}
@@ -49,15 +49,15 @@ class EntrySearch:
         return found, due_ms
 
     def walk(self, log: LogFolder, numbers: Iterable[int]) -> None:
-        """Search some segments, continuing after damage.
+        """Search the segments with these numbers, continuing after damage.
 
         Raises: StoreFailed.
         """
         for number in numbers:
-            offset, reason = log.scan(number, HEADER_BYTES, self, _untold)
+            offset, reason = log.scan(number, HEADER_BYTES, self, _ignore_progress)
             while reason:
                 self.damage.append((number, offset, reason))
-                offset, reason = log.scan(number, log.resume(number, offset, inner=True), self, _untold)
+                offset, reason = log.scan(number, log.resume(number, offset, inner=True), self, _ignore_progress)
 
     def run(self, block: bytes, base: int) -> ReplayEnd:
         """Search a block.
@@ -92,5 +92,5 @@ class EntrySearch:
         return cut(block, at, len(block))
 
 
-def _untold(_size_bytes: int) -> None:
+def _ignore_progress(_size_bytes: int) -> None:
     """Report no progress, because these bytes were read before."""

@@ -1,4 +1,4 @@
-"""Files: the only module that calls the file system. Tests replace `Files` by one that loses, tears and fails.
+"""Files: the only module that calls the file system. Tests replace `Files` by one whose calls lose, tear and fail.
 
 Every method raises StoreFailed when the operating system reports an error. Nothing is retried, because after a failed
 sync the kernel may have dropped the dirty pages and a second sync would falsely succeed (PostgreSQL's "fsyncgate",
@@ -26,25 +26,25 @@ PAGE_BYTES: Final = mmap.PAGESIZE
 _FILE_MODE: Final = 0o600  # only the account of the broker may read messages
 _FOLDER_MODE: Final = 0o700
 LINK: Final = "a symbolic link, which the broker does not follow in its data folder"
-PIECES_AT_ONCE: Final = 1000  # lines, or a whole file, in one call
-BLOCKS_MAX: Final = 1024  # of one call: IOV_MAX of Linux and macOS
+PIECES_AT_ONCE: Final = 1000  # written in one call
+BLOCKS_MAX: Final = 1024  # written in one call: IOV_MAX of Linux and macOS
 _RWF_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)  # Linux
 _O_DIRECT: Final = getattr(os, "O_DIRECT", 0)  # macOS has none
 Opened = TypeVar("Opened")
 
-COUNT: Final = 16  # spare descriptors
-NONE_LEFT: Final = (errno.EMFILE, errno.ENFILE)
+SPARES: Final = 16
+OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 
 
 class SpareDescriptors:
-    """Unused descriptors, for any thread: the store opens its next file with them when clients have taken all others.
+    """Spare descriptors, for any thread: the store opens files with them when clients have used up all others.
 
-    A store that cannot open a file ends the broker, so clients could end it by opening connections until no descriptor
-    is left. Therefore a few descriptors are kept open, and closed when they are needed.
-    Invariant: never more than `count` of them.
+    The broker ends when its store cannot open a file, so clients could end it by opening connections until no
+    descriptor is left. Therefore a few unused descriptors are kept open, and closed when one is needed.
+    Invariant: there are never more than `count`.
     """
 
-    def __init__(self, count: int = COUNT) -> None:
+    def __init__(self, count: int = SPARES) -> None:
         self._count = count
         self._lock = Lock()
         self._spares: list[int] = []
@@ -58,14 +58,14 @@ class SpareDescriptors:
             try:
                 opened = opens()
             except OSError as error:
-                if error.errno not in NONE_LEFT or not self._give():
+                if error.errno not in OUT_OF_DESCRIPTORS or not self._close_one():
                     raise
             else:
                 if len(self._spares) < self._count:
                     self._refill()
                 return opened
 
-    def _give(self) -> bool:
+    def _close_one(self) -> bool:
         with self._lock:
             if not self._spares:
                 return False
@@ -76,13 +76,13 @@ class SpareDescriptors:
         with self._lock:
             while len(self._spares) < self._count:
                 try:
-                    self._spares += os.pipe()  # it has no file; both ends count
+                    self._spares += os.pipe()  # a pipe needs no file, and has two descriptors
                 except OSError:
                     return
 
 
 def aligned_memory(size: int) -> memoryview:
-    """Return memory that begins at a page, as direct writes need it."""
+    """Return page-aligned memory, which direct writes need."""
     return memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
@@ -139,12 +139,12 @@ class File:
         try:
             done = os.preadv(self._descriptor, [block], offset, _RWF_NOWAIT) if _RWF_NOWAIT else 0
             whole = done == size or (done > 0 and offset + done == os.fstat(self._descriptor).st_size)
-        except OSError:  # not in the page cache, or the file system does not know
+        except OSError:  # not in the page cache, or not supported by the file system
             return None
         return bytes(block[:done]) if whole else None
 
     def write_at(self, offset: int, block: bytes) -> None:
-        """Write the whole block at `offset`; it is in the page cache then, not on disk."""
+        """Write the whole block at `offset`, into the page cache."""
         try:  # on the path of each publish: a context manager would add six calls
             done = os.pwrite(self._descriptor, block, offset)
             while done < len(block):
@@ -155,25 +155,24 @@ class File:
     def write_blocks_at(self, offset: int, blocks: list[bytes]) -> int:
         """Write blocks one after another from `offset` without a copy, as `write_at` does, and return their end.
 
-        Cost: a call per BLOCKS_MAX blocks: a thread takes Python's lock after each call.
+        Cost: one call per BLOCKS_MAX blocks; after each call the thread waits for Python's lock.
         """
         for at in range(0, len(blocks), BLOCKS_MAX):
-            some = blocks[at : at + BLOCKS_MAX]
+            chosen = blocks[at : at + BLOCKS_MAX]
             try:
-                done = os.pwritev(self._descriptor, some, offset)
+                done = os.pwritev(self._descriptor, chosen, offset)
             except OSError as error:
                 raise StoreFailed(self.path, error.strerror or str(error)) from error
-            size = sum(map(len, some))
+            size = sum(map(len, chosen))
             if done < size:
-                self.write_at(offset + done, b"".join(some)[done:])
+                self.write_at(offset + done, b"".join(chosen)[done:])
             offset += size
         return offset
 
     def write_pages_at(self, offset: int, pages: memoryview) -> None:
         """Write whole pages of aligned memory at a page of the file, past the page cache if the system can.
 
-        Invariant: only one thread at a time writes to this open file, because the mode of its descriptor is changed
-            meanwhile.
+        Invariant: only one thread at a time writes to this open file, because the mode of its descriptor changes.
         """
         done = 0
         try:
@@ -190,7 +189,7 @@ class File:
             self.write_at(offset + done, bytes(pages[done:]))
 
     def write_zeros(self, offset: int, size: int) -> None:
-        """Write zeros at `offset`, as many as fit on the disk, at most `size`."""
+        """Write up to `size` zeros at `offset`, as many as fit on the disk."""
         try:
             os.pwrite(self._descriptor, bytes(size), offset)
         except OSError as error:
@@ -202,7 +201,7 @@ class File:
             return os.fstat(self._descriptor).st_size
 
     def allocate(self, offset: int, size: int) -> None:
-        """Allocate `size` bytes at an offset, with any content."""
+        """Allocate `size` bytes at an offset, with undefined content."""
         with _Failing(self.path):
             try:
                 os.posix_fallocate(self._descriptor, offset, size)
@@ -310,17 +309,17 @@ class Files:
             os.makedirs(folder, mode=_FOLDER_MODE, exist_ok=True)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename a file, replacing an existing one, or a folder to a free name; atomically."""
+        """Rename a file, replacing any existing one, or a folder to an unused name, atomically."""
         with _Failing(source):
             os.replace(source, target)
 
     def replace(self, path: Path, pieces: Iterable[bytes], *, sync: bool = True) -> File:
         """Replace a file as a whole, and return it, open for writing. A crash leaves the old content or the new one.
 
-        On return the content and the name are on disk, if it was synced. Raises: StoreFailed, as after a crash.
+        With `sync`, content and name are on disk on return. Raises: StoreFailed, with the same outcome as a crash.
         """
         unfinished = path.with_name(f"{path.name}.unfinished")
-        self.remove(unfinished)  # after a failed sync, no later one writes the pages of that file
+        self.remove(unfinished)  # after a failed sync, later syncs do not write the dropped pages of a file
         file = self.open(unfinished, create=True)
         try:
             end, left = 0, iter(pieces)
@@ -333,7 +332,7 @@ class Files:
             if sync:
                 self.sync_folder(path.parent)
         except BaseException:
-            with suppress(StoreFailed):  # the first error says how far it came
+            with suppress(StoreFailed):  # the first error is the one to raise
                 file.close()
             raise
         return file

@@ -27,21 +27,21 @@ ZEROS: Final = "nothing but zeros up to the end of the file"
 
 
 class BlockConsumer(Protocol):
-    """A consumer of the records of a block."""
+    """A reader of the records of a block."""
 
     def run(self, block: bytes, base: int) -> ReplayEnd:
-        """Take the records of a block that begins with one, at position `base`."""
+        """Read the records of a block; the first one begins at position `base`."""
 
 
 class LogFolder:
     """The segments in a log's folder.
 
-    Shapes: ``segments`` maps the number of each to its bytes, ascending. ``unreadable`` has the reason for each segment
-        with unreadable sectors, which are replaced by zeros.
+    Shapes: ``segments`` maps the number of each to its bytes, ascending. ``unreadable`` has the error of each
+        segment with unreadable sectors, which are replaced by zeros.
     """
 
     def __init__(self, files: Files, folder: Path, only: Container[int] | None = None) -> None:
-        """`only` has the segments to read; the broker may remove others at any time."""
+        """`only` has the numbers of the segments to read, None for all; the broker may remove others at any time."""
         self._files = files
         self.folder = folder
         named = [number for name in files.list(folder) if (number := segment_number(name)) is not None]
@@ -102,9 +102,10 @@ class LogFolder:
         return offset, ""
 
     def evidence_after(self, number: int, offset: int) -> int:
-        """Return the highest position that the bytes after a damaged place prove to be synced, 0 for none. Proofs are a
-        record at the end of the damaged one, marks, found by their segment's token, and the headers of later segments.
-        Cost: reads the rest of the log; it happens once, when there is damage.
+        """Return the highest position that the bytes after a damaged place prove to be synced, 0 for none. The proofs
+        are records that follow the damaged one, marks, which contain the token of their segment, and later segments'
+        headers.
+        Cost: reads the rest of the log, once for each damaged place.
         """
         found = [self._evidence_in(number, offset)] if number in self.segments else []
         found.extend(self._evidence_in(later, 0) for later in self.segments if later > number)
@@ -117,9 +118,9 @@ class LogFolder:
         if offset < HEADER_BYTES:
             return HEADER_BYTES
         block = self.read(number, offset, self.segments[number])
-        if inner and (_follows(block, HEAD_BYTES, inner=True) or _next_to(block[HEAD_BYTES:], inner=True)):
-            return offset + HEAD_BYTES  # a damaged transaction: each of its records has a checksum
-        end = _next_to(block, inner=inner)
+        if inner and (_follows(block, HEAD_BYTES, inner=True) or _end_of_damaged(block[HEAD_BYTES:], inner=True)):
+            return offset + HEAD_BYTES  # the damage is in a transaction, whose records have checksums of their own
+        end = _end_of_damaged(block, inner=inner)
         if end:
             return offset + end
         marks = [at for at, _ in self._marks(number, block, offset)]
@@ -143,7 +144,7 @@ class LogFolder:
         return max([evidence, *(synced for _, synced in self._marks(number, block, offset))])
 
     def _marks(self, number: int, block: bytes, offset: int) -> Iterator[tuple[int, int]]:
-        """Yield (place in the block, synced) of each whole mark."""
+        """Yield (offset in the block, synced position) of each intact mark."""
         try:
             token = self.header(number).token
         except ValueError:
@@ -164,7 +165,7 @@ class LogFolder:
 
 
 def _end_of(block: bytes, at: int) -> int:
-    """Return the end of the record at a place by its length, 0 if the length is impossible."""
+    """Return the end of the record at an offset according to its length, 0 if the length is impossible."""
     if len(block) - at < HEAD_BYTES:
         return 0
     length = HEAD.unpack_from(block, at)[0]
@@ -172,18 +173,16 @@ def _end_of(block: bytes, at: int) -> int:
     return end if length >= LENGTH_MIN and end <= len(block) else 0
 
 
-def _next_to(block: bytes, *, inner: bool) -> int:
-    """Return the end of the damaged record at the beginning of a block, which is the start of the next one; 0 if
-    unknown.
-    """
-    end = _true_end(block, inner=inner)
+def _end_of_damaged(block: bytes, *, inner: bool) -> int:
+    """Return the end of the damaged record at the beginning of a block, 0 if it cannot be determined."""
+    end = _corrected_end(block, inner=inner)
     if end:
         return end
     end = _end_of(block, 0)
     return end if _follows(block, end, inner=inner) else 0
 
 
-def _true_end(block: bytes, *, inner: bool) -> int:
+def _corrected_end(block: bytes, *, inner: bool) -> int:
     """Return the end of the record at the beginning of a block if one byte of its length is wrong, 0 otherwise.
 
     The checksum, which does not cover the length, proves it.
@@ -202,12 +201,12 @@ def _true_end(block: bytes, *, inner: bool) -> int:
 
 
 def _follows(block: bytes, at: int, *, inner: bool) -> bool:
-    """Return whether a whole record begins at a place after the first one of the block."""
+    """Return whether an intact record begins at an offset above 0."""
     return at > 0 and _record_at(block, at, inner=inner) > 0
 
 
 def _record_at(block: bytes, at: int, *, inner: bool = False) -> int:
-    """Return the end of the whole record at a place, 0 when there is none.
+    """Return the end of the intact record at an offset, 0 when there is none.
 
     A record within a transaction counts only with `inner`: a damaged length may lead to it, and continuing there would
     apply half of the transaction.

@@ -10,7 +10,7 @@ from crc32c import crc32c
 from broker.store.damage import FolderBusy, StoreFailed
 from broker.store.files import File, Files
 
-NOT_THERE: Final = "No such file or directory"
+NO_SUCH_FILE: Final = "No such file or directory"
 NOT_EMPTY: Final = "Directory not empty"
 
 
@@ -22,7 +22,7 @@ class FileContent:
         self._locked = False
 
     def lock(self) -> bool:
-        """Take the lock and return whether it was free."""
+        """Acquire the lock and return whether it was free."""
         free, self._locked = not self._locked, True
         return free
 
@@ -81,7 +81,7 @@ class MemoryFile(File):
         """Do nothing: there is no cache."""
 
     def try_lock(self, folder: Path) -> OSError | None:
-        """Lock the file, which memory always can."""
+        """Lock the file; locks are always supported."""
         if not self._content.lock():
             raise FolderBusy(folder)
         self._locked = True
@@ -107,7 +107,7 @@ class MemoryFiles(Files):
         content = self.contents.get(path)
         if content is None:
             if not create or path.parent not in self.folders:
-                raise StoreFailed(path, NOT_THERE)
+                raise StoreFailed(path, NO_SUCH_FILE)
             content = self._create(path)
         return MemoryFile(path, content)
 
@@ -128,7 +128,7 @@ class MemoryFiles(Files):
 
     def list(self, folder: Path) -> list[str]:
         if folder not in self.folders:
-            raise StoreFailed(folder, NOT_THERE)
+            raise StoreFailed(folder, NO_SUCH_FILE)
         return sorted(path.name for path in (*self.contents, *self.folders) if path.parent == folder)
 
     def make_folder(self, folder: Path) -> None:
@@ -140,12 +140,12 @@ class MemoryFiles(Files):
             self.contents = {moved(path, source, target): content for path, content in self.contents.items()}
             return
         if source not in self.contents:
-            raise StoreFailed(source, NOT_THERE)
+            raise StoreFailed(source, NO_SUCH_FILE)
         self.contents[target] = self.contents.pop(source)
 
     def link(self, source: Path, target: Path) -> bool:
         if source not in self.contents or target.parent not in self.folders:
-            raise StoreFailed(target, NOT_THERE)
+            raise StoreFailed(target, NO_SUCH_FILE)
         self.contents[target] = self.contents[source]
         return True
 
@@ -159,7 +159,7 @@ class MemoryFiles(Files):
 
     def sync_folder(self, folder: Path) -> None:
         if folder not in self.folders:
-            raise StoreFailed(folder, NOT_THERE)
+            raise StoreFailed(folder, NO_SUCH_FILE)
 
     def lock_folder(self, folder: Path) -> File:
         file = MemoryFile(folder, self._folder_locks.setdefault(folder, FileContent()))
@@ -173,7 +173,7 @@ class MemoryFiles(Files):
         return self._free_bytes
 
     def token(self, size: int) -> bytes:
-        """Return different bytes at each call, the same in every run."""
+        """Return different bytes at each call, but the same sequence in every run."""
         self._tokens += 1
         words = (crc32c(f"{self._tokens}/{word}".encode()) for word in range((size + 3) // 4))
         return b"".join(word.to_bytes(4, "big") for word in words)[:size]

@@ -1,7 +1,8 @@
 """The vhost log: segments of records, appended on the loop, written and synced in a thread.
 
 A batch is everything that was appended since the last one. It begins with a mark (or, in a new segment, with the
-header) that says how far the log was synced when the batch was taken: it tells recovery corruption from a torn tail.
+header) that says how far the log was synced when the batch was taken: from it, recovery distinguishes corruption from a
+torn tail.
 """
 
 from __future__ import annotations
@@ -43,16 +44,17 @@ from broker.store.segment import (
 
 SEGMENT_MAX_BYTES: Final = 1 << 31  # an offset has 32 bits, and the last record of a segment may cross its end
 RECORD_MAX_BYTES: Final = 1 << 31
-BLOCK_BYTES: Final = 256 << 10  # of records are joined and freed at once; meanwhile no other thread can run
-SMALL_BYTES: Final = 16 << 10  # zeros ahead of a larger batch would take longer than the journal of the file system
+BLOCK_BYTES: Final = 256 << 10  # of records that are joined and freed in one step, during which no other thread can run
+SMALL_BYTES: Final = 16 << 10  # after a larger batch, writing zeros ahead takes longer than the file system's journal
 # A collection would visit each item of a list: 10 ms for 200,000 messages or records, which are in no cycle.
 untrack: Final = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyObject_GC_UnTrack", ctypes.pythonapi))
 pack_mark: Final = Struct(FRONT.format + MARK_TAIL.format[1:]).pack
 
 
 class SegmentRun:
-    """The part of a batch in one segment: blocks of pieces. A large body is a block of its own, and ``large`` says that
-    there is one. The first block gets the segment's header or a mark.
+    """The part of a batch in one segment: blocks of pieces. The first block gets the segment's header or a mark.
+
+    Shapes: a large body is a block of its own; ``large`` is set if there is one.
     """
 
     def __init__(self, segment: int, offset: int, previous_end: int, token: bytes) -> None:
@@ -80,8 +82,8 @@ class Batch:
 class Segments:
     """The segments of one folder; any thread reads them.
 
-    Shapes: ``segments`` maps a number to its bytes, ``live`` to the number of slots that need it. The numbers begin
-        with `lowest`, which is not part of the file names.
+    Shapes: ``segments`` maps a segment number to its bytes, ``live`` to the number of slots that need the segment. The
+        numbers begin with `lowest`, which is subtracted in file names.
     """
 
     def __init__(self, files: Files, folder: Path, *, lowest: int = 0) -> None:
@@ -104,12 +106,12 @@ class Segments:
             return file.read_at(position & OFFSET_MASK, size)
 
     def read_cached(self, position: int, size: int) -> bytes | None:
-        """Return what `read_span` would return if the disk is not needed for it, None otherwise."""
+        """Return the result of `read_span` if it needs no disk access, None otherwise."""
         with self.readers.borrow(self.path(position >> OFFSET_BITS)) as file:
             return file.read_cached(position & OFFSET_MASK, size)
 
     def corrupt(self, position: int, reason: str) -> CorruptRecord:
-        """Return the error for a damaged place."""
+        """Return the error for damage at a position."""
         segment = position >> OFFSET_BITS
         return CorruptRecord(self.path(segment), segment - self._lowest, position & OFFSET_MASK, reason)
 
@@ -140,14 +142,14 @@ class Segments:
 class MessageLog(Segments):
     """One vhost's log.
 
-    ``append``, ``take``, ``complete`` and the live counts belong to the loop; ``write`` runs in one thread at a time;
+    ``append``, ``take``, ``complete`` and the live counts are for the loop; ``write`` runs in one thread at a time,
     ``read_span`` in any thread.
 
-    Shapes: ``position`` is where the next record goes: its segment is exact, its offset may still move on by the mark
-        of a new batch. ``written`` is in the page cache, ``synced`` on disk (it does not move with ``sync=False``);
-        ``confirmable`` is the one of the two that confirms wait for by the settings. Invariant: synced <= written <=
-        position; confirmable == position when nothing waits. New segments are numbered after all existing ones, so a
-        position is never used twice.
+    Shapes: ``position`` is where the next record is appended: its segment is exact, its offset may still grow by the
+        mark of a new batch. The log is in the page cache up to ``written`` and on disk up to ``synced``, which stays 0
+        with ``sync=False``; ``confirmable`` is the one of the two that confirms wait for. Invariant: synced <= written
+        <= position; confirmable == position when no record is pending. New segments are numbered after all existing
+        ones, so a position is never used twice.
     """
 
     def __init__(
@@ -164,31 +166,32 @@ class MessageLog(Segments):
         super().__init__(files, folder)
         self._limit = min(max(segment_bytes, HEADER_BYTES + 1), SEGMENT_MAX_BYTES)
         self._sync = sync
-        # These belong to the writing thread: the open segment, and where its zeros end.
+        # Used by the writing thread alone: the open segment, and where its zeros end.
         self._file: File | None = None
         self._zeros_end = 0
-        self._bodies_writer: DirectWriter | None = None  # made for the first large body
+        self._bodies_writer: DirectWriter | None = None  # created for the first large body
         self._failed: StoreFailed | None = None
         self._in_flight: Batch | None = None
         self._runs: list[SegmentRun] = []
-        self.waiting = False  # records were appended and not taken yet
-        self._pieces: list[bytes] = []  # of the next block; nothing is put there before there is a run, see the fence
-        self._fence = -1  # from here on append goes the long way: no run yet, the block is full, or a group is open
+        self.waiting = False  # records were appended since the last `take`
+        self._pieces: list[bytes] = []  # of the next block; empty until a run has begun, see the fence
+        # From this position on `_append_at_border` appends: no run has begun, the block is full, or a group is open.
+        self._fence = -1
         self._full = 0  # the position at which the segment is full
         self._group: list[bytes] | None = None  # the inner records of the open group
-        self._group_begin = 0  # ... and the position of the record around them
-        self._begun_bytes = 0  # of the runs before the last one
+        self._group_begin = 0  # the position of their transaction record
+        self._begun_bytes = 0  # in the runs before the last one
         self._previous_end = previous_end
-        self._token = b""  # of the segment of `position`; empty until that has begun
+        self._token = b""  # of the segment of `position`; empty until the segment has begun
         self.position = number << OFFSET_BITS | HEADER_BYTES
         self.written = self.position
         self.synced = self.position if sync else 0
         self.confirmable = self.position
         if segments is not None:
             self.segments = segments
-        self.syncs = 0  # for the metrics; they belong to the writing thread
+        self.syncs = 0  # for the metrics, like `syncing_s`; the writing thread sets both
         self.syncing_s = 0.0
-        self._now_s: Callable[[], float] = lambda: 0.0  # nobody measures
+        self._now_s: Callable[[], float] = lambda: 0.0  # durations are not measured
 
     def time_syncs(self, now_s: Callable[[], float]) -> None:
         """Measure the duration of syncs, by a clock that any thread may read."""
@@ -208,8 +211,7 @@ class MessageLog(Segments):
     # -- on the loop --------------------------------------------------------------------------------------------------
 
     def append(self, record: bytes, rest: bytes = b"") -> int:
-        """Append a record of one piece, or of two with any boundary, and return its position. HOT. Nothing is written
-        yet.
+        """Append a record, in one piece or two, and return its position. HOT. Nothing is written yet.
         Cost: an addition and a list append for each piece, no copy; it runs for every persistent message.
         """
         position = self.position
@@ -232,7 +234,7 @@ class MessageLog(Segments):
     def group(self) -> Iterator[None]:
         """Combine the records appended inside into one transaction: after a crash all of them exist or none.
 
-        Positions that append returns are final and lie in the segment that `position` names. A nested group is part of
+        Positions that append returns are final and in the segment that `position` names. A nested group is part of
         the outer one; a group without records has no effect. An exception closes the group with the records appended so
         far, and propagates: their effects are also in memory, where ids were assigned and messages settled, and later
         records build on them.
@@ -250,7 +252,7 @@ class MessageLog(Segments):
 
     @property
     def pending_bytes(self) -> int:
-        """The bytes appended and not taken yet."""
+        """The number of bytes appended since the last `take`."""
         if not self._runs:
             return 0
         return self._begun_bytes + (self.position & OFFSET_MASK) - self._runs[-1].offset
@@ -262,11 +264,11 @@ class MessageLog(Segments):
 
     @property
     def active(self) -> int:
-        """The segment that the next record goes to."""
+        """The segment of the next record."""
         return self.position >> OFFSET_BITS
 
     def take(self) -> Batch | None:
-        """Return all waiting records as one batch, None if there are none. Raises: RuntimeError if the previous batch
+        """Return all pending records as one batch, None if there are none. Raises: RuntimeError if the previous batch
         was not completed; StoreFailed if an earlier write failed.
         """
         assert self._group is None, "half a transaction would be written"
@@ -360,7 +362,7 @@ class MessageLog(Segments):
         self._pass_border()
 
     def _roll(self) -> None:
-        """Roll after a record, not before the next one, so that `position` always has the segment of the next one."""
+        """Begin a segment right after the last one is full, so that `position` names the next record's segment."""
         after = self.position
         self._end_block()
         self._begun_bytes = self.pending_bytes
@@ -370,7 +372,7 @@ class MessageLog(Segments):
         self._begin_run()
 
     def _begin_run(self) -> None:
-        """Begin the records of one batch in one segment, with room for their mark."""
+        """Begin the run of a batch in the current segment, with room for its mark."""
         segment, offset = self.position >> OFFSET_BITS, self.position & OFFSET_MASK
         if self._token:
             self.position += MARK_BYTES
@@ -403,7 +405,7 @@ class MessageLog(Segments):
                     end = run.offset
                     for pieces in run.blocks:
                         block = b"".join(pieces)
-                        pieces.clear()  # not all at once when the batch is dropped
+                        pieces.clear()  # freeing the whole batch at once would block other threads
                         file.write_at(end, block)
                         end += len(block)
                 if self._sync:
@@ -431,7 +433,7 @@ class MessageLog(Segments):
         """Write the records of a run with large bodies, and return where they end."""
         if self._bodies_writer is None:
             self._bodies_writer = DirectWriter()
-        blocks = [b"".join(pieces) for pieces in run.blocks]  # not a copy of a large body
+        blocks = [b"".join(pieces) for pieces in run.blocks]  # joining one piece, such as a large body, copies nothing
         return self._bodies_writer.write(file, run.offset, blocks, direct=self._sync)
 
     def _fill_ahead(self, file: File, end: int) -> None:

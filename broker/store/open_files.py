@@ -22,11 +22,10 @@ class _Loan:
         self._forgotten = False
 
     def begin(self) -> None:
-        """Count one reader more."""
         self._readers += 1
 
     def end(self) -> None:
-        """Count one reader less; after the last one, close a forgotten file."""
+        """Remove a reader; after the last one, close a forgotten file."""
         self._readers -= 1
         if self._forgotten and not self._readers:
             self.file.close()
@@ -47,7 +46,7 @@ class _Loan:
 
 
 class OpenFiles:
-    """The open files. Invariant: a file is not closed while a thread reads it."""
+    """A cache of open files. Invariant: no file is closed while a thread reads it."""
 
     def __init__(self, files: Files, limit: int = 64) -> None:
         self._files = files
@@ -56,7 +55,7 @@ class OpenFiles:
         self._loans: OrderedDict[Path, _Loan] = OrderedDict()
 
     def borrow(self, path: Path) -> _Loan:
-        """Return the file for a ``with`` block; open it if need be.
+        """Return a context manager of the file; open the file if it is not open.
 
         Raises: StoreFailed when it does not exist.
         """

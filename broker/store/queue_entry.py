@@ -1,28 +1,29 @@
-"""Entries of a queue log: where the records of messages lie. Pure: bytes in, bytes out.
+"""Entries of a queue log: the position and length of each message's record. Pure: bytes in, bytes out.
 
-Each message has 24 bytes, its place. A single entry fills one:
+Each message has a place of 24 bytes. A single entry fills one place:
 
     0   u64 position of the record
     8   u32 length of the record
-    12  u32 checksum: CRC-32C of the 12 bytes before it, begun with the queue's number and the message id; for a delayed
-    message it also covers the u64 of the moment at which it is due 16  u16 SINGLE 18  u48 the moment at which a delayed
-    message is due, in ms; 0 for any other, and if unknown
+    12  u32 checksum: CRC-32C of the 12 bytes before it, seeded with the queue's number and the message id;
+            that of a delayed message also covers the moment at which it is due, as a u64
+    16  u16 SINGLE
+    18  u48 the moment at which a delayed message is due, in ms; 0 for other messages, and if unknown
 
 A place without a record is 24 zeros.
 
-Neighbours whose records are in one segment form a group, which is packed and verified as a whole, in the places of all:
+Neighbours whose records are in one segment form a group, which fills their places and is verified as a whole:
 
     0   u64 number of the segment
-    8   u32 n, how many messages
-    12  u32 checksum: CRC-32C of the 24 * n bytes but these four, begun with the queue's number and the first id
+    8   u32 n, the number of messages
+    12  u32 checksum: CRC-32C of the 24 * n bytes except these four, seeded with the queue's number and the first id
     16  u16 GROUP
     18  u48 1 if they are delayed, otherwise 0
     24  n times u32 offset of the record in the segment, then n times u32 length of the record; both 0 without a record
         n times u64 moment, if they are delayed
         octets 0xFF up to the end of the places
 
-No group crosses a multiple of CELL_IDS, so a reader that starts there finds all groups. When a later write changes a
-part of a group, none of it can be verified any more, so the writer calls `uncut` first.
+No group crosses a multiple of CELL_IDS, so a reader that starts there finds all groups. A group of which only a part is
+overwritten can no longer be verified, so the writer splits it first (`split_groups`).
 """
 
 from __future__ import annotations
@@ -39,26 +40,26 @@ Entry = tuple[int, int]  # position and size of a record
 Entries = tuple[list[int], list[int]]  # positions and sizes, both 0 for a message without a record
 NO_ENTRY: Final[Entry] = (0, 0)
 CELL_IDS: Final = 256
-GROUP_MIN: Final = 4  # fewer are faster as single entries
+GROUP_MIN: Final = 4  # fewer messages are faster as single entries
 
 _SINGLE: Final = 0xB7D2
 _GROUP: Final = 0xD5A6
 _DELAYED: Final = 1
 _ENTRY: Final = Struct(">QIIQ")
 _PLACE: Final = Struct(">QI")
-_FIELDS: Final = Struct(">II")  # of a group: how many, and the checksum
+_FIELDS: Final = Struct(">II")  # of a group: number of messages and checksum
 _WORD: Final = Struct(">Q")
 ENTRY_BYTES: Final = _ENTRY.size
 _MARK_AT: Final = 16
 _MARK_SHIFT: Final = 48
 _MOMENT_MASK: Final = (1 << _MARK_SHIFT) - 1
 _CHECKSUM_MASK: Final = 0xFFFFFFFF
-_OFFSET_BYTES: Final = 4  # of an offset, of a length and of a checksum
+_OFFSET_BYTES: Final = 4  # an offset; also a length, and a checksum
 _MOMENT_BYTES: Final = 8
 _GROUP_MARK: Final = _GROUP.to_bytes(2, "big")
 _FILLER: Final = b"\xff"
 _SWAPS: Final = sys.byteorder == "little"
-_HIGH: Final = 1 if _SWAPS else 0  # the position of the upper half of 64 bits
+_HIGH: Final = 1 if _SWAPS else 0  # the index of the upper half of 64 bits
 
 
 def pack_entries(queue_number: int, first: int, entries: Entries, due_ms: Sequence[int] = ()) -> bytes:
@@ -81,12 +82,12 @@ def pack_entries(queue_number: int, first: int, entries: Entries, due_ms: Sequen
 def unpack_entries(queue_number: int, first: int, block: bytes, start: int, stop: int) -> Entries:
     """Return the entries with the indexes start <= index < stop of a block; a damaged one is NO_ENTRY.
 
-    Shapes: the block has the ids from `first` on, a multiple of CELL_IDS, and whole cells. Cost: as of `pack_entries`.
+    Shapes: the block has whole cells, beginning with the id `first`, a multiple of CELL_IDS. Cost: as `pack_entries`.
     """
     positions: list[int] = []
     sizes: list[int] = []
     seed = _seed(queue_number, first)
-    for index, grouped in _found(seed, block, start, stop):
+    for index, grouped in _groups_and_singles(seed, block, start, stop):
         at = index * ENTRY_BYTES
         if grouped:
             chosen = slice(max(start - index, 0), stop - index)
@@ -95,7 +96,7 @@ def unpack_entries(queue_number: int, first: int, block: bytes, start: int, stop
             sizes += more[1][chosen]
             continue
         position, size, checksum, mark = _unpack(block, at)
-        if not _proves(block, at, checksum, mark, seed + index):
+        if not _is_intact(block, at, checksum, mark, seed + index):
             position, size = NO_ENTRY
         positions.append(position)
         sizes.append(size)
@@ -103,45 +104,44 @@ def unpack_entries(queue_number: int, first: int, block: bytes, start: int, stop
 
 
 def unpack_due(queue_number: int, first: int, block: bytes, start: int, stop: int) -> list[int]:
-    """Return when the messages start <= index < stop of a block are due in ms, 0 for those without a moment and for
-    damaged entries.
+    """Return when the messages start <= index < stop of a block are due, in ms; 0 without a moment, and if damaged.
 
     Shapes: the block is as for `unpack_entries`.
     """
     due_ms: list[int] = []
     seed = _seed(queue_number, first)
-    for index, grouped in _found(seed, block, start, stop):
+    for index, grouped in _groups_and_singles(seed, block, start, stop):
         at = index * ENTRY_BYTES
         if grouped:
             due_ms += _unpack_moments(block, at, grouped)[max(start - index, 0) : stop - index]
         else:
             _, _, checksum, mark = _unpack(block, at)
-            due_ms.append(mark & _MOMENT_MASK if _proves(block, at, checksum, mark, seed + index) else 0)
+            due_ms.append(mark & _MOMENT_MASK if _is_intact(block, at, checksum, mark, seed + index) else 0)
     return due_ms
 
 
-def uncut(queue_number: int, first: int, cell: bytes, start: int, stop: int) -> bytes:
-    """Return the bytes of a cell after splitting groups that lie partly in start <= index < stop into single entries.
+def split_groups(queue_number: int, first: int, cell: bytes, start: int, stop: int) -> bytes:
+    """Return the bytes of a cell with the groups that start <= index < stop would cut split into single entries.
 
-    Shapes: `first` is the first id of the cell. A writer of the entries `start` to `stop` also writes the others that
-        this has changed.
+    Shapes: `first` is the first id of the cell. A writer of the entries `start` to `stop` also writes other entries
+        that have changed.
     """
     if _GROUP_MARK not in cell:
         return cell
     seed = _seed(queue_number, first)
-    mended = cell
-    for index, grouped in _found(seed, cell, 0, CELL_IDS):
+    split = cell
+    for index, grouped in _groups_and_singles(seed, cell, 0, CELL_IDS):
         end = index + grouped
         if grouped and (index < start < end or index < stop < end):
             at, behind = index * ENTRY_BYTES, end * ENTRY_BYTES
             positions, sizes = _unpack_group(cell, at, grouped)
             singles = _pack_singles(seed + index, positions, sizes, _unpack_moments(cell, at, grouped))
-            mended = mended[:at] + singles + mended[behind:]
-    return mended
+            split = split[:at] + singles + split[behind:]
+    return split
 
 
 def _pack_cell(seed: int, positions: list[int], sizes: list[int], due_ms: Sequence[int]) -> bytes:
-    """Return the bytes of entries within one cell. Shapes: `seed` is that of the first one's checksum."""
+    """Return the bytes of entries within one cell. Shapes: `seed` is that of the first entry's checksum."""
     count = len(positions)
     segments, offsets = _halves(positions)
     segment = max(segments)
@@ -150,11 +150,11 @@ def _pack_cell(seed: int, positions: list[int], sizes: list[int], due_ms: Sequen
     delayed = any(due_ms)
     parts = [
         _WORD.pack(_GROUP << _MARK_SHIFT | (_DELAYED if delayed else 0)),
-        _ordered(offsets).tobytes(),
-        _ordered(array("I", sizes)).tobytes(),
+        _file_order(offsets).tobytes(),
+        _file_order(array("I", sizes)).tobytes(),
     ]
     if delayed:
-        parts.append(_ordered(array("Q", due_ms)).tobytes())
+        parts.append(_file_order(array("Q", due_ms)).tobytes())
     rest = b"".join(parts).ljust(ENTRY_BYTES * count - _MARK_AT, _FILLER)
     head = _PLACE.pack(segment, count)
     return head + _checksum(rest, _checksum(head, seed)).to_bytes(_OFFSET_BYTES, "big") + rest
@@ -173,10 +173,8 @@ def _pack_singles(seed: int, positions: list[int], sizes: list[int], due_ms: Seq
     return b"".join(pieces)
 
 
-def _found(seed: int, block: bytes, start: int, stop: int) -> list[tuple[int, int]]:
-    """Return (index, length) of each group with an entry at start <= index < stop, and (index, 0) of each place outside
-    of groups.
-    """
+def _groups_and_singles(seed: int, block: bytes, start: int, stop: int) -> list[tuple[int, int]]:
+    """Return (index, length) of each group that overlaps start <= index < stop, and (index, 0) of each other place."""
     found: list[tuple[int, int]] = []
     index = 0
     while index < start:  # a group that begins earlier may reach here
@@ -184,8 +182,8 @@ def _found(seed: int, block: bytes, start: int, stop: int) -> list[tuple[int, in
         if at < 0:
             index = start
             break
-        index, beside = divmod(at - _MARK_AT, ENTRY_BYTES)
-        grouped = 0 if beside else _group_at(seed, block, index)
+        index, misaligned = divmod(at - _MARK_AT, ENTRY_BYTES)
+        grouped = 0 if misaligned else _group_at(seed, block, index)
         if index + grouped > start:
             found.append((index, grouped))
         index += grouped or 1
@@ -210,12 +208,11 @@ def _group_at(seed: int, block: bytes, index: int) -> int:
 
 
 def _unpack_group(block: bytes, at: int, count: int) -> Entries:
-    """Return the entries of the group at an offset."""
     segment: tuple[int] = _WORD.unpack_from(block, at)
     begin = at + ENTRY_BYTES
     middle, end = begin + _OFFSET_BYTES * count, begin + 2 * _OFFSET_BYTES * count
-    offsets = _ordered(array("I", block[begin:middle]))
-    sizes = _ordered(array("I", block[middle:end])).tolist()
+    offsets = _file_order(array("I", block[begin:middle]))
+    sizes = _file_order(array("I", block[middle:end])).tolist()
     positions = _joined(segment[0], offsets)
     if 0 in sizes:
         positions = [position if size else 0 for position, size in zip(positions, sizes, strict=True)]
@@ -223,13 +220,12 @@ def _unpack_group(block: bytes, at: int, count: int) -> Entries:
 
 
 def _halves(positions: list[int]) -> tuple[array[int], array[int]]:
-    """Return the segments and the offsets of positions. Only loops of `array`: there are millions of positions."""
+    """Return the segments and the offsets of positions. It loops only within `array`, because positions are many."""
     halves = array("I", array("Q", positions).tobytes())
     return halves[_HIGH::2], halves[1 - _HIGH :: 2]
 
 
 def _joined(segment: int, offsets: array[int]) -> list[int]:
-    """Return the positions of offsets in one segment."""
     halves = array("I", bytes(2 * _OFFSET_BYTES * len(offsets)))
     halves[_HIGH::2] = array("I", [segment]) * len(offsets)
     halves[1 - _HIGH :: 2] = offsets
@@ -237,12 +233,11 @@ def _joined(segment: int, offsets: array[int]) -> list[int]:
 
 
 def _unpack_moments(block: bytes, at: int, count: int) -> list[int]:
-    """Return the moments of the group at an offset."""
     mark: tuple[int] = _WORD.unpack_from(block, at + _MARK_AT)
     if not mark[0] & _DELAYED:
         return [0] * count
     begin = at + ENTRY_BYTES + 2 * _OFFSET_BYTES * count
-    return _ordered(array("Q", block[begin : begin + _MOMENT_BYTES * count])).tolist()
+    return _file_order(array("Q", block[begin : begin + _MOMENT_BYTES * count])).tolist()
 
 
 def _unpack(block: bytes, at: int) -> tuple[int, int, int, int]:
@@ -251,15 +246,14 @@ def _unpack(block: bytes, at: int) -> tuple[int, int, int, int]:
     return fields
 
 
-def _proves(block: bytes, at: int, checksum: int, mark: int, seed: int) -> bool:
-    """Return whether the single entry at an offset is intact."""
+def _is_intact(block: bytes, at: int, checksum: int, mark: int, seed: int) -> bool:
     if mark >> _MARK_SHIFT != _SINGLE:
         return False
     return checksum == _with_moment(_checksum(block[at : at + _PLACE.size], seed), mark & _MOMENT_MASK)
 
 
 def _seed(queue_number: int, message_id: int) -> int:
-    """Return the seed of an entry's checksum; that of the next message is greater by one."""
+    """Return the seed of an entry's checksum; the seed of the next message is greater by one."""
     return crc32c(queue_number.to_bytes(8, "big")) + message_id
 
 
@@ -273,8 +267,8 @@ def _with_moment(checksum: int, due_ms: int) -> int:
     return _checksum(_WORD.pack(due_ms), checksum) if due_ms else checksum
 
 
-def _ordered(numbers: array[int]) -> array[int]:
-    """Turn the octets of numbers between the machine's order and that of the file, and return the numbers."""
+def _file_order(numbers: array[int]) -> array[int]:
+    """Convert numbers in place between the byte orders of the machine and the file, and return them."""
     if _SWAPS:
         numbers.byteswap()
     return numbers

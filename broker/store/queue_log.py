@@ -1,8 +1,8 @@
-"""Queue logs: the place of each message of a queue. They are derived from the log, and rebuilt after a crash or disk
-damage.
+"""Queue logs: the position of each message's record, by queue and message id. Recovery rebuilds them from the log
+after a crash or disk damage.
 
-A chunk is a file for 65,536 consecutive message ids of one queue, created when enough of them are paged out, or at the
-checkpoint that needs it. Each message has a place of fixed width, so one call reads the entries of a slot:
+A chunk is a file for 65,536 consecutive message ids of one queue. It is created when enough of their messages are paged
+out, or by a checkpoint that needs it. Each message has a place of fixed width, so one call reads the entries of a slot:
 
     chunk header                              place of message id, at (id % 65,536 + 1) * 24: see `queue_entry`
     0   8s  magic "SLOTMQ\\0Q"
@@ -31,7 +31,7 @@ from broker.store.queue_entry import (
     Entries,
     Entry,
     pack_entries,
-    uncut,
+    split_groups,
     unpack_due,
     unpack_entries,
 )
@@ -68,31 +68,32 @@ class QueueLogs:
         self._tops: dict[tuple[int, int], int] = {}  # the id after the last entry of each chunk that began empty
         self._begun: set[tuple[int, int]] = set()  # chunks whose header this process wrote
         self._checked: set[tuple[int, int]] = set()  # chunks whose header was read
-        self._touched: set[tuple[int, int]] = set()  # written and not synced, of lasting queues
+        self._unsynced: set[tuple[int, int]] = set()  # written since the last sync, of durable queues
         self._dropped: dict[tuple[int, int], int] = {}  # chunks to be removed, with the log position of their deletion
         self._missing: set[tuple[int, int]] = set()  # chunks that were missing at the start
         self.written = 0
-        self._newest: tuple[tuple[int, int], File] | None = None  # the file that was written last, open until a sync
+        # The file that was written last, open until a sync: usually the next slots of its queue are written to it too.
+        self._newest: tuple[tuple[int, int], File] | None = None
         for name in files.list(folder):
             match = _NAME.fullmatch(name)
             if match:
                 self._chunks.setdefault(int(match[1]), set()).add(int(match[2]))
 
     def check(self, queue_number: int, first: int, end: int) -> bool:
-        """Return whether the chunks of the ids first <= id < end exist; remove one without its header."""
+        """Return whether the chunks of the ids first <= id < end exist; remove those without a header."""
         chunks = range(first // CHUNK_IDS, (end - 1) // CHUNK_IDS + 1)
         for chunk in chunks:
             if chunk not in self._chunks.get(queue_number, ()):
                 if (queue_number, chunk) not in self._buffer:
                     self._missing.add((queue_number, chunk))
-            elif not self._is_one(queue_number, chunk):
+            elif not self._has_header(queue_number, chunk):
                 self._remove(queue_number, chunk)
                 self._missing.add((queue_number, chunk))
         return self._missing.isdisjoint([(queue_number, chunk) for chunk in chunks])
 
     def withdraw(self) -> None:
-        """Remove chunks that were missing and have been written since, because the start is refused, so that the next
-        start finds them missing again. Raises: StoreFailed.
+        """Remove the chunks that were missing and have been written since: this start is refused, and the next one must
+        find them missing again. Raises: StoreFailed.
         """
         for queue_number, chunk in self._missing:
             if chunk in self._chunks.get(queue_number, ()):
@@ -105,13 +106,13 @@ class QueueLogs:
         entries: Entries,
         due_ms: Sequence[int] = (),
         *,
-        lasting: bool = True,
+        durable: bool = True,
     ) -> None:
         """Write the entries of the ids from `first` on, into the page cache, or into the buffer while they are few.
 
         They may be ahead of the log: they count only when a checkpoint or a replay covers their ids.
-        Shapes: NO_ENTRY stands for messages that need no place; `due_ms` as of `pack_entries`. The entries of a queue
-            that is not `lasting` are never synced.
+        Shapes: NO_ENTRY stands for messages that need no entry; `due_ms` is as for `pack_entries`. The entries of a
+            queue that is not `durable` are never synced.
         Cost: at most one write per chunk, and that of `pack_entries`.
         """
         block = pack_entries(queue_number, first, entries, due_ms)
@@ -121,10 +122,10 @@ class QueueLogs:
             for chunk, start, end in _chunks(first, stop):
                 piece = block[(start - first) * ENTRY_BYTES : (end - first) * ENTRY_BYTES]
                 begin, piece = self._with_neighbours(queue_number, chunk, start, end, piece)
-                self._write(queue_number, chunk, _place(begin), piece, lasting=lasting)
+                self._write(queue_number, chunk, _place(begin), piece, durable=durable)
 
     def move(self, queue_number: int, first: int, entries: Entries, due_ms: Sequence[int] = ()) -> None:
-        """Overwrite the entries of the ids from `first` on that are still needed. Shapes: as of `write`."""
+        """Overwrite the entries of the ids from `first` on that are still needed. Shapes: as for `write`."""
         live = self._live.get(queue_number)
         positions, sizes = entries
         for start, stop in [] if live is None else live.within(first, first + len(positions)):
@@ -134,7 +135,7 @@ class QueueLogs:
     def repair(self, queue_number: int, message_id: int, seen: Entry, entry: Entry) -> None:
         """Overwrite one damaged entry, unless it was written meanwhile or is no longer needed.
 
-        Shapes: `seen` is what `read` returned for it.
+        Shapes: `seen` is the entry that `read` has returned.
         """
         positions, sizes = self.read(queue_number, message_id, message_id + 1)
         if (positions[0], sizes[0]) == seen:
@@ -185,7 +186,7 @@ class QueueLogs:
         return due_ms
 
     def _read_cells(self, queue_number: int, chunk: int, first: int, end: int) -> tuple[int, bytes]:
-        """Return the whole cells that the ids first <= id < end of a chunk lie in, and their first id."""
+        """Return the first id of the cells that contain the ids first <= id < end of a chunk, and the cells."""
         begin, stop = _cells(first, end)
         return begin, self._block(queue_number, chunk, _place(begin), (stop - begin) * ENTRY_BYTES)
 
@@ -214,7 +215,7 @@ class QueueLogs:
                 key = (queue_number, chunk)
                 if not live.overlaps(chunk * CHUNK_IDS, (chunk + 1) * CHUNK_IDS):
                     self._drop_chunk(key, position)
-                elif key not in self._touched:
+                elif key not in self._unsynced:
                     self._buffer.drop(queue_number, chunk, _place(start), _place(start) + (stop - start) * ENTRY_BYTES)
 
     def forget(self, queue_number: int, position: int) -> None:
@@ -225,22 +226,22 @@ class QueueLogs:
                 self._drop_chunk((queue_number, chunk), position)
 
     def _drop_chunk(self, key: tuple[int, int], position: int) -> None:
-        """Give up a chunk: later, if a checkpoint may refer to it, which is also true of one that is to be synced."""
+        """Discard a buffered chunk, or schedule its removal if a checkpoint may refer to it, now or after its sync."""
         self._tops.pop(key, None)
-        if key in self._buffer and key not in self._touched:
+        if key in self._buffer and key not in self._unsynced:
             self._buffer.discard(*key)
         else:
             self._dropped[key] = position
 
     def sync(self) -> None:
-        """Sync everything written so far for lasting queues."""
+        """Sync everything written so far for durable queues."""
         with self._lock:
-            touched = sorted(self._touched)
-            self._close_newest()  # an idle vhost has none open, and a removed one would be created again
-        for queue_number, chunk in touched:
+            unsynced = sorted(self._unsynced)
+            self._close_newest()  # an idle vhost has no open file, and a removed file would be created again
+        for queue_number, chunk in unsynced:
             file: File | None = None
             with self._lock:  # the loop may remove chunks at any time
-                self._touched.discard((queue_number, chunk))  # writes from here on belong to the next call
+                self._unsynced.discard((queue_number, chunk))  # writes from here on belong to the next call
                 pieces = self._buffer.pieces(queue_number, chunk)
                 if pieces:
                     self._write_file(queue_number, chunk, pieces)
@@ -252,7 +253,7 @@ class QueueLogs:
                     file.sync()
                 finally:
                     file.close()
-        if touched and self._sync:
+        if unsynced and self._sync:
             self._files.sync_folder(self._folder)
 
     def reclaim(self, below: int) -> int:
@@ -275,9 +276,9 @@ class QueueLogs:
             return any(position < below for position in self._dropped.values())
 
     def drop_unneeded(self, end: int) -> None:
-        """Release the chunks without a needed entry, at the start, after `mark_needed` was called for the others. They
-        are kept like those of slots deleted at the end of the log, until no earlier checkpoint is kept, because
-        recovery may have to start from such a checkpoint again.
+        """Release the chunks without a needed entry, at the start, after `mark_needed` was called for all needed
+        entries. They stay until no earlier checkpoint is kept, like the chunks of slots deleted at the end of the log,
+        because recovery may have to start from such a checkpoint again.
         """
         for queue_number, chunks in self._chunks.items():
             live = self._live.get(queue_number, IdRanges())
@@ -293,8 +294,8 @@ class QueueLogs:
             self._chunks.clear()
 
     def _with_neighbours(self, queue_number: int, chunk: int, first: int, end: int, block: bytes) -> tuple[int, bytes]:
-        """Return the entries first <= id < end of a chunk together with those of the groups that they would cut, and
-        the id that they begin with.
+        """Return the entries first <= id < end of a chunk, extended by the split entries of groups that they overlap in
+        part, and the first id.
         """
         key = (queue_number, chunk)
         if chunk not in self._chunks.get(queue_number, ()) and key not in self._buffer:
@@ -311,7 +312,7 @@ class QueueLogs:
             if first <= cell_first and cell_end <= end:
                 continue
             _, cell = self._read_cells(queue_number, chunk, cell_first, cell_end)
-            whole = uncut(queue_number, cell_first, cell, first - cell_first, end - cell_first)
+            whole = split_groups(queue_number, cell_first, cell, first - cell_first, end - cell_first)
             if whole is cell:
                 continue
             if cell_first < first:
@@ -321,21 +322,23 @@ class QueueLogs:
                 block += whole[(end - cell_first) * ENTRY_BYTES :]
         return begin, block
 
-    def _write(self, queue_number: int, chunk: int, at: int, block: bytes, *, lasting: bool) -> None:
-        """Write entries to the file of a chunk, or into the buffer if it has none and needs none yet."""
+    def _write(self, queue_number: int, chunk: int, at: int, block: bytes, *, durable: bool) -> None:
+        """Write entries to the file of a chunk, or into the buffer while the chunk needs no file."""
         key = (queue_number, chunk)
-        filed = chunk in self._chunks.get(queue_number, ())
-        if filed or not self._buffer.add(queue_number, chunk, at, block):
+        has_file = chunk in self._chunks.get(queue_number, ())
+        if has_file or not self._buffer.add(queue_number, chunk, at, block):
             self._write_file(queue_number, chunk, [*self._buffer.pieces(queue_number, chunk), (at, block)])
         self._dropped.pop(key, None)
-        if lasting:
-            self._touched.add(key)
+        if durable:
+            self._unsynced.add(key)
 
     def _write_file(self, queue_number: int, chunk: int, pieces: Sequence[tuple[int, bytes]]) -> None:
-        """Write pieces to the file of a chunk, which is no longer in the buffer then."""
+        """Write pieces to the file of a chunk, and remove the chunk from the buffer."""
         key = (queue_number, chunk)
-        path = self._path(queue_number, chunk)
-        file = self._open(key, path)
+        if self._newest is None or self._newest[0] != key:
+            self._close_newest()
+            self._newest = (key, self._files.open(self._path(queue_number, chunk), create=True))
+        file = self._newest[1]
         try:
             if key not in self._begun:
                 # Also in an existing file: after a power loss its beginning may be missing.
@@ -350,17 +353,6 @@ class QueueLogs:
         self._chunks.setdefault(queue_number, set()).add(chunk)
         self._buffer.discard(queue_number, chunk)  # not earlier: readers look here first, and take no lock
 
-    def _open(self, key: tuple[int, int], path: Path) -> File:
-        """Return the file of a chunk, which stays open, because the next slots of its queue are usually written to it,
-        too.
-        """
-        if self._newest is not None and self._newest[0] == key:
-            return self._newest[1]
-        self._close_newest()
-        file = self._files.open(path, create=True)
-        self._newest = (key, file)
-        return file
-
     def _close_newest(self) -> None:
         """Close the file that was written last. Raises: StoreFailed."""
         if self._newest is not None:
@@ -368,7 +360,7 @@ class QueueLogs:
             self._newest = None
             file.close()
 
-    def _is_one(self, queue_number: int, chunk: int) -> bool:
+    def _has_header(self, queue_number: int, chunk: int) -> bool:
         """Return whether a chunk has its header. Cost: a read, unless this process began it."""
         key = (queue_number, chunk)
         if key not in self._begun and key not in self._checked:
@@ -390,7 +382,7 @@ class QueueLogs:
         self.readers.forget(path)  # not earlier: a reader would open it again, and keep it when a new one exists
         self._begun.discard((queue_number, chunk))
         self._checked.discard((queue_number, chunk))
-        self._touched.discard((queue_number, chunk))
+        self._unsynced.discard((queue_number, chunk))
         self._tops.pop((queue_number, chunk), None)
         chunks = self._chunks[queue_number]
         chunks.remove(chunk)
@@ -406,7 +398,7 @@ def _header(queue_number: int, chunk: int) -> bytes:
 
 
 def _chunks(first: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (chunk, first id, end) for each chunk that the ids first <= id < end lie in."""
+    """Yield (chunk, first id, end) for each chunk that contains some of the ids first <= id < end."""
     start = first
     while start < end:
         chunk = start // CHUNK_IDS
@@ -416,7 +408,7 @@ def _chunks(first: int, end: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _cells(first: int, end: int) -> tuple[int, int]:
-    """Return the first id, and the end, of the cells that the ids first <= id < end lie in."""
+    """Return the first id and the end of the cells that contain the ids first <= id < end."""
     return first - first % CELL_IDS, end + -end % CELL_IDS
 
 

@@ -1,4 +1,4 @@
-"""Reading: read many records with few calls, by reading neighbours in the log together."""
+"""Read the records of many messages with few calls: records that are neighbours in the log are read together."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from broker.store.record import (
 from broker.store.segment import SPILLED
 
 GAP_MAX_BYTES: Final = 16 * 1024  # a second call costs as much as reading this many more bytes from the page cache
-SPAN_MAX_BYTES: Final = 4 * 1024 * 1024  # that one call reads at most
+SPAN_MAX_BYTES: Final = 4 * 1024 * 1024  # read by one call at most, except a single larger record
 COPY_MAX_BYTES: Final = 4 * 1024  # copying this many bytes costs less than a view of them
 
-_FRONT: Final = Struct(">QBBHIIQQ")  # from the timestamp of the head in `record` to the end of the first target
+_FRONT: Final = Struct(">QBBHIIQQ")  # as in `record`: from the timestamp in the head to the end of the first target
 _FRONT_AT: Final = PREFIX_BYTES + 8
-_ID_END: Final = HEAD_BYTES + TARGET_BYTES - 1  # where the last octet of the first target's id lies
-_MESSAGE_MIN_BYTES: Final = HEAD_BYTES + TARGET_BYTES  # two names and a content header take as much as a target
+_ID_END: Final = HEAD_BYTES + TARGET_BYTES - 1  # the offset of the last octet of the first target's message id
+_MESSAGE_MIN_BYTES: Final = HEAD_BYTES + TARGET_BYTES  # two names and a content header are as long as a target
 _MESSAGE_KINDS: Final = frozenset((MESSAGE, MOVED, MESSAGE | INNER, MOVED | INNER))
 _Front = tuple[int, int, int, int, int, int, int, int]
 
@@ -40,8 +40,8 @@ T = TypeVar("T")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Maker(Generic[T]):
-    """The builder of messages from the block that contains their records."""
+class MessageBuilder(Generic[T]):
+    """A builder of messages from blocks that contain their records."""
 
     @abstractmethod
     def make(
@@ -59,8 +59,8 @@ class Maker(Generic[T]):
     ) -> T:
         """Return one message. HOT.
 
-        Shapes: the record has `size` bytes at log position `position`; the parts of it that have no fixed width follow
-            each other in the block, from the offset `targets_at` to `stop`.
+        Shapes: the record has `size` bytes at log position `position`. Its parts of variable width (targets, route,
+            content header, body) follow each other in the block, from the offset `targets_at` to `stop`.
         """
 
 
@@ -70,13 +70,13 @@ def read_messages(
     first: int,
     entries: Entries,
     wanted: Sequence[int],
-    maker: Maker[T],
+    builder: MessageBuilder[T],
     report: Callable[[int, int], None],
 ) -> list[T | None]:
-    """Return the wanted messages of a slot; index 0 is id `first`, None stands for the unwanted and missing ones.
+    """Return the wanted messages of a slot; index 0 is id `first`; unwanted and missing ones are None.
 
-    Shapes: `report` is called with (position, index) of each wanted message without a whole record of its own.
-    Cost: one read per run of neighbours; per message a checksum, and the call of the maker. The bytes between the
+    Shapes: `report` is called with (position, index) of each wanted message whose record is missing or damaged.
+    Cost: one read per run of neighbours; per message a checksum, and a call of the builder. The bytes between the
         checksum and the last octet of the id are unpacked once for neighbours that share them. HOT.
     """
     positions, sizes = entries
@@ -121,19 +121,19 @@ def read_messages(
                 or body_at > stop
                 or (
                     not (is_first and id_block == message_id >> 8 and block[at + _ID_END] == message_id & 0xFF)
-                    and not _holds(block[targets_at:route_at], queue_number, message_id, spilled=position >= SPILLED)
+                    and not _may_be(block[targets_at:route_at], queue_number, message_id, spilled=position >= SPILLED)
                 )
             ):
                 report(position, index)
                 continue
-            messages[index] = maker.make(
+            messages[index] = builder.make(
                 position, size, timestamp_ms, flags, block, targets_at, route_at, header_at, body_at, stop
             )
     return messages
 
 
-def names(record: bytes, queue_number: int, message_id: int) -> bool:
-    """Return whether an intact record is that of a message, with the message among its targets."""
+def is_record_of(record: bytes, queue_number: int, message_id: int) -> bool:
+    """Return whether an intact record is that of a message, and has it among its targets."""
     targets_end = HEAD_BYTES + HEAD.unpack_from(record)[8]
     targets = record[HEAD_BYTES:targets_end]
     return (
@@ -143,10 +143,10 @@ def names(record: bytes, queue_number: int, message_id: int) -> bool:
     )
 
 
-def _holds(targets: bytes, queue_number: int, message_id: int, *, spilled: bool) -> bool:
-    """Return whether a record may belong to a message: it names the message, or it lies in the spill for another queue.
+def _may_be(targets: bytes, queue_number: int, message_id: int, *, spilled: bool) -> bool:
+    """Return whether a record may belong to a message: it has the message, or is in the spill without this queue.
 
-    The spill has one record of a message for all queues, with the first queue that needed it.
+    The spill has one record of a message for all its queues, which names only the first queue that needed it.
     """
     if len(targets) % TARGET_BYTES:
         return False
@@ -155,7 +155,7 @@ def _holds(targets: bytes, queue_number: int, message_id: int, *, spilled: bool)
 
 
 def _in_log_order(positions: list[int], wanted: Sequence[int]) -> Sequence[int]:
-    """Return the wanted indexes in the order of their positions; usually they have it."""
+    """Return the wanted indexes in the order of their positions, which is usually the given one."""
     if len(wanted) == len(positions) and positions == sorted(positions):
         return wanted
     before = 0
@@ -168,7 +168,7 @@ def _in_log_order(positions: list[int], wanted: Sequence[int]) -> Sequence[int]:
 
 
 def _spans(positions: list[int], sizes: list[int], wanted: Sequence[int]) -> list[tuple[int, int, Sequence[int]]]:
-    """Return (begin, end, indexes) for each read, in the order of the log."""
+    """Return (begin, end, indexes) of each read, in the order of the log."""
     spans: list[tuple[int, int, Sequence[int]]] = []
     if not wanted:
         return spans
@@ -206,5 +206,5 @@ def read_places(
     for begin, end, indexes in _spans(positions, sizes, range(len(places))):
         block = read_span(begin, end - begin)
         for index in indexes:
-            position, size, extra = places[index]
-            yield position, block[position - begin : position - begin + size], extra
+            position, size, tag = places[index]
+            yield position, block[position - begin : position - begin + size], tag

@@ -16,7 +16,7 @@ from broker.store.window import QueueReplay, Window
 
 
 class _Suspect(NamedTuple):
-    """Messages of a window whose entries lead to no record. Shapes: ``indexes`` count from the window's first id."""
+    """Messages of a window whose entries point to no record. Shapes: ``indexes`` count from the window's first id."""
 
     queue_number: int
     window: Window
@@ -26,8 +26,8 @@ class _Suspect(NamedTuple):
 class EntryCompletion:
     """The rebuild of the queue logs of one vhost, which settles messages whose records are lost for good.
 
-    It is constructed before the log is replayed, because replay may begin chunks that are missing.
-    Units: ``entries`` counts the entries that it wrote.
+    Construct it before the log is replayed, because replay may create chunks that were missing.
+    Units: ``entries`` counts the entries that were written.
     """
 
     def __init__(
@@ -39,22 +39,22 @@ class EntryCompletion:
         self._findings = findings
         self._damage: list[tuple[int, int, str]] = []
         self.entries = 0
-        self._lacking()
+        self._queues_without_chunks()
 
-    def run(self, *, told: bool, refuse: bool) -> None:
-        """Complete the queue logs, after the log was replayed. Shapes: with `told` the segments of a window are known
-        unless it is doubtful.
+    def run(self, *, segments_known: bool, refuse: bool) -> None:
+        """Complete the queue logs, after the log was replayed. Shapes: with `segments_known` the segments of each
+        window are known unless the window is doubtful.
         Raises: CorruptStore when messages are lost and the start must be refused; StoreFailed.
         """
-        rebuilt = self._lacking()
+        rebuilt = self._queues_without_chunks()
         if rebuilt:
             self._search(dict.fromkeys(rebuilt))
             reason = f"{len(rebuilt)} queues had no entries; {self.entries} were written again from the log"
             self._findings.append(Finding("store.queue_logs_rebuilt", self._log.folder, 0, 0, 0, reason))
-        suspects = list(self._suspects(rebuilt, told=told))
+        suspects = list(self._suspects(rebuilt, segments_known=segments_known))
         ids: dict[int, set[int] | None] = {}
         for number, window, indexes in suspects:
-            if number not in rebuilt:  # for these queues the log was searched already
+            if number not in rebuilt:  # the log was already searched for all messages of these
                 wanted = ids.setdefault(number, set())
                 assert wanted is not None
                 wanted.update([window.first + index for index in indexes])
@@ -67,8 +67,8 @@ class EntryCompletion:
         for number, window, _ in suspects:
             self._settle_lost(number, window, refuse=refuse)
 
-    def _lacking(self) -> set[int]:
-        """Return the queues that need a chunk which was missing at the start."""
+    def _queues_without_chunks(self) -> set[int]:
+        """Return the numbers of the queues that need a chunk which was missing at the start."""
         check = self._queue_logs.check
         return {
             number
@@ -76,12 +76,12 @@ class EntryCompletion:
             if [window for window in queue.windows if not check(number, window.first, window.end)]
         }
 
-    def _suspects(self, rebuilt: set[int], *, told: bool) -> list[_Suspect]:
+    def _suspects(self, rebuilt: set[int], *, segments_known: bool) -> list[_Suspect]:
         found = []
         for number, queue in self._queues.items():
             for window in queue.windows:
                 missing = window.segments.keys() - self._log.segments.keys()
-                if told and not (missing or window.doubtful or number in rebuilt):
+                if segments_known and not (missing or window.doubtful or number in rebuilt):
                     continue
                 entries = self._queue_logs.read(number, window.first, window.end)
                 lost = window.recount(entries, self._log.segments)
@@ -90,13 +90,13 @@ class EntryCompletion:
         return found
 
     def _search(self, ids: Mapping[int, set[int] | None]) -> None:
-        """Write the entries of unsettled messages from the whole log: the ids of a queue, or all when it has None."""
+        """Write the entries of unsettled messages from the log. Shapes: `ids` has the ids of a queue, None for all."""
 
         def wanted(number: int, message_id: int) -> bool:
             if number not in ids:
                 return False
-            some = ids[number]
-            if some is not None and message_id not in some:
+            chosen = ids[number]
+            if chosen is not None and message_id not in chosen:
                 return False
             return self._queues[number].window_of(message_id) is not None
 
@@ -115,21 +115,21 @@ class EntryCompletion:
     def _settle_lost(self, number: int, window: Window, *, refuse: bool) -> None:
         entries = self._queue_logs.read(number, window.first, window.end)
         positions = entries[0]
-        gone = []
+        lost = []
         for index in window.recount(entries, self._log.segments):
             window.bits[index] = 1
             if not is_spilled(positions[index] >> OFFSET_BITS):  # the spill does not outlive the process
-                gone.append(index)
-        if gone:
-            self._lose(number, window.first + gone[0], len(gone), positions[gone[0]], refuse=refuse)
+                lost.append(index)
+        if lost:
+            self._report_loss(number, window.first + lost[0], len(lost), positions[lost[0]], refuse=refuse)
 
-    def _lose(self, queue_number: int, first: int, count: int, position: int, *, refuse: bool) -> None:
+    def _report_loss(self, queue_number: int, first: int, count: int, position: int, *, refuse: bool) -> None:
         segment, offset, what = position >> OFFSET_BITS, position & OFFSET_MASK, ""
-        if self._damage and not position:  # no entry has its position, because it was in the damaged part of the log
+        if self._damage and not position:  # the record was probably in the damaged part of the log
             segment, offset, what = self._damage[0]
             what = f"{what}; "
         path = self._log.path(segment)
-        reason = f"{what}the records of {count} messages of queue {queue_number} from id {first} on are gone"
+        reason = f"{what}the records of {count} messages of queue {queue_number} from id {first} on are missing"
         if refuse:
             self._queue_logs.withdraw()
             raise CorruptStore(path, segment, offset, reason)

@@ -14,14 +14,14 @@ A segment is a file that begins with a header of 64 bytes; records follow it wit
     60  u32 CRC-32C of the 60 bytes before it         32  u32  length of the targets
                                                       36       targets, route, content header, body
 
-Every kind begins with the same 36 bytes. The content of the rest:
+Records of every kind begin with these 36 bytes. The parts after them:
 
     MESSAGE, MOVED   targets: n times (u64 queue number, u64 message id); route: exchange, key as short strings
-                     (in front of the targets of a numbered MESSAGE: u64 producer with the bit PRODUCER, u64 sequence;
-                     in front of the target of a delayed message: u64 DUE, u64 the moment at which it is due, in ms)
-    SETTLED          u64 queue number, then ids: each u64; with the flag RUN: u64 first id, u64 how many
-    REQUEUED         u64 queue number, then n times (u64 first id, u32 how many, u32 how often each came back in all,
-                     u32 how many of these returns count towards the delivery limit)
+                     (before the targets of a numbered MESSAGE: u64 producer with the bit PRODUCER, u64 sequence;
+                     before the target of a delayed message: u64 DUE, u64 the moment at which it is due, in ms)
+    SETTLED          u64 queue number, then ids: each u64; with the flag RUN: u64 first id, u64 count
+    REQUEUED         u64 queue number, then n times (u64 first id, u32 count, u32 number of returns of each message,
+                     u32 number of returns that count towards the delivery limit)
     QUEUE_DELETED    u64 queue number
     TOPOLOGY         JSON of one change
     MARK             16s the segment's token, u64 its own position
@@ -55,15 +55,15 @@ QUEUE_DELETED: Final = 5
 TOPOLOGY: Final = 6
 MARK: Final = 7
 TRANSACTION: Final = 8
-KINDS: Final = TRANSACTION  # the highest one
-INNER: Final = 0x80  # so that a search never mistakes an inner record for an outer one
+KINDS: Final = TRANSACTION  # the highest kind
+INNER: Final = 0x80  # a record within a transaction; a search for outer records skips it
 
 PERSISTENT: Final = 1  # flag of a message: delivery-mode 2
 RUN: Final = 1  # flag of SETTLED
 PRODUCER: Final = 1 << 63  # distinguishes the number of a producer from that of a queue
-LEVEL_SHIFT: Final = 46  # a level created by use has the queue's number in these bits, and its own above them
+LEVEL_SHIFT: Final = 46  # a level created by use has the queue's number in the bits below, and its own above
 QUEUE_NUMBERS: Final = (1 << LEVEL_SHIFT) - 1
-DUE: Final = 1 << 62  # in the place of a queue's number, in front of a moment
+DUE: Final = 1 << 62  # in place of a queue's number: a moment follows
 
 HEAD: Final = Struct(">IIQQBBHII")  # length, checksum, synced, timestamp_ms, kind, flags, route, header, targets
 HEAD_BYTES: Final = HEAD.size
@@ -86,8 +86,8 @@ class Recorded:
     """The part of a message that the store reads and writes.
 
     Units: ``record_bytes`` is the length of the record at ``position``. Only the store, and the code that pages slots
-        in and out for it, uses these two.
-    Invariant: ``position`` is 0, where no record is, until the message has a record in the log or the spill.
+        in and out for it, uses these two fields.
+    Invariant: ``position`` is 0, where no record is, until the log or the spill has a record of the message.
     """
 
     __slots__ = ("body", "header", "position", "record_bytes", "timestamp_ms")
@@ -99,13 +99,13 @@ class Recorded:
     record_bytes: int
 
     def recorded(self, position: int, record_bytes: int) -> None:
-        """Set the current position of its record."""
+        """Set the current position and length of the record."""
         self.position = position
         self.record_bytes = record_bytes
 
     @property
     def logged(self) -> bool:
-        """Whether its record is in the log, and not in the spill."""
+        """Whether the record is in the log, not in the spill."""
         return 0 < self.position < SPILLED
 
 
@@ -140,7 +140,7 @@ def encode_prefix(content: bytes) -> bytes:
 
 
 def due_target(due_ms: int) -> bytes:
-    """Return the part of a record's targets that holds the moment of a delayed message, in front of its queue."""
+    """Return the target entry with the moment of a delayed message, which precedes the target of its queue."""
     return TARGET.pack(DUE, due_ms)
 
 
@@ -165,7 +165,7 @@ def encode_moved(synced: int, record: bytes, targets: bytes) -> bytes:
 
 
 def encode_settled(synced: int, timestamp_ms: int, queue_number: int, ids: Sequence[int]) -> bytes:
-    """Return the record of messages of one queue that were acked, dropped or purged, or expired.
+    """Return the record of messages of one queue that were settled: acked, dropped, purged or expired.
 
     Shapes: ids are distinct and at least one, in any order. A run without gaps takes 16 bytes however long it is.
     """
@@ -189,8 +189,7 @@ def encode_requeued(
 ) -> bytes:
     """Return the record of returned messages.
 
-    Shapes: indexes of the runs count from `first_id`. Their counts are absolute, so replaying the record twice changes
-        nothing.
+    Shapes: indexes of the runs count from `first_id`. Their counts are absolute, so a second replay changes nothing.
     """
     parts = [RETURNS.pack(first_id + run.first, run.end - run.first, run.acquired, run.delivered) for run in runs]
     return _encode(synced, timestamp_ms, REQUEUED, 0, _NUMBER.pack(queue_number) + b"".join(parts))
@@ -215,7 +214,7 @@ _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow
 def encode_change(change: Mapping[str, Any]) -> bytes:
     """Return a change of the topology as JSON.
 
-    Shapes: the keys are identifiers. Cost: its fields. Starting a JSONEncoder costs more than that.
+    Shapes: the keys are identifiers. Cost: O(fields); each call of a JSONEncoder would cost more than that.
     """
     fields = [f'"{name}":{_field(value)}' for name, value in change.items()]
     return f"{{{','.join(fields)}}}".encode()
@@ -231,13 +230,13 @@ def _field(value: Any) -> str:
 
 
 def decode_topology(record: bytes) -> dict[str, Any]:
-    """Return the change that a TOPOLOGY record holds."""
+    """Return the change in a TOPOLOGY record."""
     change: dict[str, Any] = json.loads(record[HEAD_BYTES:])
     return change
 
 
 def is_whole(record: bytes) -> bool:
-    """Return whether the bytes are exactly one record with the right checksum."""
+    """Return whether the bytes are exactly one record with a correct checksum."""
     if len(record) < HEAD_BYTES:
         return False
     length, checksum = HEAD.unpack_from(record)[:2]
@@ -257,9 +256,9 @@ def encode_inner(record: bytes) -> bytes:
 
 
 def encode_transaction_head(synced: int, records: Iterable[bytes]) -> bytes:
-    """Return the bytes in front of the records of a transaction.
+    """Return the bytes that precede the records of a transaction.
 
-    Shapes: records are those that `encode_inner` made, in order.
+    Shapes: records are results of `encode_inner`, in order.
     """
     front = HEAD.pack(0, 0, synced, 0, TRANSACTION, 0, 0, 0, 0)[PREFIX_BYTES:]
     length, checksum = len(front), crc32c(front)
@@ -270,9 +269,9 @@ def encode_transaction_head(synced: int, records: Iterable[bytes]) -> bytes:
 
 
 def inner_records(record: bytes) -> list[tuple[int, bytes]]:
-    """Return (place, record) of each record in a whole TRANSACTION record; the place counts from its beginning.
+    """Return (offset, record) of each record in a whole TRANSACTION record; offsets count from its beginning.
 
-    Raises: ValueError if no writer could have written them; then none of them may be applied.
+    Raises: ValueError if the content is invalid; then no record of it may be applied.
     """
     found = []
     at = HEAD_BYTES
@@ -302,7 +301,7 @@ def body_bytes(head: bytes, size: int) -> int:
 
 
 def route_names(route: bytes) -> tuple[str, str]:
-    """Return the exchange and the routing key of a route that `encode_route` made."""
+    """Return the exchange and the routing key of a route encoded by `encode_route`."""
     key_at = 1 + route[0]
     return route[1:key_at].decode(), route[key_at + 1 :].decode()
 

@@ -23,13 +23,13 @@ from broker.store.record import (
 from broker.store.segment import OFFSET_BITS
 
 ID_BYTES: Final = 8
-LARGE_BYTES: Final = 32 << 10  # a body of this size is not copied into its record: a copy would be held until written
+LARGE_BYTES: Final = 32 << 10  # a body of this size is not copied: the copy would take memory until it is written
 _OCTETS: Final = [bytes((octet,)) for octet in range(256)]
 pack_front: Final = FRONT.pack
 
 
 class Recorder:
-    """Append one log record for each change that recovery needs.
+    """The writer of log records: one for each change that recovery needs.
 
     Callers identify messages by stream number and message id; only this class and the layers below know the positions
     of records. Records appended between two syncs are written together.
@@ -41,10 +41,10 @@ class Recorder:
         self._synced = self._timestamp_ms = -1
         self._flags = self._header_bytes = 0
         self._targets = b""
-        self._fronts: dict[int, bytes] = {}  # a record between its prefix and its targets, by the length of the route
+        self._fronts: dict[int, bytes] = {}  # the part between prefix and targets, by the length of the route
         self._route_bytes = -1
         self._front = b""
-        self._block = -1  # for 256 message ids
+        self._block = -1  # the message id without its last octet: 256 ids share a head
         self._head = b""  # the front, the targets, and the last message id without its last octet
 
     def record(self, message: Recorded, flags: int, route: bytes, targets: bytes, message_id: int) -> None:
@@ -65,7 +65,7 @@ class Recorder:
             or len(targets) != len(self._targets)
             or len(route) != self._route_bytes
         ):
-            self._take_front(message, flags, targets, len(route))
+            self._build_front(message, flags, targets, len(route))
         if message_id >> 8 != self._block or targets is not self._targets:
             self._block = message_id >> 8
             self._targets = targets
@@ -85,8 +85,8 @@ class Recorder:
         message.position = position  # hot: written here
         message.record_bytes = PREFIX_BYTES + size_bytes  # hot: written here
 
-    def _take_front(self, message: Recorded, flags: int, targets: bytes, route_bytes: int) -> None:
-        """Build the cached record prefix for messages of this shape; prefixes that differ by the route are kept."""
+    def _build_front(self, message: Recorded, flags: int, targets: bytes, route_bytes: int) -> None:
+        """Build the front of records for messages like this one; fronts for other lengths of routes stay cached."""
         synced, timestamp_ms, header_bytes = self.log.synced, message.timestamp_ms, len(message.header)
         if (
             timestamp_ms != self._timestamp_ms
@@ -105,7 +105,7 @@ class Recorder:
             self._fronts[route_bytes] = front
         self._route_bytes = route_bytes
         self._front = front
-        self._block = -1  # the head begins with it
+        self._block = -1  # the head begins with the front
 
     def keep(self, slot: Slot, messages: Sequence[Recorded]) -> None:
         """Keep the records of a slot's messages on disk for as long as the slot exists.
@@ -125,7 +125,6 @@ class Recorder:
         self.log.append(encode_requeued(self.log.synced, timestamp_ms, number, first_id, runs))
 
     def record_deleted(self, timestamp_ms: int, number: int) -> None:
-        """Record the deletion of a stream."""
         self.log.append(encode_queue_deleted(self.log.synced, timestamp_ms, number))
 
     def record_topology(self, timestamp_ms: int, change: Mapping[str, Any]) -> None:

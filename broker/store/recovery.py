@@ -25,7 +25,7 @@ NO_CHECKPOINT: Final = Checkpoint(0, clean=False, topology=[], queues=[], next_q
 
 @dataclass(frozen=True, slots=True)
 class RecoveryProgress:
-    """The progress of recovery. Units: bytes of log, and records found in them."""
+    """The progress of recovery. Units: bytes of the log, and records read so far."""
 
     done_bytes: int
     total_bytes: int
@@ -109,7 +109,7 @@ class Recovery:
         entries = EntryCompletion(self.log, self._queue_logs, replay.queues, self._findings)
         self._scan(numbers)
         replay.finish()
-        entries.run(told=self._checkpoint_synced, refuse=self._checkpoint_synced and not self._quarantine)
+        entries.run(segments_known=self._checkpoint_synced, refuse=self._checkpoint_synced and not self._quarantine)
         self._truncate(self.end >> OFFSET_BITS, self.end & OFFSET_MASK)
         queues = {number: queue.state() for number, queue in sorted(replay.queues.items())}
         messages = 0
@@ -146,7 +146,7 @@ class Recovery:
             else:
                 at_checkpoint = number == position >> OFFSET_BITS
                 if not at_checkpoint and header.previous_end != self.end:
-                    reason = f"segment {number} follows on {_place(header.previous_end)}, the one before ends here"
+                    reason = f"segment {number} follows {_place(header.previous_end)}, but the log ends here"
                     if self._handle_damage(min(header.previous_end, self.end), reason):
                         return
             if not self._scan_segment(number, max(position & OFFSET_MASK if start <= position else 0, HEADER_BYTES)):
@@ -160,7 +160,7 @@ class Recovery:
         if size >= offset:
             return True
         there = f"it has {size} bytes" if size else "it is missing"
-        reason = f"the checkpoint stands at offset {offset} of this segment, and {there}"
+        reason = f"the checkpoint is at offset {offset} of this segment, and {there}"
         if self._checkpoint_synced:
             self._refuse(segment, size, reason)
             return True
@@ -172,7 +172,7 @@ class Recovery:
         """Replay one segment; return whether the log continues after it."""
         while True:
             try:
-                offset, damage = self.log.scan(number, offset, self._replay, self._done)
+                offset, damage = self.log.scan(number, offset, self._replay, self._report_progress)
             except UnknownRecord as error:
                 raise NewerFormat(self.log.path(number), error.kind, KINDS, "record kind") from error
             self.end = number << OFFSET_BITS | offset
@@ -189,7 +189,7 @@ class Recovery:
         number, offset = position >> OFFSET_BITS, position & OFFSET_MASK
         known = self._checkpoint.position if self._checkpoint_synced else 0
         synced = max(known, self.log.evidence_after(number, offset))
-        if number in self.log.unreadable:  # this is not a torn tail: the disk has lost written bytes
+        if number in self.log.unreadable:  # not a torn tail: the disk has lost bytes that were written
             synced = max(synced, position + 1)
         if synced <= position:
             self._cut_tail(number, offset, reason)
@@ -199,7 +199,7 @@ class Recovery:
         return False
 
     def _refuse(self, number: int, offset: int, reason: str, lost_bytes: int = 0) -> None:
-        """Raise CorruptStore, or report a finding with quarantine."""
+        """Raise CorruptStore; with quarantine, add a finding instead."""
         if not self._quarantine:
             raise CorruptStore(self.log.path(number), number, offset, reason)
         self._findings.append(Finding("store.quarantined", self.log.path(number), number, offset, lost_bytes, reason))
@@ -214,7 +214,7 @@ class Recovery:
         self._truncate(number, offset)
 
     def _truncate(self, number: int, offset: int) -> None:
-        """Truncate a segment after its last record, which zeros may follow."""
+        """Truncate a segment after its last record, removing zeros that the log wrote ahead."""
         if offset >= HEADER_BYTES and self.log.segments.get(number, 0) > offset:
             with self._files.open(self.log.path(number), write=True) as file:
                 file.truncate(offset)
@@ -223,7 +223,6 @@ class Recovery:
             self.log.segments[number] = offset
 
     def _remove_after(self, number: int) -> None:
-        """Remove the segments after this one."""
         for later in sorted(self.log.segments, reverse=True):
             if later > number:
                 self._files.remove(self.log.path(later))
@@ -231,18 +230,18 @@ class Recovery:
         if self._sync:
             self._files.sync_folder(self.log.folder)
 
-    def _done(self, size_bytes: int) -> None:
+    def _report_progress(self, size_bytes: int) -> None:
         self._done_bytes += size_bytes
         self._progress(RecoveryProgress(self._done_bytes, self._total_bytes, self._replay.records))
 
     def _read_from_disk(self, numbers: list[int]) -> None:
         """Sync the log before it is read, and read it from the disk.
 
-        After a failed sync the page cache has bytes that are not on disk and that no second sync writes. If recovery
-        used them, a later power loss would remove them.
+        After a failed sync the page cache has bytes that are not on disk, and no later sync writes them. Recovery must
+        not use them, because a power loss would remove them.
         """
         for number in numbers if self._checkpoint_synced else list(self.log.segments):
-            self._done(0)  # a sync may take long, so let the caller stop
+            self._report_progress(0)  # the caller may stop the recovery here: a sync may take long
             with self._files.open(self.log.path(number), write=True) as file:
                 file.sync()
                 file.drop_cache()

@@ -51,9 +51,10 @@ _FRONT: Final = Struct(
 
 
 class ReplayEnd(NamedTuple):
-    """The end of a pass over a block. Shapes: its first ``used`` bytes were complete records. ``damage`` describes the
-    record there, empty if the block just ends before the record does; then ``need`` bytes contain the record, or enough
-    of it to know its length.
+    """The end of a pass over a block.
+
+    Shapes: the first ``used`` bytes are complete records. ``damage`` is the reason why the next record is unusable; it
+        is empty if the block ends within that record: then ``need`` bytes contain it, or at least its length.
     """
 
     used: int
@@ -70,7 +71,7 @@ class UnknownRecord(Exception):
 
 
 def cut(block: bytes, at: int, size: int) -> ReplayEnd:
-    """Return the end of a pass at an incomplete record, or at one with an impossible length."""
+    """Return the end of a pass at a record that is incomplete or has an impossible length."""
     if size - at < HEAD_BYTES:
         return ReplayEnd(at, "", HEAD_BYTES)
     length = HEAD.unpack_from(block, at)[0]
@@ -90,7 +91,7 @@ class Replay:
         self.next_queue_number = checkpoint.next_queue_number
         self.queues = {state.number: QueueReplay(state, logs, *self._window) for state in checkpoint.queues}
         self.records = 0
-        self._due_ms = 0  # of a delayed message, for the next target
+        self._due_ms = 0  # of a delayed message, whose target follows
         self._sequences: dict[int, array[int]] = {}  # of numbered messages, by producer
 
     def run(self, block: bytes, base: int) -> ReplayEnd:
@@ -104,7 +105,7 @@ class Replay:
         last_head = size - HEAD_BYTES
         padded = block + bytes(TARGET_BYTES)  # the first target is unpacked with the head, even if there is none
         unpack, iter_targets, queues = _FRONT.unpack_from, TARGET.iter_unpack, self.queues
-        same = -1  # the number of `queue`
+        queue_number = -1
         queue: QueueReplay | None = None  # of the previous record
         damage = ""
         records = at = 0
@@ -119,9 +120,9 @@ class Replay:
                 break
             if kind == MESSAGE:
                 if targets_bytes == TARGET_BYTES:
-                    if number != same:
+                    if number != queue_number:
                         queue = queues.get(number)
-                        same = number
+                        queue_number = number
                     if queue is not None and message_id == queue.expected:  # `follow`, without the call
                         queue.positions.append(base + at)
                         queue.sizes.append(record_bytes)
@@ -137,20 +138,20 @@ class Replay:
                         self._accept(number, message_id, base + at, record_bytes)
             elif kind == MARK:
                 if MARK_TAIL.unpack_from(block, at + HEAD_BYTES)[1] != base + at:
-                    damage = "the record belongs elsewhere"
+                    damage = "the record was written for another position"
                     break
             else:
                 damage = self._apply(kind, block[at:end], flags, base + at)
                 if damage:
                     break
-                same = -1  # the record may have deleted the queue
+                queue_number = -1  # the record may have deleted the queue
             records += 1
             at = end
         self.records += records
         return ReplayEnd(at, damage, 0) if damage else cut(block, at, size)
 
     def _accept(self, number: int, message_id: int, position: int, size: int) -> QueueReplay | None:
-        """Apply one target of a message and return the state of its queue, None if it has none."""
+        """Apply one target of a message, and return the state of its queue, None if there is no such queue."""
         queue = self.queues.get(number) or self._begin(number, message_id)
         if queue is not None:
             if self._due_ms:
@@ -183,7 +184,7 @@ class Replay:
                 self._apply_one(piece[KIND_AT] & ~INNER, piece, piece[KIND_AT + 1], position + place)
             self.records += len(inner)
         elif kind & INNER:
-            return "the record belongs to a transaction that does not stand around it"
+            return "the record belongs to a transaction, but is outside of it"
         else:
             self._apply_one(kind, record, flags, position)
         return ""

@@ -2,7 +2,7 @@
 
 At most AHEAD_MAX_BYTES zeros may follow the last record of the last segment: see `message_log`.
 
-Positions: ``segment << 32 | offset``; segment numbers grow by one and are never used twice.
+A position is ``segment << 32 | offset``. Segment numbers grow by one and are never reused.
 """
 
 from __future__ import annotations

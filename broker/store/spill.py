@@ -1,5 +1,5 @@
-"""The spill: transient messages that do not fit in memory. It is written at once, never synced, and wiped at the start.
-Positions in the spill have the highest bit set, unlike positions in the log. `record` has the format.
+"""The spill: transient messages that do not fit in memory. Records are written at once and never synced, and each start
+deletes them. Positions in the spill have the highest bit set, unlike positions in the log. `record` has the format.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Spill(Segments):
             self._files.remove(self._folder / name)
 
     def extend(self, records: Sequence[bytes]) -> list[int]:
-        """Write records with one call and return their positions; they lie in one segment."""
+        """Write records to one segment with one call, and return their positions."""
         if self._file is None or self._offset >= self._limit:
             self._roll()
         assert self._file is not None
@@ -56,7 +56,7 @@ class Spill(Segments):
         return positions
 
     def drop_live(self, segment: int, n: int) -> None:
-        """Remove n references; with the last one remove the file, unless it is being written or all are closed."""
+        """Remove n references; after the last one remove the file, unless it is the active one or all are closed."""
         super().drop_live(segment, n)
         if segment not in self.live and segment != self.active and self._file is not None:
             self._remove(segment)

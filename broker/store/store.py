@@ -25,7 +25,7 @@ from broker.store.spill import Spill, is_spilled
 from broker.store.stored_slots import StoredSlots
 
 _log = get_logger()
-_RUNNING: Final = "running"  # a file that exists while a broker uses the folder, and remains after an unclean stop
+_RUNNING: Final = "running"  # a file that exists while a broker uses the folder; an unclean stop leaves it behind
 _FOLDERS: Final = ("log", "spill", "queues")
 AT_ONCE: Final = 0  # a log position before every checkpoint
 RELOCATION_MAX_BYTES: Final = 64 * 1024 * 1024  # the memory of one relocation
@@ -34,9 +34,9 @@ RELOCATION_MAX_BYTES: Final = 64 * 1024 * 1024  # the memory of one relocation
 class VhostStore:
     """One vhost's durable log, its spill, its queue logs and its checkpoints.
 
-    Shapes: ``log`` takes durable records, ``spill`` those of transient messages that must leave memory. ``queues`` has
-        the place of each message, and ``slots`` reads messages back. A segment number is the upper half of a position,
-        ``position >> 32``; those of the spill have their highest bit set.
+    Shapes: ``log`` has the durable records, ``spill`` those of transient messages that were paged out. ``queues`` has
+        the position of each message's record, and ``slots`` reads messages back. A segment number is the upper half of
+        a position, ``position >> 32``; those of the spill have their highest bit set.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class VhostStore:
         self.slots = StoredSlots(files, folder / "log", log, self.spill, queues, quarantine=quarantine)
         self._checkpoints = checkpoints
         self._sync = sync
-        self._relocation: Relocation | None = None  # appended, and not finished
-        self._refused: dict[int, int] = {}  # segments not worth relocating, with their number of references then
+        self._relocation: Relocation | None = None  # appended, but not finished
+        self._refused: dict[int, int] = {}  # segments not worth relocating, with their references at that time
         self._checkpoint_position = 0  # of the last durable checkpoint of this process
         self._saves_space = False
-        self.holds_back = False  # the older checkpoint also keeps files that the newest does not need
+        self.holds_back = False  # some files are kept only for the older checkpoint
 
     @classmethod
     def open(
@@ -80,16 +80,15 @@ class VhostStore:
         window_bytes: int = 1 << 20,
         expected: bool = False,
     ) -> tuple[VhostStore, Recovered]:
-        """Recover the content of the folder and return the store, ready to append, with the recovered state.
-        *Blocking.*
+        """Recover the content of the folder and return the store, ready to append, and the state. *Blocking.*
 
         Shapes: an `expected` store without log and checkpoints is lost, not new.
         The segments of every recovered slot are counted as live, one reference per slot and segment. Findings were
-        logged, and a checkpoint written when there were any, so that the next start does not meet them again.
+        logged, and a checkpoint written when there were any, so that the next start does not report them again.
         `progress` is called for each block of the log; an exception in it stops the recovery, as a crash would.
         Raises: CorruptStore when synced data is damaged or missing; MissingData; StoreFailed.
         """
-        new = not _is_one(files, folder)
+        new = not _contains_store(files, folder)
         if new and expected:
             note_missing(folder / "log", "and so are the checkpoints: the vhost is lost", quarantine=quarantine)
         for name in _FOLDERS:
@@ -134,14 +133,11 @@ class VhostStore:
             files, folder, log, queues, checkpoints, segment_bytes=segment_bytes, sync=sync, quarantine=quarantine
         )
         store._start(recovered)
-        if new and not sync:  # whether the messages are on disk or not, the vhost is
-            store._sync_begin()
+        if new and not sync:  # the vhost itself must be on disk, even if its messages need not be
+            with files.open(log.path(log.active), write=True) as file:
+                file.sync()
+            files.sync_folder(folder / "log")
         return store, recovered
-
-    def _sync_begin(self) -> None:
-        with self._files.open(self.log.path(self.log.active), write=True) as file:
-            file.sync()
-        self._files.sync_folder(self._folder / "log")
 
     def _start(self, recovered: Recovered) -> None:
         running = self._folder / _RUNNING
@@ -182,11 +178,11 @@ class VhostStore:
         for segment in segments:
             self.drop_live(segment, 1)
 
-    # -- slots that leave memory and come back ------------------------------------------------------------------------
+    # -- deleted slots and queues --------------------------------------------------------------------------------------
 
     def drop_entries(self, queue_number: int, first: int, end: int, *, at_once: bool) -> None:
-        """Release the entries of a deleted slot. Their file is removed after the last of them: once no kept checkpoint
-        refers to it, or at once if none ever does because the queue is not durable. Raises: StoreFailed.
+        """Release the entries of a deleted slot. A file without any needed entry is removed once no kept checkpoint
+        refers to it; at once for a queue that is not durable, because no checkpoint does. Raises: StoreFailed.
         """
         self.queues.drop(queue_number, first, end, AT_ONCE if at_once else self.log.position)
         if at_once:
@@ -213,8 +209,7 @@ class VhostStore:
     def write_checkpoint(self, checkpoint: Checkpoint, between: Callable[[], None] = lambda: None) -> None:
         """Sync the queue logs, write the checkpoint and remove files that no kept checkpoint needs. *Blocking.*
 
-        `between` is called after each slice, for example to let other threads run, which compiled code never does by
-        itself.
+        `between` is called after each slice, to let other threads run: compiled code does not do so by itself.
 
         Each queue of the checkpoint was captured at ``position`` or later, with the entries of all its slots paged out,
         and the log is confirmable up to the last of these positions: replaying a record twice changes nothing.
@@ -256,25 +251,25 @@ class VhostStore:
     # -- compaction: see `compaction` for the order of the steps ------------------------------------------------------
 
     def compactable(self) -> list[int]:
-        """Return the segments that may be worth relocating, the emptiest first.
+        """Return the segments that may be worth relocating, those with the fewest references first.
 
-        Shapes: they lie wholly before the last checkpoint of this process. How many bytes of one are needed is known
-            only by `plan_relocation`.
+        Shapes: they end before the last checkpoint of this process. Only `plan_relocation` determines how many of their
+            bytes are needed.
         """
         limit = self._checkpoint_position >> OFFSET_BITS
         live = self.log.live
         found = [number for number in sorted(self.log.segments) if number < limit and number in live]
-        # A slot may need any part of a segment, so the count is an estimate; a wrong one is not repeated before the
-        # references have dropped by a quarter.
+        # A slot may need any part of a segment, so the count of references is an estimate. A refused segment is tried
+        # again when its references have dropped by a quarter.
         refused = self._refused
         found = [number for number in found if live[number] * 4 <= refused.get(number, live[number] * 4) * 3]
         return sorted(found, key=live.__getitem__)
 
     def plan_relocation(self, segment: int, slots: Iterable[SlotReference], below_ratio: float) -> Relocation | None:
         """Return copies of a segment's records that the slots need, None if the segment stays. *Blocking.* It stays if
-        too much of it is needed, or if one of the slots' messages is neither where its entry says nor anywhere else in
-        the slot's segments, because the damaged part may be its record. This is logged. Shapes: `slots` are all slots,
-        of any queue, with the segment among theirs.
+        too much of it is needed. It also stays, and this is logged, if the record of one of the messages is found
+        neither at its entry's position nor elsewhere in the slot's segments: the damaged part may be that record.
+        Shapes: `slots` are all slots, of any queue, that have the segment among their segments.
         Raises: StoreFailed.
         """
         limit_bytes = min(int(self.log.segments[segment] * below_ratio), RELOCATION_MAX_BYTES)
@@ -300,7 +295,7 @@ class VhostStore:
                     segment=segment,
                     messages=messages,
                     queues=sorted({slot.queue_number for slot, _ in relocation.doubtful}),
-                    reason="these messages are not where the queue logs say, and may be what is damaged of the segment",
+                    reason="the records of these messages were not found, and may be in a damaged part of the segment",
                 )
                 break
             for slot, indexes in relocation.doubtful:
@@ -310,15 +305,15 @@ class VhostStore:
         self._refused[segment] = self.log.live.get(segment, 0)
         return None
 
-    def append_relocation(self, relocation: Relocation, most: int | None = None) -> bool:
-        """Append up to `most` copies, or all if None; return whether some are left. Finish it once they are on disk."""
+    def append_relocation(self, relocation: Relocation, limit: int | None = None) -> bool:
+        """Append up to `limit` copies, all if None; return whether more are left. Finish it when they are on disk."""
         if self._relocation not in (None, relocation):
             raise RuntimeError("one relocation at a time")
         self._relocation = relocation
-        return relocation.append(self.log, most)
+        return relocation.append(self.log, limit)
 
-    def finish_relocation(self, relocation: Relocation, most: int | None = None) -> list[MovedRecord]:
-        """Point the queue logs at the copies of up to `most` messages and return the moves.
+    def finish_relocation(self, relocation: Relocation, limit: int | None = None) -> list[MovedRecord]:
+        """Point the queue logs at the copies of up to `limit` messages and return the moves.
 
         In the same turn the caller adds the copies' segments to its slots and updates messages in memory. After the
         last move none of the slots needs the segment.
@@ -326,7 +321,7 @@ class VhostStore:
         """
         if relocation is not self._relocation or self.log.confirmable < relocation.end:
             raise RuntimeError("the relocation is not on disk yet")
-        moves = relocation.take_moves(most)
+        moves = relocation.take_moves(limit)
         for run in runs_of((one.queue_number, one.message_id, one.position, one.size, one.due_ms) for one in moves):
             self.queues.move(*run)
         if not relocation.left:
@@ -350,9 +345,9 @@ class VhostStore:
                 self._files.sync_folder(self._folder)
 
 
-def _is_one(files: Files, folder: Path) -> bool:
-    """Return whether a folder has a store, whose log always has a segment."""
+def _contains_store(files: Files, folder: Path) -> bool:
+    """Return whether a folder contains a store; the log of a store always has a segment."""
     if not files.exists(folder):
         return False
     has_log = files.exists(folder / "log") and bool(LogFolder(files, folder / "log").segments)
-    return has_log or CheckpointFolder(files, folder).has_some
+    return has_log or CheckpointFolder(files, folder).has_any

@@ -1,5 +1,5 @@
-"""Stored slots: read entries of the queue log, then records; search the log for records that are not where their
-entries say.
+"""Stored slots: read the entries of messages from the queue log, then their records; search the log for records that
+are not at the positions of their entries.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker.store.log_scan import LogFolder
 from broker.store.message_log import MessageLog
 from broker.store.queue_entry import Entries, Entry
 from broker.store.queue_log import QueueLogs
-from broker.store.reading import Maker, read_messages, read_places
+from broker.store.reading import MessageBuilder, read_messages, read_places
 from broker.store.record import HEAD_BYTES, body_bytes
 from broker.store.segment import OFFSET_BITS
 from broker.store.spill import Spill, is_spilled
@@ -29,9 +29,10 @@ NEAR_IDS: Final = 64  # a gap of this many entries is read too
 def spans_within(
     read: Callable[[int, int], Entries], ids: Sequence[int], limit_bytes: int
 ) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield (first id, end, wanted indexes) of the spans of the first `ids`, up to `limit_bytes`, at least one id.
+    """Group ids into spans to read, and yield (first id, end, wanted indexes) of each.
 
-    Shapes: read(first, end) returns the entries of a span.
+    Shapes: wanted are the first `ids` whose records fit into `limit_bytes`, at least one; read(first, end) returns the
+        entries of a span.
     Cost: one read of entries per span; no message is read.
     """
     spans: list[list[int]] = []
@@ -57,7 +58,7 @@ def spans_within(
 
 
 PLAIN_MAX_BYTES: Final = 64 << 20  # of the log, from the first to the last record of a slot, for a read in one piece
-CACHED_MAX_BYTES: Final = 1 << 20  # ... and for a read on the loop, within a millisecond
+CACHED_MAX_BYTES: Final = 1 << 20  # the same for a read on the loop, within a millisecond
 
 _log = get_logger()
 Segments = Iterable[int] | None
@@ -67,8 +68,8 @@ T = TypeVar("T")
 class StoredSlots:
     """The reader of messages on disk, for any thread.
 
-    A message whose entry is damaged, or leads to no record of that message, is searched in the log before it counts as
-    lost. `repair` writes the entries that were found to the queue log, on the loop.
+    If an entry is damaged, or points to no record of its message, the log is searched for the record before the message
+    counts as lost. `repair`, on the loop, writes the entries that were found to the queue log.
     """
 
     def __init__(
@@ -90,30 +91,30 @@ class StoredSlots:
         end: int,
         wanted: Iterable[int] | None,
         segments: Segments,
-        maker: Maker[T],
+        builder: MessageBuilder[T],
     ) -> list[T | None]:
         """Read messages of one queue back; index 0 is id `first`, unwanted ones are None. *Blocking.* Shapes: `wanted`
         has indexes, None for all; every wanted message must have been paged out. `segments` are those that the slot
-        keeps on disk: a message with a damaged entry is searched there, or in the whole log if None. `maker` builds the
-        messages. Raises: CorruptRecord if a message differs from what was written, unless the store was opened with
+        keeps on disk: the record for a damaged entry is searched there, or in the whole log if None. `builder` builds
+        the messages. Raises: CorruptRecord if a message differs from what was written, unless the store was opened with
         quarantine: then it is None too, and logged. StoreFailed.
         Cost: one read of the queue log per 65,536 ids, one of the log per run of neighbours.
         """
         wanted = range(end - first) if wanted is None else list(wanted)
         entries = self._queues.read(queue_number, first, end)
-        plain = self._read_plain(queue_number, first, entries, wanted, maker, self.read_span, PLAIN_MAX_BYTES)
-        return plain or self._read_carefully(queue_number, first, end, wanted, segments, maker)
+        plain = self._read_plain(queue_number, first, entries, wanted, builder, self.read_span, PLAIN_MAX_BYTES)
+        return plain or self._read_carefully(queue_number, first, end, wanted, segments, builder)
 
     def read_cached(
-        self, queue_number: int, first: int, end: int, wanted: Sequence[int], maker: Maker[T]
+        self, queue_number: int, first: int, end: int, wanted: Sequence[int], builder: MessageBuilder[T]
     ) -> list[T | None]:
         """Return the result of `read` if the page cache has all of it, an empty list otherwise. Never waits. Cost:
-        under a millisecond; slots whose records are far apart are left to `read`, too.
+        under a millisecond; for a slot whose records are far apart the list is empty, too.
         """
         entries = self._queues.read_cached(queue_number, first, end)
         if entries is None:
             return []
-        return self._read_plain(queue_number, first, entries, wanted, maker, self._cached_span, CACHED_MAX_BYTES)
+        return self._read_plain(queue_number, first, entries, wanted, builder, self._cached_span, CACHED_MAX_BYTES)
 
     def _read_plain(
         self,
@@ -121,12 +122,12 @@ class StoredSlots:
         first: int,
         entries: Entries,
         wanted: Sequence[int],
-        maker: Maker[T],
+        builder: MessageBuilder[T],
         read_span: Callable[[int, int], bytes],
         extent_max_bytes: int,
     ) -> list[T | None]:
-        """Return the messages of a slot in the usual case, else an empty list: all of its records are in the log, or
-        all in the spill, in the order of their ids.
+        """Return the messages of a slot if all its records are in the log, or all in the spill, in the order of their
+        ids, as is usual; an empty list otherwise.
         """
         positions, sizes = entries
         extent_bytes = positions[-1] + sizes[-1] - positions[0]
@@ -139,7 +140,7 @@ class StoredSlots:
             first,
             entries,
             wanted,
-            maker,
+            builder,
             lambda _position, index: missing.append(index),
         )
         return [] if missing else messages
@@ -151,41 +152,41 @@ class StoredSlots:
         end: int,
         wanted: Sequence[int],
         segments: Segments,
-        maker: Maker[T],
+        builder: MessageBuilder[T],
     ) -> list[T | None]:
-        """Return the messages of a slot, searching for those that are not where their entries say."""
+        """Return the messages of a slot, and search for records that are not at the positions of their entries."""
         entries, failed, indexes = self._entries(queue_number, first, end, wanted)
 
         def missed(_position: int, index: int) -> None:
             failed.append(index)
 
-        messages = read_messages(self.read_span, queue_number, first, entries, indexes, maker, missed)
+        messages = read_messages(self.read_span, queue_number, first, entries, indexes, builder, missed)
         if failed:
             failed.sort()
-            mended = self.search(queue_number, first, entries, failed, segments)
-            failed = [index for index in failed if index not in mended]
-            again = read_messages(self.read_span, queue_number, first, entries, sorted(mended), maker, missed)
-            for index in mended:
+            corrected = self.search(queue_number, first, entries, failed, segments)
+            failed = [index for index in failed if index not in corrected]
+            again = read_messages(self.read_span, queue_number, first, entries, sorted(corrected), builder, missed)
+            for index in corrected:
                 messages[index] = again[index]
             for index in failed:
                 self._report(entries[0][index], queue_number, first + index)
         return messages
 
     def read_some(
-        self, queue_number: int, ids: Sequence[int], segments: Segments, limit_bytes: int, maker: Maker[T]
+        self, queue_number: int, ids: Sequence[int], segments: Segments, limit_bytes: int, builder: MessageBuilder[T]
     ) -> dict[int, T | None]:
         """Read messages from anywhere in a queue by id, as `read` does. *Blocking.*
 
-        Shapes: the first ones, up to this many bytes, at least one; None for an unreadable one.
+        Shapes: the first of the ids whose records fit into `limit_bytes`, at least one; None for an unreadable message.
         """
         found: dict[int, T | None] = {}
         for first, end, wanted in spans_within(partial(self._queues.read, queue_number), ids, limit_bytes):
-            messages = self.read(queue_number, first, end, wanted, segments, maker)
+            messages = self.read(queue_number, first, end, wanted, segments, builder)
             found.update((first + index, messages[index]) for index in wanted)
         return found
 
     def read_due(self, queue_number: int, first: int, end: int) -> list[int]:
-        """Return when delayed messages are due, 0 if no entry has the moment; reads no record. *Blocking.*"""
+        """Return when delayed messages are due, 0 where the entry has no moment; read no records. *Blocking.*"""
         return self._queues.read_due(queue_number, first, end)
 
     def body_sizes(
@@ -198,16 +199,16 @@ class StoredSlots:
     ) -> list[int]:
         """Return the body sizes of messages of one queue; index 0 is id `first`. *Blocking.*
 
-        Shapes: as for `read`; 0 for unwanted ones. Raises: CorruptRecord if a message is missing from its place, unless
-            the store was opened with quarantine: then it is 0 too, and logged. StoreFailed.
+        Shapes: as for `read`; 0 for unwanted messages. Raises: CorruptRecord if the record of a message is missing,
+            unless the store was opened with quarantine: then the size is 0, and this is logged. StoreFailed.
         Cost: reads 36 bytes a message; short bodies are read too, where another call would cost more.
         """
         entries, failed, indexes = self._entries(queue_number, first, end, wanted)
         sizes = [0] * (end - first)
         failed += self._measure(entries, indexes, sizes)
         if failed:
-            mended = self.search(queue_number, first, entries, failed, segments)
-            failed = [index for index in failed if index not in mended] + self._measure(entries, mended, sizes)
+            corrected = self.search(queue_number, first, entries, failed, segments)
+            failed = [index for index in failed if index not in corrected] + self._measure(entries, corrected, sizes)
             for index in failed:
                 self._report(entries[0][index], queue_number, first + index)
         return sizes
@@ -215,9 +216,9 @@ class StoredSlots:
     def search(
         self, queue_number: int, first: int, entries: Entries, indexes: Iterable[int], segments: Segments
     ) -> list[int]:
-        """Search for messages in some segments of the log, or in all if None, and correct their entries.
+        """Search the given segments of the log, or all if None, for records of messages, and correct `entries`.
 
-        Return the indexes of the messages whose entries were wrong. Raises: StoreFailed.
+        Return the indexes of the corrected entries. Raises: StoreFailed.
         """
         wanted = {first + index: index for index in indexes}
         log = LogFolder(self._files, self._folder, None if segments is None else frozenset(segments))
@@ -237,7 +238,7 @@ class StoredSlots:
         return found
 
     def repair(self) -> None:
-        """Write the entries found to the queue logs; on the loop. Raises: StoreFailed."""
+        """Write the entries that searches have found to the queue logs; on the loop. Raises: StoreFailed."""
         while self._found:
             self._queues.repair(*self._found.popleft())
 
@@ -264,7 +265,7 @@ class StoredSlots:
     def _entries(
         self, queue_number: int, first: int, end: int, wanted: Iterable[int] | None
     ) -> tuple[Entries, list[int], Sequence[int]]:
-        """Return the entries of a slot, the indexes of wanted messages without an entry, and those of the others."""
+        """Return the entries of a slot, and the indexes of wanted messages without and with an entry."""
         positions, sizes = self._queues.read(queue_number, first, end)
         indexes = range(end - first) if wanted is None else list(wanted)
         if 0 not in sizes:
@@ -285,12 +286,12 @@ class StoredSlots:
         return failed
 
     def _report(self, position: int, queue_number: int, message_id: int) -> None:
-        """Raise CorruptRecord, or log the damage with quarantine."""
+        """Raise CorruptRecord; with quarantine, log the damage instead."""
         source = self._spill if is_spilled(position >> OFFSET_BITS) else self._log
         reason = self._reasons.get(position >> OFFSET_BITS)
         because = f": {reason}" if reason else ""
         error: CorruptRecord = source.corrupt(
-            position, f"message {message_id} of queue {queue_number} is not there{because}"
+            position, f"message {message_id} of queue {queue_number} is missing{because}"
         )
         if not self._quarantine:
             raise error

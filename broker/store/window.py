@@ -1,6 +1,4 @@
-"""Windows: the slots of a queue while recovery replays the log, with ids, settled bits, and the segments of the
-records.
-"""
+"""Windows: the slots of a queue while recovery replays the log: their ids, settled bits and segments."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ class Window:
         self.segments: dict[int, int] = {}
         self.size_bytes = 0
         self.redelivered = False
-        self.doubtful = False  # the segments are known from its entries only
+        self.doubtful = False  # ``segments`` may be out of date, and must be recounted from the entries
 
     @classmethod
     def of(cls, slot: SlotState) -> Window:
@@ -63,13 +61,12 @@ class Window:
         return SlotState(self.first, self.end, settled, returns, self.segments, self.size_bytes, self.redelivered)
 
     def note_returns(self, run: ReturnRun) -> None:
-        """Record how often messages were returned."""
         if self._returns is None:
             self._returns = Redeliveries()
         self._returns.put(run)
 
     def cut(self, length: int) -> None:
-        """End the window after `length` messages."""
+        """End the window after this many messages."""
         del self.bits[length:]
         self.end = self.first + length
 
@@ -120,14 +117,14 @@ class QueueReplay:
 
     def __init__(self, state: QueueState, logs: QueueLogs, window_messages: int, window_bytes: int) -> None:
         self._logs = logs
-        self._messages = window_messages
-        self._room_bytes = window_bytes
+        self._window_messages = window_messages
+        self._window_bytes = window_bytes
         self.number = state.number
         self.next_id = state.next_id
         self.windows = [Window.of(slot) for slot in state.slots]
         self.firsts = [window.first for window in self.windows]
-        self.positions: list[int] = []  # of the records of the open window, ...
-        self.sizes: list[int] = []  # ... and their lengths
+        self.positions: list[int] = []  # of the records of the open window
+        self.sizes: list[int] = []  # their lengths
         self.due_ms: dict[int, int] = {}  # when messages of the open window are due, by id
         self.expected = _NOT_OPEN
         self.full = 0  # the id at which the open window is full
@@ -152,7 +149,7 @@ class QueueReplay:
         if self.expected == _NOT_OPEN:
             self._open(message_id)
         else:
-            # The ids in between were transient messages: settled.
+            # The ids in between belonged to transient messages, which count as settled.
             gap = message_id - next_id
             place = len(self.positions)
             self.windows[-1].bits[place : place + gap] = 1
@@ -170,7 +167,7 @@ class QueueReplay:
         firsts, windows = self.firsts, self.windows
         for message_id in ids:
             if message_id >= self.next_id:
-                continue  # a message's record precedes its settlement: this one was transient, and its id is free again
+                continue  # records precede their settlement: this message was transient, and its id may be used again
             place = bisect_right(firsts, message_id) - 1
             if place >= 0:
                 window = windows[place]
@@ -233,29 +230,24 @@ class QueueReplay:
 
     def window_of(self, message_id: int) -> Window | None:
         """Return the window of an unsettled message, None for any other id."""
-        return self._window(message_id) if self._unsettled(message_id) else None
+        place = bisect_right(self.firsts, message_id) - 1
+        if place < 0 or message_id >= self.next_id:
+            return None
+        window = self.windows[place]
+        index = message_id - window.first
+        return window if index < len(window.bits) and not window.bits[index] else None
 
     def _open(self, first: int) -> None:
-        self.windows.append(Window(first, zeros(self._messages, endian="little")))
+        self.windows.append(Window(first, zeros(self._window_messages, endian="little")))
         self.firsts.append(first)
-        self.full = first + self._messages
-        self.left_bytes = self._room_bytes
-
-    def _window(self, message_id: int) -> Window | None:
-        place = bisect_right(self.firsts, message_id) - 1
-        if place < 0 or message_id >= self.next_id or message_id - self.firsts[place] >= len(self.windows[place].bits):
-            return None
-        return self.windows[place]
-
-    def _unsettled(self, message_id: int) -> bool:
-        window = self._window(message_id)
-        return window is not None and not window.bits[message_id - window.first]
+        self.full = first + self._window_messages
+        self.left_bytes = self._window_bytes
 
     def _overlapping(self, first: int, end: int) -> Iterator[tuple[Window, int, int]]:
         """Yield each window with messages first <= id < end, and the range of their indexes: start and stop."""
         place = max(bisect_right(self.firsts, first) - 1, 0)
-        behind = bisect_left(self.firsts, end)
-        for window in self.windows[place:behind]:
+        after = bisect_left(self.firsts, end)
+        for window in self.windows[place:after]:
             start = max(first - window.first, 0)
             stop = min(end - window.first, len(window.bits))
             if start < stop:

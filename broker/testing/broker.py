@@ -212,7 +212,7 @@ class Broker:
     def bindings(self, queue: str, vhost: str = "/") -> list[tuple[str, str]]:
         """Return the exchange and the binding key of each binding of a queue."""
         return self._call(
-            lambda: [(binding.exchange, binding.key) for binding, _ in self._queue(queue, vhost).arriving]
+            lambda: [(binding.exchange, binding.key) for binding, _ in self._queue(queue, vhost).incoming_bindings]
         )
 
     async def idle(self) -> None:

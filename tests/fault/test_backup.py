@@ -178,7 +178,7 @@ def test_a_kill_in_the_middle(broker_process: BrokerProcess, tmp_path: Path, see
         if (target / "format").read_bytes() == UNFINISHED:
             restored.spawn()
             assert restored.wait() == 2
-            said = f"slotmq: {target}: not a data folder: a backup that was not finished; remove it, and make another\n"
+            said = f"slotmq: {target}: not a data folder: an unfinished backup; remove it, and make another\n"
             assert restored.stderr() == said
         else:
             restored.start()
@@ -417,7 +417,7 @@ async def die_in_backup(n: int) -> bool:
         if whole or (after.exists(TARGET / "format") and after.read(TARGET / "format") not in (UNFINISHED, b"")):
             assert await found(after, TARGET) == [body * 100 for body in KEPT]
         elif after.exists(TARGET / "format"):
-            with pytest.raises(NoDataFolder, match="a backup that was not finished"):
+            with pytest.raises(NoDataFolder, match="an unfinished backup"):
                 DataFolder.open(after, TARGET)
         elif after.exists(TARGET):
             assert set(after.list(TARGET)) <= {"format.unfinished"}

@@ -248,7 +248,7 @@ def test_queue_logs_are_rebuilt_behind_damage(at: int) -> None:
         del files.contents[path]
     offset = places[10][0] & 0xFFFFFFFF
     files.contents[SEGMENT].block[offset + at] ^= 0x5A
-    with pytest.raises(CorruptStore, match="the records of 1 messages of queue 1 from id 11 on are gone") as caught:
+    with pytest.raises(CorruptStore, match="the records of 1 messages of queue 1 from id 11 on are missing") as caught:
         open_store(files)
     assert (caught.value.segment, caught.value.offset) == (1, offset)
     store, recovered = VhostStore.open(files, FOLDER, segment_bytes=SEGMENT_BYTES, sync=True, quarantine=True)

@@ -554,7 +554,7 @@ async def test_a_look_at_a_damaged_message_is_answered(tmp_path: Path) -> None:
                 ask(tmp_path, "peek", vhost="crm", queue="q", count=30)
             return str(caught.value)
 
-        assert f"message {VICTIM + 1} of queue 1 is not there" in await asyncio.to_thread(look)
+        assert f"message {VICTIM + 1} of queue 1 is missing" in await asyncio.to_thread(look)
         assert list(broker.vhosts) == ["/", "crm"]
 
 
@@ -572,7 +572,7 @@ async def test_a_command_that_meets_damage_ends(tmp_path: Path, verb: str, argum
                 ask(tmp_path, verb, vhost="crm", queue="q", silence_s=10, **arguments)
             return str(caught.value)
 
-        assert f"message {VICTIM + 1} of queue 1 is not there" in await asyncio.to_thread(command)
+        assert f"message {VICTIM + 1} of queue 1 is missing" in await asyncio.to_thread(command)
         assert list(broker.vhosts) == ["/"]
         await expect_well(broker)
 

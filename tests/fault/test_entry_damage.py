@@ -234,7 +234,7 @@ def test_a_segment_stays_while_a_message_of_it_is_not_accounted_for(form: str, e
     (kept,) = [event for event in events if event["event"] == "segment.kept"]
     assert (kept["segment"], kept["messages"], kept["queues"]) == (1, 1, [1])
     assert 1 not in store.compactable()  # not again until fewer slots need it
-    with pytest.raises(CorruptRecord, match="message 3 of queue 1 is not there"):
+    with pytest.raises(CorruptRecord, match="message 3 of queue 1 is missing"):
         bodies(store, recovered)
     log[offset + 40] ^= 1
     assert bodies(store, recovered) == [*KEPT, 28]

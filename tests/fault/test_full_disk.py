@@ -245,10 +245,10 @@ def test_the_reserve_counts_as_used_until_it_is_back() -> None:
     folder = DataFolder.open(disk, path, reserve_bytes=20 * MIB)
     disk.others_bytes = 65 * MIB
     assert folder.reserve.free_bytes() // MIB == 14  # 34 fit, and some bytes are used by the folder itself
-    assert not folder.reserve.take_piece()
+    assert not folder.reserve.allocate_piece()
     disk.others_bytes = 55 * MIB
     free = folder.reserve.free_bytes()
-    assert [folder.reserve.take_piece() for _ in range(4)] == [True, True, True, False]
+    assert [folder.reserve.allocate_piece() for _ in range(4)] == [True, True, True, False]
     assert folder.reserve.free_bytes() == free
     assert disk.size(path / "reserve") == 20 * MIB
     assert folder.reserve.missing_bytes == 0
@@ -270,9 +270,9 @@ def test_a_piece_that_is_refused_is_asked_for_again() -> None:
     disk = Quota(100 * MIB)
     folder = DataFolder.open(disk, path, reserve_bytes=MIB)
     disk.fill()
-    assert not folder.reserve.take_piece()
+    assert not folder.reserve.allocate_piece()
     disk.others_bytes = 0
-    assert folder.reserve.take_piece()
+    assert folder.reserve.allocate_piece()
 
 
 async def test_changes_on_a_full_disk_are_refused(tmp_path: Path) -> None:

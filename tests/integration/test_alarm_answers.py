@@ -61,7 +61,7 @@ class World:
     def tick(self, seconds: int) -> None:
         """Let seconds pass for the connections."""
         for _ in range(seconds):
-            self.call(self.broker.listener.tick)
+            self.call(lambda: self.broker.listener._check(list(self.broker.listener.transports)))
 
     def limit(self, seconds: int, vhost: str = "/") -> None:
         """Set how long an alarm may block the connections of a vhost."""

@@ -165,7 +165,7 @@ async def test_what_is_deleted_is_gone_for_clients_at_once(
         again = await channel.declare_queue("q", durable=end is not delete_exchange)  # not the deleted one
         assert again.declaration_result.message_count == (3 if end is delete_exchange else 0)
         await again.bind(exchange, "k.1.*")
-        assert [binding.key for binding, _ in vhost_of(broker).queues["q"].arriving] == ["k.1.*"]
+        assert [binding.key for binding, _ in vhost_of(broker).queues["q"].incoming_bindings] == ["k.1.*"]
         await until_gone(broker)
         assert counted.most <= CHUNK_BINDINGS
         assert not vhost_of(broker).bindings.live.deferred.busy

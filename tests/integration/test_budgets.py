@@ -197,7 +197,7 @@ async def test_tls_handshakes_do_not_shut_the_ports(tmp_path: Path) -> None:
             (b"AMQP\0\0\x09\x01", request("GET", "/healthz", None)), (b"\x01\0\0", b"HTTP/1.1 200"), strict=True,
         ):  # fmt: skip
             assert isinstance(server, TlsServer)
-            server._most = MOST
+            server._handshakes_max = MOST
 
             def talk(plain: socket.socket, said: bytes = said, answer: bytes = answer) -> None:
                 with context.wrap_socket(plain, server_hostname="127.0.0.1") as client:

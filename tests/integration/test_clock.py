@@ -217,7 +217,7 @@ def test_a_damaged_clock_file_stops_the_start(broker_process: BrokerProcess) -> 
     path.write_bytes(content.replace(b"ahead", b"ahaed"))
     broker_process.spawn()
     assert broker_process.wait() == 1
-    reason = "it is damaged; remove it to go by the system's clock, which may expire messages early or late"
+    reason = "it is damaged; remove it to use the system's clock, which may expire messages early or late"
     assert f"slotmq: the store failed, stopping: {path}: {reason}\n" in broker_process.stderr()
     path.unlink()
     broker_process.start()

@@ -186,7 +186,7 @@ async def test_a_client_that_closes_and_does_not_read_is_let_go(tmp_path: Path) 
             transport.close_silent()
             assert broker.listener.transports, "it has not read its last word"
             for _ in range(CLOSE_TICKS + 1):
-                broker.listener.tick()
+                broker.listener._check(list(broker.listener.transports))
             await all_gone(broker)
             assert not inside.consumers
 
@@ -204,7 +204,7 @@ async def test_a_client_that_sends_on_behind_its_close_is_let_go(tmp_path: Path)
             assert broker.listener.transports, "the client may take its time"
             assert not transport.connection.buffered_bytes
             for _ in range(CLOSE_TICKS + 1):
-                broker.listener.tick()
+                broker.listener._check(list(broker.listener.transports))
             await all_gone(broker)
 
 
@@ -235,12 +235,12 @@ async def test_a_publisher_that_dies_while_it_is_blocked_is_gone(tmp_path: Path)
             client.send(publish_frames(1, "", "q", bytes(1000)) * 50)
 
         await talk(broker, blocked)
-        broker.listener.tick()
+        broker.listener._check(list(broker.listener.transports))
         assert len(broker.listener.transports) == 1, "it is still there"
         client.socket.close()
 
         async def gone() -> bool:
-            broker.listener.tick()
+            broker.listener._check(list(broker.listener.transports))
             return not broker.listener.transports
 
         await wait_until_async(gone, "the end of the connection", 10)

@@ -74,7 +74,7 @@ async def test_a_client_that_leaves_before_its_verdict_harms_nobody(
                 begun.wait(DEADLINE_S)
 
         await asyncio.to_thread(leave)
-        await broker.listener.empty()
+        await broker.listener.wait_empty()
         go_on.set()
         await log_in(broker, "alice", "s3cret")
 

@@ -115,7 +115,7 @@ async def test_rights_that_change_while_nobody_is_connected_hold_for_the_next_co
             client.socket.close()
 
         await asked(publish)
-        await broker.listener.empty()
+        await broker.listener.wait_empty()
         broker.administration.permissions.set("alice", "/", ".*", "", ".*")
         with RawClient("127.0.0.1", broker.listener.port) as again:
             await asked(enter, again)

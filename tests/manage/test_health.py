@@ -74,7 +74,7 @@ async def test_a_certificate_that_ends_soon_is_named(tmp_path: Path) -> None:
         assert (expired["protocol"], expired["port"]) == ("amqp/ssl", broker.listener.tls_port)
         (tmp_path / "cert.pem").write_text("gone")
         failed = await api.expect(503, "GET", f"{CHECKS}/certificate-expiration/1/days")
-        assert "holds no certificate" in failed["reason"]
+        assert "contains no certificate" in failed["reason"]
 
 
 async def test_logins_are_counted_by_protocol_and_network(broker: BrokerServer, api: Api) -> None:

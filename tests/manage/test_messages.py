@@ -437,7 +437,7 @@ async def test_connections_are_closed_by_their_user_or_an_administrator(broker: 
         await ada.expect(404, "DELETE", "connections/none")
         assert broker.listener.sessions()
         await api.expect(204, "DELETE", path, X_Reason="maintenance")
-        await broker.listener.empty()
+        await broker.listener.wait_empty()
     web = Web(broker.manage.port())
     assert (await web.later("DELETE", "/api/connections/username/nobody")).status == 204
     web.close()

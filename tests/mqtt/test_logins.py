@@ -250,5 +250,5 @@ async def test_topics_of_each_client_of_one_user(tmp_path: Path) -> None:
 
         amqp_url = f"amqp://sensor:sensor@127.0.0.1:{broker.listener.port}/"
         await asyncio.to_thread(talk)
-        await broker.listener.empty()
+        await broker.listener.wait_empty()
         assert not broker.engines["/"].vhost.publish_caches._own

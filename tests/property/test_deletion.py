@@ -130,7 +130,7 @@ class World:
         arriving = [
             (source.name, binding.destination.name, binding.key)
             for end in (*vhost.queues.values(), *vhost.exchanges.values())
-            for binding, source in end.arriving
+            for binding, source in end.incoming_bindings
         ]
         assert sorted(arriving) == sorted(listed)
         for name, exchange in vhost.exchanges.items():
@@ -176,5 +176,5 @@ def test_nobody_sees_what_a_deletion_leaves_behind(index: str, steps: list[tuple
         for name in EXCHANGES:
             exchange: Any = world.vhost.exchanges[name]
             assert not any(exchange._index.counts().values())
-            assert not exchange._parted
+            assert not exchange._unrouted
         assert not any(queue.incoming for queue in world.vhost.queues.values())

@@ -142,18 +142,18 @@ class World:
             if source.deleted:
                 continue
             if len(bundle) == 1:
-                source.sever(bundle)
+                source.remove_bundle(bundle)
             else:
-                source.part(bundle)
+                source.stop_routing_to(bundle)
                 self.deferred.append(bundle)
-        assert not list(destination.arriving)
+        assert not list(destination.incoming_bindings)
 
     def shed(self, most: int) -> None:
         """Remove some keys of deleted objects from the indexes."""
         if self.deferred:
             bundle = self.deferred[0]
             count = len(bundle)
-            assert bundle.source.shed(bundle, most) == min(count, most)
+            assert bundle.source.remove_keys(bundle, most) == min(count, most)
             if not bundle:
                 del self.deferred[0]
 
@@ -232,7 +232,7 @@ def test_no_live_route_is_ever_wrong(limits: CacheLimits, index: str, changes: l
         world.change(*change)
         for route, (name, key, dynamic) in kept.items():
             if not route.live:
-                assert not route.made
+                assert not route.dependents
                 assert not route.parts
                 continue
             assert name in world.exchanges
@@ -250,8 +250,8 @@ def test_no_live_route_is_ever_wrong(limits: CacheLimits, index: str, changes: l
                     kept[world.check(name, key)] = (name, key, world.plan.dynamic(name))
     for name in list(world.exchanges):
         world.delete(name)
-    assert not any(route.live or route.made or route.parts for route in kept)
+    assert not any(route.live or route.dependents or route.parts for route in kept)
     while world.deferred:
         world.shed(2)
     assert not any(queue.incoming for queue in world.queues.values())
-    assert not world.router._absent.made
+    assert not world.router._absent.dependents

@@ -63,7 +63,7 @@ def test_no_live_route_is_ever_wrong(
             bindings.discard((key, queue, variant))
         elif verb == "delete queue":
             if queue in exchange.bundles:
-                exchange.sever(exchange.bundles[queue])
+                exchange.remove_bundle(exchange.bundles[queue])
             bindings = {known for known in bindings if known[1] != queue}
         elif verb == "remove all":
             assert sum(map(len, exchange.end())) == len(bindings)

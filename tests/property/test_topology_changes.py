@@ -181,7 +181,7 @@ def test_a_limit_holds_when_two_nodes_reach_it_at_a_time() -> None:
     for key in "lm":
         node.apply(bound("a", 1, key, limit=2))
     assert list(node.room.vhost.queues) == ["a"]
-    assert [binding.key for binding, _ in node.room.vhost.queues["a"].arriving] == ["k", "l"]
+    assert [binding.key for binding, _ in node.room.vhost.queues["a"].incoming_bindings] == ["k", "l"]
 
 
 def test_a_binding_is_not_made_to_a_later_queue_of_the_name() -> None:

@@ -90,7 +90,7 @@ def test_journal_and_snapshot_restore_the_same_vhost(
         assert canonical(list(TopologySnapshot(again.vhost))) == canonical(whole)
         assert again.journal == []
         ends = [*again.vhost.queues.values(), *again.vhost.exchanges.values()]
-        arriving = [arrival for end in ends for arrival in end.arriving]
+        arriving = [arrival for end in ends for arrival in end.incoming_bindings]
         assert all(binding in exchange.bindings for binding, exchange in arriving)
         bound = sum(exchange.binding_count for exchange in again.vhost.exchanges.values())
         assert again.vhost.bindings.live.count == bound == len(arriving)

@@ -492,12 +492,12 @@ class MqttConnection(Connection):
             self._on_error(self, channel, error)
         self.failure = error.with_traceback(None)
         self.end_holds()
-        words = self.last_words(error)
+        words = self.encode_failure(error)
         if words:
             self.write(words)
         self.finish()
 
-    def last_words(self, error: ProtocolError) -> bytes:
+    def encode_failure(self, error: ProtocolError) -> bytes:
         """Return the packet that tells the client of an error."""
         reason_code, text = reason_of(error)
         return self._talk.refusal(reason_code, text)

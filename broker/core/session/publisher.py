@@ -131,7 +131,7 @@ class Resolver(ClassSession):
             raise ChannelError(403, f"cannot publish to internal {resource}")
         narrowed = exchange.by_topic and session.narrows_topics(resource)
         target = PublishTarget(resource, exchange, narrowed=narrowed, traced=vhost.firehose.active)
-        self._cache.know_exchange(payload[6 : 7 + payload[6]], target)
+        self._cache.add_exchange(payload[6 : 7 + payload[6]], target)
         return target
 
 

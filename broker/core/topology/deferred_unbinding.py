@@ -51,9 +51,9 @@ class DeferredUnbinding:
         count = len(bundle)
         if count <= min(CHUNK_BINDINGS, self._deadlines.left):
             self._deadlines.spend(count)
-            bundle.source.sever(bundle)
+            bundle.source.remove_bundle(bundle)
         else:
-            bundle.source.part(bundle)
+            bundle.source.stop_routing_to(bundle)
             self.take([bundle])
 
     def take(self, bundles: Iterable[Bundle[Exchange]]) -> None:
@@ -75,7 +75,7 @@ class DeferredUnbinding:
         left = min(CHUNK_BINDINGS, max(self._deadlines.left, 1))
         while self._bundles and left > 0:
             bundle = self._bundles[0]
-            count = bundle.source.shed(bundle, left)
+            count = bundle.source.remove_keys(bundle, left)
             self.shed += count
             self._deadlines.spend(count)
             left -= max(count, 1)

@@ -81,7 +81,7 @@ async def _matches(vhost: Vhost, exchange: Exchange, key: str, message: HeaderFi
                     yield _row(vhost, current, destination, binding_key, arguments, reached[current])
         further = [one for one in destinations if not isinstance(one, Queue) and one in current.onward]
         alternate = vhost.exchanges.get(current.alternate) if current.alternate else None
-        if alternate is not None and not current.leads(destinations) and alternate not in reached:
+        if alternate is not None and not current.is_routed(destinations) and alternate not in reached:
             reached[alternate] = current.name
             pending.append(alternate)
         for one in further:

@@ -1,1 +1,1 @@
-"""The algorithms that match topic patterns, one a file, all of them a TopicEngine."""
+"""The engines that match topic patterns, each a TopicEngine (see `index`)."""

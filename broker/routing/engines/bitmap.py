@@ -1,28 +1,28 @@
-"""The constituent inverted bitmap: a table for each place in a key, a row for each word, a bit for each pattern."""
+"""The constituent inverted bitmap: a table for each position in a key, a row for each word, a bit for each pattern."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
-from broker.routing.engines.bitmap_places import PlaceTable, SuspectSection, stride_of
+from broker.routing.engines.bitmap_places import CandidateSection, PlaceTable, stride_of
 from broker.routing.engines.bitmap_side import OpenTables, Side, size_of
 from broker.routing.engines.bitmap_table import Section
 from broker.routing.pattern import AMQP, HASH, STAR, Pattern, TopicDialect
 
 T = TypeVar("T")
 
-SPREAD_MOST: Final = 6
-"""Keys of up to this many words have tables for each length, with all patterns; few keys are longer, and each length
-costs a pattern with a `#` another column."""
+SPREAD_WORDS_MAX: Final = 6
+"""Keys of up to this many words have tables for each length, with all patterns. Few keys are longer, and each length
+costs a pattern with a `#` one more column."""
 
 
-class ClosedTables(SuspectSection[T]):
-    """One table for each word, only for keys of this number of words.
+class ClosedTables(CandidateSection[T]):
+    """One table for each word position, for keys of one length in words.
 
-    Keys of another length have tables of their own, so no row has to mark the patterns that ended before, as the
-    article's `null` does. A pattern with a `#` is expanded for this length: the words before its
-    first `#`, as many stars as needed, and the words after its last.
+    Each length has tables of its own, so no row has to mark the patterns that have ended, as the article's `null` does.
+    A pattern with a `#` is expanded to the length: the words before its first `#`, as many stars as needed, and the
+    words after its last `#`.
     """
 
     def __init__(self, length: int, dialect: TopicDialect) -> None:
@@ -31,30 +31,29 @@ class ClosedTables(SuspectSection[T]):
         self.side = Side(self.capacity)
 
     def collect(self, words: Sequence[str], found: list[T]) -> int:
-        """Append the targets of the patterns that match, and return the strides of suspects.
+        """Append the targets of the patterns that match, and return the strides of candidates.
 
-        Cost: a row per word, one more per place where a pattern's final `#` begins, a bit per column; the targets.
+        Cost: a row per word, one more per position where the final `#` of a pattern begins; the targets.
         """
-        return self.find_targets(self.side.reach(words), words, found)
+        return self.find_targets(self.side.columns_of(words), words, found)
 
     def counts(self) -> Mapping[str, int]:
-        """Return the number of rows and lists in all tables."""
         return self.side.counts()
 
     def _mark(self, column: int, words: tuple[str, ...]) -> None:
-        self.side.want(column, self._closed_words(words))
-        self.suspects.mark(column, words)
+        self.side.set_words(column, self._closed_words(words))
+        self.candidates.mark(column, words)
 
     def _unmark(self, column: int, words: tuple[str, ...]) -> None:
-        self.side.unwant(column, self._closed_words(words))
-        self.suspects.unmark(column, words)
+        self.side.clear_words(column, self._closed_words(words))
+        self.candidates.unmark(column, words)
 
     def _resize(self, columns: int) -> None:
         self.side.resize(columns)
-        self.suspects.resize(columns)
+        self.candidates.resize(columns)
 
     def _closed_words(self, words: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the words that a pattern requires in a key of this length; after them it accepts any words."""
+        """Return the words that a pattern requires in a key of this length; any words may follow them."""
         if HASH not in words:
             return words
         first_hash = words.index(HASH)
@@ -67,16 +66,17 @@ class ClosedTables(SuspectSection[T]):
 
 
 class ConstituentBitmap(Generic[T]):
-    """Map distinct canonical patterns to targets, and a key to the targets of the patterns that match it. A key is
-    split into its constituent parts, the words. Each has a table, in which its row has the patterns still possible; the
-    AND of the rows gives the matching patterns. Keys of up to SPREAD_MOST words have tables for their length, with all
-    patterns that may match it. For longer keys, the patterns without `#` are in tables by length, and all others in one
-    set of tables. Literal patterns are in a separate map.
+    """An engine that ANDs one row of bits for each word of a key, with a bit for each pattern.
 
-    Cost: a match of a key of up to SPREAD_MOST words reads one row per word, for longer keys three: a bit for each
-        pattern of the tables. Patterns with several `#` are checked only if one of them may match: two more rows per
-        word for each of a few strides. Add and remove cost the pattern's words, with a `#` once for each key length up
-        to SPREAD_MOST; a star also costs the dense rows of its table, at most about 256.
+    A key is split into its constituents, the words. Each position has a table, in which the row of a word has the
+    patterns that accept the word there. Keys of up to SPREAD_WORDS_MAX words have tables for their length, with all
+    patterns that may match them. For longer keys, the patterns without `#` are in tables by length, and all others in
+    one set of tables. Literal patterns are in a separate map.
+
+    Cost: a match reads one row per word, for keys of more than SPREAD_WORDS_MAX words three, with a bit for each
+        pattern in the tables. Patterns with several `#` are matched only if one of them may match: two more rows per
+        word for each of a few strides. `add` and `remove` cost the words of the pattern, with a `#` once for each key
+        length up to SPREAD_WORDS_MAX; a star also costs the dense rows of its table, at most about 256.
     Invariant: `visited` counts the rows read by matching. A look-up creates nothing.
     Source: Theivendiram and Uthayakumar, Fast Topic Matching Algorithm Implementation for WSO2 Message Broker, 2015,
         "Optimized topic routing algorithm"; docs/inverted-bitmap.md explains the differences.
@@ -136,7 +136,6 @@ class ConstituentBitmap(Generic[T]):
             places.add(text, words, target)
 
     def find(self, pattern: Pattern) -> T | None:
-        """Return the target of a pattern, None if the pattern is missing."""
         if pattern.literal:
             return self._literals.get(pattern.text)
         section = self._section(pattern)
@@ -148,7 +147,7 @@ class ConstituentBitmap(Generic[T]):
         target = self._literals.pop(text) if pattern.literal else self._remove_columns(pattern)
         self.size -= 1
         if not self.size:
-            self._literals = {}  # an emptied dict keeps its size
+            self._literals = {}  # an emptied dict keeps its memory
             self._closed = {}
             self._places = {}
         return target
@@ -178,7 +177,6 @@ class ConstituentBitmap(Generic[T]):
         return target
 
     def match(self, key: str) -> list[T]:
-        """Return the targets of the patterns that match, each once."""
         found: list[T] = []
         self.collect(key, self._words(key), found)
         return found
@@ -195,7 +193,7 @@ class ConstituentBitmap(Generic[T]):
             self.visited += length
             strides = closed.collect(words, found)
         opened = self._open
-        if opened is not None and length > SPREAD_MOST:
+        if opened is not None and length > SPREAD_WORDS_MAX:
             self.visited += 1 + min(length, len(opened.head.tables)) + min(length, len(opened.tail.tables))
             strides = opened.collect(words, found)
         if strides:
@@ -205,7 +203,7 @@ class ConstituentBitmap(Generic[T]):
                     places.collect(words, found)
 
     def _section(self, pattern: Pattern) -> Section[T] | None:
-        """Return the section with the target of a pattern."""
+        """Return the section that has the target of a pattern."""
         hashes = pattern.words.count(HASH)
         if not hashes:
             return self._closed.get(len(pattern.words))
@@ -219,5 +217,5 @@ class ConstituentBitmap(Generic[T]):
 def _lengths(words: tuple[str, ...]) -> range:
     """Return the key lengths, in words, in whose tables a pattern has a column."""
     if HASH in words:
-        return range(size_of(words), SPREAD_MOST + 1)
+        return range(size_of(words), SPREAD_WORDS_MAX + 1)
     return range(len(words), len(words) + 1)

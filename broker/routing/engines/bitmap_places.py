@@ -1,4 +1,4 @@
-"""The patterns with several `#`, all of them walked at once along a key, or only suspected to match."""
+"""Patterns with several `#`: tables that match many of them at once, and a filter for those that may match."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from broker.routing.engines.bitmap_table import COLUMNS_STEP, Section, Table, fi
 from broker.routing.pattern import HASH, TopicDialect
 
 T = TypeVar("T")
-COMPARED: Final = 8
-"""The most columns that are checked one by one; with more, suspecting all costs less."""
-
+CHECKED_MAX: Final = 8
+"""The most columns that are checked one by one; beyond that, treating all as candidates costs less."""
 
 ALL: Final = -1
+"""The bits of all strides."""
 
 
 class PlaceTable(Section[T]):
-    """Rows whose bits are the places between the words of the patterns, `stride` places for each pattern.
+    """Rows whose bits are the places between the words of patterns, `stride` places for each pattern.
 
-    The bit of a place is set when the words of the key so far can have led there. A word moves all bits one place
-    forward and keeps those that accept it; at a `#` the bit also stays. So all patterns, and all ways through each, are
-    followed by the same few operations on rows, however hostile they are. For 64 patterns, the first places come first,
-    then the second ones: moving by one place is a shift by 64 bits, which just moves memory. The last places move into
-    the first ones of the next 64, which no word leads to.
+    The bit of a place is set when the words of the key so far may lead to it. Each word moves all bits one place on and
+    keeps those of places that accept the word; at a `#` the bit also stays. So all patterns, and all ways to match
+    each, are advanced by the same few operations on rows, however hostile the patterns are. The places of 64 patterns
+    are interleaved, all first places before all second ones, so moving by one place is a shift by 64 bits, which just
+    moves memory. The last places move into the first places of the next 64 patterns, which no word leads to.
 
     Source: Shift-And with gaps: Baeza-Yates and Gonnet, A New Approach to Text Searching, CACM 35 (1992); Wu and
     Manber, Fast Text Searching, in the same issue.
@@ -64,7 +64,6 @@ class PlaceTable(Section[T]):
                 found.append(target)
 
     def counts(self) -> Mapping[str, int]:
-        """Return the number of rows and lists."""
         return self._table.counts()
 
     def _first_place(self, column: int) -> int:
@@ -78,7 +77,7 @@ class PlaceTable(Section[T]):
                 self._stays[place] = 1
             else:
                 place += COLUMNS_STEP
-                self._table.want(place, word)
+                self._table.set_word(place, word)
         self._ends[place] = 1
 
     def _unmark(self, column: int, words: tuple[str, ...]) -> None:
@@ -89,7 +88,7 @@ class PlaceTable(Section[T]):
                 self._stays[place] = 0
             else:
                 place += COLUMNS_STEP
-                self._table.unwant(place, word)
+                self._table.clear_word(place, word)
         self._ends[place] = 0
 
     def _resize(self, columns: int) -> None:
@@ -100,17 +99,17 @@ class PlaceTable(Section[T]):
 
 
 def stride_of(words: Sequence[str]) -> int:
-    """Return the places of a pattern, rounded up to 2, 3, 4, 6, 8, 12 and so on: few sizes, so few tables."""
+    """Return the number of places of a pattern, rounded up to 2, 3, 4, 6, 8, 12 and so on, so that tables are few."""
     places = len(words) - words.count(HASH) + 1
     power = 1 << (places - 1).bit_length()
     return power * 3 // 4 if places <= power * 3 // 4 else power
 
 
-class Suspects:
-    """Decide whether to follow the patterns with several `#`, and in which tables of places.
+class Candidates:
+    """The columns of patterns with several `#`, which decide whether a key must be matched with tables of places.
 
-    In canonical form a word that is not a wildcard comes right after the first `#`. The columns are kept by that word,
-    with the stride of their places, and a key without it skips them.
+    In canonical form a literal word follows the first `#`. The columns are stored by that word, with their strides, and
+    a key without the word skips them.
     """
 
     __slots__ = ("_between", "_row")
@@ -122,10 +121,10 @@ class Suspects:
     def __bool__(self) -> bool:
         return bool(self._between)
 
-    def acquit(self, bits: bitarray, words: Sequence[str]) -> int:
-        """Remove the suspects from the remaining bits, and return the strides of those that may match the key.
+    def extract(self, bits: bitarray, words: Sequence[str]) -> int:
+        """Clear the candidates in the remaining bits, and return the strides of those that may match the key.
 
-        Shapes: bit n of the result is stride n.
+        Shapes: bit n of the result stands for stride n.
         """
         left = bits & self._row
         if not left.any():
@@ -136,7 +135,7 @@ class Suspects:
             columns = self._between.get(word)
             if columns is None:
                 continue
-            if len(columns) > COMPARED:
+            if len(columns) > CHECKED_MAX:
                 return ALL
             for column, stride in columns.items():
                 if left[column]:
@@ -144,7 +143,7 @@ class Suspects:
         return strides
 
     def mark(self, column: int, words: Sequence[str]) -> None:
-        """Suspect the column of a pattern if it has several `#`."""
+        """Add the column of a pattern if it has several `#`."""
         if words.count(HASH) > 1:
             self._row[column] = 1
             self._between.setdefault(words[words.index(HASH) + 1], {})[column] = stride_of(words)
@@ -160,27 +159,26 @@ class Suspects:
                 del self._between[word]
 
     def resize(self, columns: int) -> None:
-        """Resize the row to this number of columns."""
         fit_row(self._row, columns)
 
 
-class SuspectSection(Section[T]):
-    """A section in which the patterns with several `#` have no targets: what is left of them may match."""
+class CandidateSection(Section[T]):
+    """A section in which patterns with several `#` have no targets: those whose columns remain are candidates."""
 
-    __slots__ = ("suspects",)
+    __slots__ = ("candidates",)
 
     def __init__(self, dialect: TopicDialect) -> None:
         super().__init__(dialect)
-        self.suspects = Suspects(self.capacity)
+        self.candidates = Candidates(self.capacity)
 
     def find_targets(self, bits: bitarray, words: Sequence[str], found: list[T]) -> int:
-        """Append the targets of the columns that a key leaves, and return the strides of suspects."""
+        """Append the targets of the remaining columns, and return the strides of candidates."""
         if not bits.any():
             return 0
-        perhaps = self.suspects.acquit(bits, words) if self.suspects else 0
+        strides = self.candidates.extract(bits, words) if self.candidates else 0
         targets = self.targets
         for column in bits.search(1):
             target = targets[column]
             if target is not None:
                 found.append(target)
-        return perhaps
+        return strides

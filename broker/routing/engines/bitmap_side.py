@@ -1,4 +1,4 @@
-"""The tables of the words that patterns expect on one side of a key, and those of patterns with a `#` for long keys."""
+"""Tables for the words from one end of a key, and the tables for long keys and patterns with a `#`, which use two."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from bitarray import bitarray
 
-from broker.routing.engines.bitmap_places import SuspectSection
+from broker.routing.engines.bitmap_places import CandidateSection
 from broker.routing.engines.bitmap_table import Table, fit_row
 from broker.routing.pattern import HASH, TopicDialect
 
@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 class Side:
-    """One table for each place, counted from one end of the key, and for each place the columns that end before it.
+    """A table for each word position, counted from one end of the key, and the columns that end at each position.
 
-    A key is followed from the innermost place outwards: the columns that end right after a place are added, then those
-    that want another word at it are removed. So a column has bits at its own places and at its end, and none at any
-    place beyond, however long other patterns are.
+    A key is read from the innermost position outwards: the columns that end right after a position are added, then
+    those that require another word at the position are removed. So a column has bits at its own positions and its end,
+    and none further in, however long other patterns are.
 
-    Invariant: some column ends after the last table. A place where none ends has no row.
+    Invariant: some column ends after the last table. A position where no column ends has no row.
     """
 
     __slots__ = ("_columns", "_sizes", "ends", "tables")
@@ -32,8 +32,8 @@ class Side:
         self.ends: list[bitarray | None] = [None]
         self.tables: list[Table] = []
 
-    def reach(self, words: Sequence[str]) -> bitarray:
-        """Return the columns that take the words of a key at their places. Cost: at most two rows per word."""
+    def columns_of(self, words: Sequence[str]) -> bitarray:
+        """Return the columns whose words match those of a key. Cost: at most two rows per word."""
         tables = self.tables
         ends = self.ends
         place = len(tables)
@@ -49,24 +49,24 @@ class Side:
                 bits |= end
         return bits
 
-    def want(self, column: int, words: Sequence[str]) -> None:
-        """Make a column accept only these words of a pattern, a star being any word. Cost: the words."""
+    def set_words(self, column: int, words: Sequence[str]) -> None:
+        """Make a column accept only these words; a star accepts any word. Cost: the words."""
         while len(self.tables) < len(words):
             self.tables.append(Table(self._columns))
             self.ends.append(None)
             self._sizes.append(0)
         for word, table in zip(words, self.tables, strict=False):
-            table.want(column, word)
+            table.set_word(column, word)
         end = self.ends[len(words)]
         if end is None:
             end = self.ends[len(words)] = bitarray(self._columns)
         end[column] = 1
         self._sizes[len(words)] += 1
 
-    def unwant(self, column: int, words: Sequence[str]) -> None:
-        """Undo `want`."""
+    def clear_words(self, column: int, words: Sequence[str]) -> None:
+        """Undo `set_words`."""
         for word, table in zip(words, self.tables, strict=False):
-            table.unwant(column, word)
+            table.clear_word(column, word)
         end = self.ends[len(words)]
         assert end is not None
         end[column] = 0
@@ -79,7 +79,6 @@ class Side:
             self._sizes.pop()
 
     def resize(self, columns: int) -> None:
-        """Resize every row to this number of columns."""
         self._columns = columns
         for end in self.ends:
             if end is not None:
@@ -88,18 +87,16 @@ class Side:
             table.resize(columns)
 
     def counts(self) -> Mapping[str, int]:
-        """Return the number of words with a row of bits, and of those with a list of columns."""
         counts = [table.counts() for table in self.tables]
         return {name: sum(count[name] for count in counts) for name in ("rows", "lists")}
 
 
-class OpenTables(SuspectSection[T]):
-    """Tables for the words before the first `#`, counted from the left, and after the last, counted from the right.
+class OpenTables(CandidateSection[T]):
+    """Tables for the words before the first `#`, counted from the left, and after the last `#`, counted from the right.
 
-    `fits[n]` are the columns that a key of n words, or of more, is long enough for: without that, first and last words
-    could be the same ones. For a pattern with one `#` these checks suffice.
-
-    A pattern with several `#` has no target here: if its column remains, it may match.
+    `fits[n]` are the columns whose patterns a key of n words is long enough for; without that check, a word of the key
+    could match both a first and a last word of the pattern. For a pattern with one `#` these checks suffice. A pattern
+    with several `#` has no target here: if its column remains, the pattern may match.
     """
 
     __slots__ = ("_sizes", "fits", "head", "tail")
@@ -112,28 +109,27 @@ class OpenTables(SuspectSection[T]):
         self._sizes: list[int] = [0]
 
     def collect(self, words: Sequence[str], found: list[T]) -> int:
-        """Append the targets of the patterns with one `#` that match, and return the strides of suspects.
+        """Append the targets of the patterns with one `#` that match, and return the strides of candidates.
 
         Cost: four rows per word with a bit per column, and the targets.
         """
-        bits = self.head.reach(words)
+        bits = self.head.columns_of(words)
         if self.tail.tables:
-            bits &= self.tail.reach(words[::-1])
+            bits &= self.tail.columns_of(words[::-1])
         fits = self.fits
         length = len(words)
         bits &= fits[length] if length < len(fits) else fits[-1]
         return self.find_targets(bits, words, found)
 
     def counts(self) -> Mapping[str, int]:
-        """Return the number of rows and lists in all tables."""
         head = self.head.counts()
         tail = self.tail.counts()
         return {name: head[name] + tail[name] for name in head}
 
     def _mark(self, column: int, words: tuple[str, ...]) -> None:
         first = words.index(HASH)
-        self.head.want(column, words[:first])
-        self.tail.want(column, _tail(words))
+        self.head.set_words(column, words[:first])
+        self.tail.set_words(column, _tail(words))
         size = size_of(words)
         while len(self.fits) <= size:
             self.fits.append(self.fits[-1].copy())
@@ -141,12 +137,12 @@ class OpenTables(SuspectSection[T]):
         for length in range(size, len(self.fits)):
             self.fits[length][column] = 1
         self._sizes[size] += 1
-        self.suspects.mark(column, words)
+        self.candidates.mark(column, words)
 
     def _unmark(self, column: int, words: tuple[str, ...]) -> None:
         first = words.index(HASH)
-        self.head.unwant(column, words[:first])
-        self.tail.unwant(column, _tail(words))
+        self.head.clear_words(column, words[:first])
+        self.tail.clear_words(column, _tail(words))
         size = size_of(words)
         for length in range(size, len(self.fits)):
             self.fits[length][column] = 0
@@ -154,12 +150,12 @@ class OpenTables(SuspectSection[T]):
         while len(self.fits) > 1 and not self._sizes[-1]:
             self.fits.pop()
             self._sizes.pop()
-        self.suspects.unmark(column, words)
+        self.candidates.unmark(column, words)
 
     def _resize(self, columns: int) -> None:
         for row in self.fits:
             fit_row(row, columns)
-        self.suspects.resize(columns)
+        self.candidates.resize(columns)
         self.head.resize(columns)
         self.tail.resize(columns)
 
@@ -170,7 +166,7 @@ def size_of(words: Sequence[str]) -> int:
 
 
 def _tail(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the words after the last `#`, from the right."""
+    """Return the words after the last `#`, in reverse order."""
     backwards = words[::-1]
     length = backwards.index(HASH)
     return backwards[:length]

@@ -1,4 +1,4 @@
-"""The table of one constituent: a row of bits for each word, a column for each pattern."""
+"""A table for one word position: a row of bits for each word, a column for each pattern."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from bitarray import bitarray
 
 from broker.routing.pattern import STAR, TopicDialect
 
-FEW_SHARE: Final = 256
+LIST_SHARE: Final = 256
 """A word with at most one in this many columns has a list of them, which is smaller than a row and about as fast."""
 
-ONE_BY_ONE: Final = 6
-"""The most columns that are checked one by one; checking more of them at once repays its fixed cost."""
-T = TypeVar("T")
+CHECKED_MAX: Final = 6
+"""The most columns that are checked one by one; for more, the fixed cost of one operation on all pays off."""
 
 COLUMNS_STEP: Final = 64
 MOVES: Final = 2
-"""Columns that one removal may move; if it moved only one, deleted positions would never become fewer."""
+"""Columns that one removal may move; with only one, deleted positions would never become fewer."""
+T = TypeVar("T")
 
 
 class Table:
-    """Find the columns that a word at one place of a key leaves possible, among those with a word there.
+    """The columns that accept each word at one position of a key.
 
-    `default` is the row of every word that no pattern has here, the article's `other`: the columns with a star. `dense`
-    has a whole row for each common word, which includes the bits of `default`. `few` has the column numbers of each
-    rare word; their bits are 0 in `default`. So adding a word writes only its own row, and adding a star writes the
-    dense rows, of which there are at most about FEW_SHARE.
+    `default` is the row for every word that no pattern has here (the article's `other`): the columns with a star.
+    `dense` has a whole row for each common word, which includes the bits of `default`. `few` has the column numbers of
+    each rare word; their bits are 0 in `default`. So adding a word writes only its own row, and adding a star writes
+    the dense rows, of which there are at most about LIST_SHARE.
 
-    Invariant: all rows have as many bits as the table has columns; no row is without a column of its own.
+    Invariant: all rows have as many bits as the table has columns; each dense row has a column of its own word.
     """
 
-    __slots__ = ("_few_most", "_own", "default", "dense", "few")
+    __slots__ = ("_few_max", "_own", "default", "dense", "few")
 
     def __init__(self, columns: int) -> None:
         self.default: bitarray = bitarray(columns)
         self.dense: dict[str, bitarray] = {}
         self.few: dict[str, list[int]] = {}
         self._own: dict[str, int] = {}
-        self._few_most = columns // FEW_SHARE
+        self._few_max = columns // LIST_SHARE
 
-    def want(self, column: int, word: str) -> None:
+    def set_word(self, column: int, word: str) -> None:
         """Make a column accept only this word, or every word if it is a star."""
         if word == STAR:
-            self._take_any(column, 1)
+            self._set_star(column, 1)
             return
         row = self.dense.get(word)
         if row is not None:
@@ -54,20 +54,20 @@ class Table:
             return
         few = self.few.setdefault(word, [])
         few.append(column)
-        if len(few) > self._few_most:
+        if len(few) > self._few_max:
             self._make_dense(word)
 
-    def unwant(self, column: int, word: str) -> None:
-        """Undo `want`."""
+    def clear_word(self, column: int, word: str) -> None:
+        """Undo `set_word`."""
         if word == STAR:
-            self._take_any(column, 0)
+            self._set_star(column, 0)
             return
         row = self.dense.get(word)
         if row is not None:
             row[column] = 0
             self._own[word] -= 1
             own = self._own[word]
-            if not own or own * 2 < self._few_most:
+            if not own or own * 2 < self._few_max:
                 self._make_few(word)
             return
         few = self.few[word]
@@ -81,13 +81,13 @@ class Table:
         fit_row(self.default, columns)
         for row in self.dense.values():
             fit_row(row, columns)
-        self._few_most = columns // FEW_SHARE
-        for word in [word for word, own in self._own.items() if own * 2 < self._few_most]:
+        self._few_max = columns // LIST_SHARE
+        for word in [word for word, own in self._own.items() if own * 2 < self._few_max]:
             self._make_few(word)
         if shrinks:
-            for word in [word for word, few in self.few.items() if len(few) > self._few_most]:
+            for word in [word for word, few in self.few.items() if len(few) > self._few_max]:
                 self._make_dense(word)
-            self.few = dict(self.few)  # releases the places of removed words
+            self.few = dict(self.few)  # frees the slots of removed words
 
     def counts(self) -> Mapping[str, int]:
         """Return the number of words with a row of bits, and of those with a list of columns."""
@@ -100,11 +100,11 @@ class Table:
             few = self.few.get(word)
             if few is None:
                 row = self.default
-            elif len(few) > ONE_BY_ONE:
-                some = bits[few]
+            elif len(few) > CHECKED_MAX:
+                kept_bits = bits[few]
                 bits &= self.default
-                if some.any():
-                    bits[few] = some
+                if kept_bits.any():
+                    bits[few] = kept_bits
                 return
             else:
                 kept = [column for column in few if bits[column]]
@@ -114,7 +114,7 @@ class Table:
                 return
         bits &= row
 
-    def _take_any(self, column: int, bit: int) -> None:
+    def _set_star(self, column: int, bit: int) -> None:
         self.default[column] = bit
         for row in self.dense.values():
             row[column] = bit
@@ -135,7 +135,7 @@ class Table:
 
 
 def fit_row(row: bitarray, columns: int) -> None:
-    """Resize a row to this number of bits; new ones are 0."""
+    """Resize a row to this number of bits; new bits are 0."""
     if columns < len(row):
         del row[columns:]
     else:
@@ -143,9 +143,11 @@ def fit_row(row: bitarray, columns: int) -> None:
 
 
 class Section(Generic[T]):
-    """Assign a column to each of its patterns, and have a subclass set and clear the column's bits. A removed pattern
-    leaves a deleted position, which the next one takes. When more than half are deleted, a removal moves up to two of
-    the last columns into deleted positions, so that rows become shorter and no removal scans them.
+    """A set of patterns with a column each, whose bits subclasses set and clear.
+
+    A removed pattern leaves a deleted position, which the next added pattern gets. When more than half of the positions
+    are deleted, a removal moves up to two of the last columns into deleted positions, so that rows become shorter
+    without a removal that scans them.
 
     Invariant: the bits of a deleted position are 0 in every row.
     """
@@ -162,7 +164,6 @@ class Section(Generic[T]):
 
     @property
     def size(self) -> int:
-        """The number of patterns."""
         return len(self._positions)
 
     def find(self, text: str) -> T | None:
@@ -171,7 +172,7 @@ class Section(Generic[T]):
         return None if column is None else self.targets[column]
 
     def width(self) -> int:
-        """Return the number of columns, including deleted positions."""
+        """Return the number of positions, including deleted ones."""
         return len(self._texts)
 
     def add(self, text: str, words: tuple[str, ...], target: T | None) -> None:
@@ -199,7 +200,7 @@ class Section(Generic[T]):
             self._move_last()
         if len(self._texts) * 4 + COLUMNS_STEP < self.capacity:
             self._fit(len(self._texts) * 5 // 4)
-            self._positions = dict(self._positions)  # releases the places of removed texts
+            self._positions = dict(self._positions)  # frees the slots of removed texts
         return target
 
     def _move_last(self) -> None:
@@ -242,4 +243,4 @@ class Section(Generic[T]):
 
     @abstractmethod
     def _resize(self, columns: int) -> None:
-        """Resize every row to this number of columns; only deleted ones are removed."""
+        """Resize every row to this number of columns; the removed columns are deleted positions."""

@@ -1,4 +1,4 @@
-"""A deterministic automaton of the wildcard patterns, built on demand."""
+"""A deterministic automaton of wildcard patterns, built on demand."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 class NfaPlace(WordPlace["NfaPlace[T]"], Generic[T]):
-    """One place of the automaton: where a word leads from it, and the target of the pattern that ends here.
+    """A place of the nondeterministic automaton: its successors, and the target of the pattern that ends here.
 
-    `hash` is reached together with its parent, without a word, and stays reached after any word.
+    The place `hash` is reached together with its parent, without a word, and stays reached after any word.
     """
 
     __slots__ = ("stays", "target")
@@ -29,15 +29,14 @@ class NfaPlace(WordPlace["NfaPlace[T]"], Generic[T]):
         self.target = target
 
     def is_empty(self) -> bool:
-        """Return whether nothing ends here or follows."""
         return self.target is None and self.words is None and self.star is None and self.hash is None
 
 
 @dataclass(frozen=True, slots=True)
 class DfaLimits:
-    """Bounds of what matching may build: states, transitions, and places of the patterns held by all states.
+    """Limits on what matching may build: states, transitions, and places summed over all states.
 
-    A hostile set of patterns has exponentially many states, and each can hold as many places as there are.
+    A hostile set of patterns has exponentially many states, and each may contain all places.
     """
 
     states: int = 16_384
@@ -45,16 +44,16 @@ class DfaLimits:
     places: int = 262_144
 
 
-TAKEN_APART: Final = 16
-"""How many dropped states each verb gives back: more than a few at once would delay the caller."""
+FREED_PER_CALL: Final = 16
+"""The number of dropped states that each call frees: more at once would delay the caller."""
 
 
 class State(Generic[T]):
-    """The combined result of all places that a key's prefix leads to, and the transitions for the next word.
+    """A state: all places that a prefix of a key leads to, combined, and the transitions for the next word.
 
-    `found` has the targets for a key that ends here, `tables` the words that are expected, and `without_word` the
-    places that any word leads to. `next` has the words that at least one pattern expects here, once they have been
-    seen; all others lead to `other`.
+    `found` has the targets for a key that ends here, `tables` the places by expected word, and `without_word` the
+    places that any word leads to. `next` has the transitions of words that some pattern expects here, once they have
+    occurred; all other words lead to `other`.
     """
 
     __slots__ = ("found", "next", "other", "tables", "without_word")
@@ -75,28 +74,28 @@ class State(Generic[T]):
             if place.stays:
                 self.without_word.append(place)
 
-    def lead_others_to(self, state: State[T]) -> None:
+    def set_other(self, state: State[T]) -> None:
         """Set the state for all words that no pattern expects here."""
         self.other = state
 
-    def take_apart(self) -> None:
-        """Drop the next states, which refer to each other and must not wait for the garbage collector."""
+    def forget_next(self) -> None:
+        """Remove the transitions: states refer to each other, and must not wait for the garbage collector."""
         self.next.clear()
         self.other = None
 
 
 class LazyDfa(Generic[T]):
-    """Map distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
+    """An engine that matches with a deterministic automaton, whose states are built on demand.
 
-    A key that was seen before costs one look-up per word, however many patterns there are. States and transitions are
-    built when a key first needs them and dropped when a pattern is added or removed, or when they exceed the limits; a
-    word that no pattern expects at a state is not stored there, so publishers cannot make it grow with new words.
+    A key that was matched before costs one look-up per word, however many patterns there are. States and transitions
+    are built when a key first needs them, and dropped when a pattern is added or removed or when they exceed the
+    limits. A word that no pattern expects at a state is not stored, so new words of publishers take no memory.
 
-    Cost: a match builds at most one state a word, at the cost of that word in the patterns' automaton; a drop costs
-        nothing at once: later calls free a few dropped states each, new states two, and the removal of the last pattern
-        all.
-    Invariant: `visited` counts the states passed and the places from which they were built, `drops` the drops. Every
-        place but the first leads to a target.
+    Cost: a match builds at most one state per word, at the cost of that word in the nondeterministic automaton. A drop
+        itself costs nothing: each later call frees a few dropped states, each new state two, and the removal of the
+        last pattern all.
+    Invariant: `visited` counts the states passed and the places from which states were built, `drops` the drops. Every
+        place except the first leads to a target.
     Source: "Very fast and scalable topic routing", parts 1 and 2 (RabbitMQ, 2010 and 2011), whose states are never
         dropped while messages arrive; "Regular Expression Matching Can Be Simple And Fast" (Cox, 2007).
     """
@@ -113,10 +112,10 @@ class LazyDfa(Generic[T]):
         self._dropped: list[dict[frozenset[NfaPlace[T]], State[T]]] = []
         self._start: State[T] | None = None
         self._transitions = 0
-        self._held_places = 0
+        self._places_in_states = 0
 
     def counts(self) -> Mapping[str, int]:
-        """Return the numbers of places besides the start, of states, of transitions, and of states not yet freed."""
+        """Return the numbers of places without the first, of states, of transitions, and of states not yet freed."""
         return {
             "places": self._places,
             "states": len(self._states),
@@ -139,17 +138,17 @@ class LazyDfa(Generic[T]):
             place.end_pattern(target)
             self.size += 1
             self._drop()
-            self._take_apart(TAKEN_APART)
+            self._free(FREED_PER_CALL)
         return known
 
     def find(self, pattern: Pattern) -> T | None:
-        """Return the target of a pattern, None if the pattern is missing. Cost: the words of the pattern."""
         path = self._path(pattern)
         return path[-1].target if path else None
 
     def remove(self, pattern: Pattern) -> T:
-        """Remove the pattern and the places that only it needed, and return its target. Cost: the words of the pattern,
-        and a drop. Raises: KeyError if the pattern is missing.
+        """Remove the pattern and the places that no other pattern needs, and return its target.
+
+        Cost: its words, and a drop. Raises: KeyError if the pattern is missing.
         """
         path = self._path(pattern)
         target = path[-1].target if path else None
@@ -163,11 +162,11 @@ class LazyDfa(Generic[T]):
             place.detach(pattern.words[len(path)])
             self._places -= 1
         self._drop()
-        self._take_apart(TAKEN_APART if self.size else -1)
+        self._free(FREED_PER_CALL if self.size else -1)
         return target
 
     def _path(self, pattern: Pattern) -> list[NfaPlace[T]]:
-        """Return the places from the start to the end of a pattern; none if they are not all there."""
+        """Return the places from the first to the end of a pattern, an empty list if one of them is missing."""
         place = self._begin
         path = [place]
         for word in pattern.words:
@@ -179,11 +178,10 @@ class LazyDfa(Generic[T]):
         return path
 
     def match(self, key: str) -> list[T]:
-        """Return the targets of the patterns that match, each once. Cost: see the class."""
         if not self.size:
             return []
         if self._dropped:
-            self._take_apart(TAKEN_APART)
+            self._free(FREED_PER_CALL)
         words = self._words(key)
         drops = self.drops
         state = self._start
@@ -195,12 +193,12 @@ class LazyDfa(Generic[T]):
                 following = self._step(state, word, drops)
             state = following
         self.visited += len(words)
-        return state.found.copy()  # the caller may add to it
+        return state.found.copy()  # the caller may append to it
 
     def _step(self, state: State[T], word: str, drops: int) -> State[T]:
         """Return the state that a word leads to.
 
-        The transition is kept unless no pattern expects the word, or the states were dropped since this key began.
+        The transition is stored unless no pattern expects the word, or states were dropped since this match began.
         """
         reached: list[NfaPlace[T]] = []
         for table in state.tables:
@@ -212,16 +210,16 @@ class LazyDfa(Generic[T]):
             other = state.other
             if other is None:
                 other = self._state(state.without_word)
-                if self._may_keep(drops):
-                    state.lead_others_to(other)
+                if self._may_store(drops):
+                    state.set_other(other)
             return other
         following = self._state(reached + state.without_word)
-        if self._may_keep(drops):
+        if self._may_store(drops):
             state.next[word] = following
         return following
 
-    def _may_keep(self, drops: int) -> bool:
-        """Return whether one more transition may be kept by a key that began after this many drops, and count it."""
+    def _may_store(self, drops: int) -> bool:
+        """Return whether a match that began after this many drops may store another transition, and count it."""
         if drops == self.drops and self._transitions >= self._limits.transitions:
             self._drop()
         if drops != self.drops:
@@ -230,20 +228,20 @@ class LazyDfa(Generic[T]):
         return True
 
     def _state(self, places: list[NfaPlace[T]]) -> State[T]:
-        """Return the state of some places and of those that a `#` adds to them."""
+        """Return the state of these places and the places that a `#` adds to them."""
         ordered = dict.fromkeys(places + [place.hash for place in places if place.hash is not None])
         self.visited += len(ordered)
         key = frozenset(ordered)
         state = self._states.get(key)
         if state is None:
             limits = self._limits
-            if len(self._states) >= limits.states or self._held_places + len(key) > limits.places:
+            if len(self._states) >= limits.states or self._places_in_states + len(key) > limits.places:
                 self._drop()
             if self._dropped:
-                self._take_apart(2)  # so that there are never more of the dropped and the new than there were before
+                self._free(2)  # more than are created, so that memory does not grow beyond that of the dropped states
             state = State(ordered)
             self._states[key] = state
-            self._held_places += len(key)
+            self._places_in_states += len(key)
         return state
 
     def _drop(self) -> None:
@@ -255,18 +253,18 @@ class LazyDfa(Generic[T]):
         self._states = {}
         self._start = None
         self._transitions = 0
-        self._held_places = 0
+        self._places_in_states = 0
 
-    def _take_apart(self, most: int) -> None:
-        """Free this many dropped states; all, if the number is below 0."""
+    def _free(self, count: int) -> None:
+        """Free this many dropped states; below 0, all."""
         dropped = self._dropped
-        while dropped and most:
+        while dropped and count:
             states = dropped[-1]
             if not states:
                 dropped.pop()
                 continue
             _, state = states.popitem()
-            state.take_apart()
-            most -= 1
+            state.forget_next()
+            count -= 1
         if dropped and not dropped[-1]:
             dropped.pop()

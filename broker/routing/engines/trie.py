@@ -14,13 +14,14 @@ T = TypeVar("T")
 
 
 class Trie(Generic[T]):
-    """Map distinct canonical patterns to targets, and a key to the targets of the patterns that match it. Matching
-    walks all places that a key may have reached, word by word. The part after the last `#` of a pattern must be the end
-    of the key, so it is read once, backwards, instead of being tried at each later word. Only the words between two `#`
-    may be anywhere: a place there is reached at most once per word, so several `#` cost at most nodes x words, however
-    many ways through them there are.
+    """An engine that walks a trie of patterns with a key, word by word.
 
-    Invariant: every node but the root leads to a target. `visited` counts the nodes visited, by any method but find.
+    The walk visits all nodes that the words so far may lead to. The part of a pattern after its last `#` must match the
+    end of the key, so it is compared once, backwards, instead of at each later word. Only the words between two `#` may
+    match anywhere: a node there is visited at most once per word, so several `#` cost at most nodes x words, however
+    many ways of matching there are.
+
+    Invariant: every node except the root leads to a target. `visited` counts the nodes visited, except by `find`.
     Source: "Very fast and scalable topic routing", part 1 (RabbitMQ, 2010), whose trie tries the part after a `#` with
         every tail of the key.
     """
@@ -32,7 +33,7 @@ class Trie(Generic[T]):
         self.size = 0
 
     def counts(self) -> Mapping[str, int]:
-        """Return the number of nodes without the root. Cost: all of them."""
+        """Return the number of nodes without the root. Cost: O(nodes)."""
         pending = self._root.children()
         nodes = 0
         while pending:
@@ -42,7 +43,7 @@ class Trie(Generic[T]):
 
     def add(self, pattern: Pattern, target: T) -> T | None:
         """Store the target of one pattern, or return the target that it already has. Cost: the words of the pattern."""
-        steps, turn, open_end = _steps(pattern.words)
+        steps, leaf_from, open_end = _steps(pattern.words)
         node = self._root
         visited = 1
         for position, step in enumerate(steps):
@@ -59,11 +60,11 @@ class Trie(Generic[T]):
                 if position == len(steps) - 1 and not open_end:
                     return child
                 node = node.graft(step, child)
-            elif position < turn:
+            elif position < leaf_from:
                 node = node.graft(step)
             else:
-                left = steps[position + 1 :]
-                node.graft_leaf(step, left, None if open_end else target, target if open_end else None)
+                remaining = steps[position + 1 :]
+                node.graft_leaf(step, remaining, None if open_end else target, target if open_end else None)
                 self.visited += visited
                 self.size += 1
                 return None
@@ -81,13 +82,12 @@ class Trie(Generic[T]):
         return None
 
     def find(self, pattern: Pattern) -> T | None:
-        """Return the target of a pattern, None if the pattern is missing. Cost: the words of the pattern."""
         steps, _, open_end = _steps(pattern.words)
         path = self._path(steps)
         return None if path is None else _target(path, steps, open_end)
 
     def remove(self, pattern: Pattern) -> T:
-        """Remove the pattern and the nodes that only it needed, and return its target. Cost: the pattern's words.
+        """Remove the pattern and the nodes that no other pattern needs, and return its target. Cost: its words.
         Raises: KeyError if the pattern is missing.
         """
         steps, _, open_end = _steps(pattern.words)
@@ -110,7 +110,7 @@ class Trie(Generic[T]):
         return target
 
     def _path(self, steps: Sequence[str]) -> list[Node[T]] | None:
-        """Return the nodes from the root to the end of the steps, or to the one that may contain the last of them."""
+        """Return the nodes from the root to the end of the steps, or to the leaf that may contain the last steps."""
         node = self._root
         path = [node]
         for step in steps:
@@ -126,7 +126,6 @@ class Trie(Generic[T]):
         return path
 
     def match(self, key: str) -> list[T]:
-        """Return the targets of the patterns that match, each once. Cost: see `collect`."""
         found: list[T] = []
         self.collect(self._words(key), found)
         return found
@@ -134,7 +133,7 @@ class Trie(Generic[T]):
     def collect(self, words: list[str], found: list[T]) -> None:
         """Append the targets of the patterns that match the words of a key, each once.
 
-        Cost: the places reached, summed over the words; at most nodes x words.
+        Cost: the nodes reached, summed over the words; at most nodes x words.
         """
         floats: list[tuple[int, Node[T]]] = []
         visited = walk(self._root, words, 0, floats, found)
@@ -145,13 +144,14 @@ class Trie(Generic[T]):
 
 
 def _steps(words: tuple[str, ...]) -> tuple[tuple[str, ...], int, bool]:
-    """Return the steps from the root to where a pattern ends, from which on it may be a leaf, and if a `#` ends it.
+    """Return the steps from the root to the end of a pattern, the first step that may be in a leaf, and whether the
+    pattern ends with `#`.
 
-    Shapes: one `#` leads to what is read backwards, after the last `#`; two lead to what may be anywhere.
+    Shapes: one step `#` leads to the words after the last `#`, in reverse order; two lead to words between two `#`.
     """
     open_end = bool(words) and words[-1] == HASH
     steps: list[str] = []
-    turn = 0
+    leaf_from = 0
     hashes = words.count(HASH)
     for position, word in enumerate(words):
         if word != HASH:
@@ -160,26 +160,26 @@ def _steps(words: tuple[str, ...]) -> tuple[tuple[str, ...], int, bool]:
         hashes -= 1
         if hashes:
             steps += (HASH, HASH)
-            turn = len(steps)
+            leaf_from = len(steps)
         elif not open_end:
             steps.append(HASH)
-            turn = len(steps)
+            leaf_from = len(steps)
             steps += [intern(behind) for behind in words[:position:-1]]
             break
-    return tuple(steps), turn, open_end
+    return tuple(steps), leaf_from, open_end
 
 
 def _target(path: Sequence[Node[T]], steps: tuple[str, ...], open_end: bool) -> T | None:
-    """Return the target at the end of a path, if the leaf has the steps that the path leaves."""
-    node, left = path[-1], steps[len(path) - 1 :]
-    if node.tail is None and len(left) == 1 and not open_end:
-        child = node.child(left[0])
+    """Return the target at the end of a path, None if the pattern with these steps is missing."""
+    node, remaining = path[-1], steps[len(path) - 1 :]
+    if node.tail is None and len(remaining) == 1 and not open_end:
+        child = node.child(remaining[0])
         return None if isinstance(child, Node) else child
-    return _of_leaf(node, left, open_end)
+    return _of_leaf(node, remaining, open_end)
 
 
-def _of_leaf(node: Node[T], left: tuple[str, ...], open_end: bool) -> T | None:
-    """Return the target of the pattern that has these steps left at a node."""
-    if (node.tail or ()) != left:
+def _of_leaf(node: Node[T], remaining: tuple[str, ...], open_end: bool) -> T | None:
+    """Return the target of the pattern whose remaining steps at a node are these, None if there is none."""
+    if (node.tail or ()) != remaining:
         return None
     return node.rest if open_end else node.target

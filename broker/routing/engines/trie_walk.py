@@ -1,4 +1,4 @@
-"""The walk of a key through the trie: matches at leaves, at its end, after a `#`, and between two."""
+"""The nodes of the trie, and the walk with a key: forwards, backwards after the last `#`, and between two `#`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ T = TypeVar("T")
 
 
 class Node(Generic[T]):
-    """One place: the possible next steps, and the targets of the patterns that end here.
+    """A node: the next steps, and the targets of the patterns that end here.
 
-    `words` and `star` lead on by one word. `target` belongs to the pattern that ends here, `rest` to the one that ends
-    here except for a last `#`. `gate` leads past a `#` with words after it. From a gate on, `words` and `star` read the
-    key backwards from its end, for the patterns with no further `#`; the gate's own `gate` reads forwards from any word
-    that follows, for those that have one.
+    `words` and `star` lead on by one word. `target` is that of the pattern that ends here, `rest` that of the pattern
+    that ends here with one more `#`. `gate` is the node after a `#` that more words follow. `words` and `star` of a
+    gate match the key backwards from its end, for the patterns without a further `#`; the `gate` of a gate matches
+    forwards from any later word, for the patterns with a further `#`.
 
-    A leaf represents a single pattern: `tail` has its remaining words, none of them a `#`, and only one of `target` and
-    `rest` is set. Most patterns share but their first words, so leaves spare most of the nodes.
+    A leaf represents a single pattern: `tail` has its remaining words, which are not `#`, and only one of `target` and
+    `rest` is set. Most patterns share only their first words, so leaves save most of the nodes.
 
-    A word leads to a target without a node while it is the last of a single pattern: a node more would be one more
-    object that the caches of the processor have lost since the last key. So no target is a node.
+    If a word is the last one of a single pattern, it leads to the target directly: a node would be one more object that
+    the processor's caches have lost since the last key. So no target is a node.
     """
 
     __slots__ = ("gate", "rest", "star", "tail", "target", "words")
@@ -35,7 +35,6 @@ class Node(Generic[T]):
         self.tail: tuple[str, ...] | None = None
 
     def is_empty(self) -> bool:
-        """Return whether nothing ends here or follows."""
         return (
             self.words is None and self.star is None and self.gate is None and self.target is None and self.rest is None
         )
@@ -49,14 +48,14 @@ class Node(Generic[T]):
         return None if self.words is None else self.words.get(step)
 
     def children(self) -> list[Node[T]]:
-        """Return the nodes that any step leads to; targets without a node are left out."""
+        """Return all child nodes, without targets that have no node."""
         below = [node for node in (self.star, self.gate) if node is not None]
         if self.words is not None:
             below += [child for child in self.words.values() if isinstance(child, Node)]
         return below
 
     def graft(self, step: str, target: T | None = None) -> Node[T]:
-        """Return a new node that one step leads to, and where a pattern with this target ends."""
+        """Add and return a new node after one step, where a pattern with this target ends."""
         node = Node(target)
         if step == STAR:
             self.star = node
@@ -69,9 +68,7 @@ class Node(Generic[T]):
         return node
 
     def graft_leaf(self, step: str, tail: tuple[str, ...], target: T | None, rest: T | None) -> None:
-        """Make one step lead to a single pattern with these remaining words, or directly to its target if there are
-        none.
-        """
+        """Add a leaf after one step for a pattern with these remaining words; without any, add the target itself."""
         if tail or target is None or step == STAR:
             self.graft(step).become_leaf(tail, target, rest)
         elif self.words is None:
@@ -80,7 +77,7 @@ class Node(Generic[T]):
             self.words[step] = target
 
     def prune(self, step: str) -> None:
-        """Detach the end of one step. Cost: one look-up; the dict of the words counts the children."""
+        """Remove the child after one step. Cost: one look-up."""
         if step == STAR:
             self.star = None
         elif step == HASH:
@@ -95,7 +92,7 @@ class Node(Generic[T]):
         self.target = target
 
     def end_open(self, target: T | None) -> None:
-        """Set the target of the pattern that ends here except for a last `#`, or None."""
+        """Set the target of the pattern that ends here with one more `#`, or None."""
         self.rest = target
 
     def become_leaf(self, tail: tuple[str, ...], target: T | None, rest: T | None) -> None:
@@ -105,7 +102,7 @@ class Node(Generic[T]):
         self.rest = rest
 
     def open_leaf(self) -> None:
-        """Turn a leaf into a node that others can pass through, its pattern one place further down."""
+        """Turn a leaf into an inner node, with its pattern one node further down."""
         tail, self.tail = self.tail, None
         if tail:
             self.graft_leaf(tail[0], tail[1:], self.target, self.rest)
@@ -113,10 +110,10 @@ class Node(Generic[T]):
 
 
 def walk(node: Node[T], words: list[str], place: int, floats: list[tuple[int, Node[T]]], found: list[T]) -> int:
-    """Find the patterns that continue from a node with the words from a place on, and return the number of nodes
-    visited.
+    """Append to `found` the targets of patterns that continue from a node with the words from a position on, and return
+    the number of nodes visited.
 
-    Add to the floats what follows a `#` that is not the last of its pattern, if some word of the key may follow.
+    Append to `floats` the nodes after a `#` that is not the last of its pattern, if the key has a word that may follow.
     """
     visited = 0
     length = len(words)
@@ -137,9 +134,9 @@ def walk(node: Node[T], words: list[str], place: int, floats: list[tuple[int, No
         gate = node.gate
         if gate is not None:
             visited += 1 + enter(gate, words, length - place, found)
-            behind = gate.gate
-            if behind is not None and behind.words is not None and not behind.words.keys().isdisjoint(words):
-                floats.append((length - place, behind))
+            floating = gate.gate
+            if floating is not None and floating.words is not None and not floating.words.keys().isdisjoint(words):
+                floats.append((length - place, floating))
         table = node.words
         child = None if table is None else table.get(words[place])
         star = node.star
@@ -158,9 +155,9 @@ def walk(node: Node[T], words: list[str], place: int, floats: list[tuple[int, No
 
 
 def enter(gate: Node[T], words: list[str], left: int, found: list[T]) -> int:
-    """Find the patterns after a gate whose end the key has, and return the number of nodes visited.
+    """Find the patterns after a gate whose last words end the key, and return the number of nodes visited.
 
-    Shapes: `left` words of the key follow the gate, at least one.
+    Shapes: `left` words of the key remain at the gate, at least one.
     """
     visited = 0
     table = gate.words
@@ -178,7 +175,7 @@ def enter(gate: Node[T], words: list[str], left: int, found: list[T]) -> int:
 
 
 def walk_back(node: Node[T], words: list[str], left: int, place: int, found: list[T]) -> int:
-    """Find the patterns that continue from a node backwards from a place, and return the number of nodes visited.
+    """Find the patterns that continue backwards from a node and a position, and return the number of nodes visited.
 
     Shapes: `left` words of the key remain.
     """
@@ -210,7 +207,7 @@ def walk_back(node: Node[T], words: list[str], left: int, place: int, found: lis
 
 
 def match_leaf(node: Node[T], tail: tuple[str, ...], words: list[str], left: int, found: list[T]) -> None:
-    """Find the pattern of a leaf, if the remaining words are, or begin with, its tail."""
+    """Find the pattern of a leaf if its tail matches the remaining words, or, before a `#`, the first of them."""
     if len(tail) > left or (node.rest is None and len(tail) < left):
         return
     position = len(words) - left
@@ -225,7 +222,7 @@ def match_leaf(node: Node[T], tail: tuple[str, ...], words: list[str], left: int
 
 
 def _ends_with(words: list[str], position: int, tail: tuple[str, ...]) -> bool:
-    """Return whether the words up to a position end with a tail that was written backwards."""
+    """Return whether the words up to a position end with a tail in reverse order."""
     for wanted in tail:
         if wanted != words[position] and wanted != STAR:
             return False
@@ -234,10 +231,12 @@ def _ends_with(words: list[str], position: int, tail: tuple[str, ...]) -> bool:
 
 
 def match_floating(floats: list[tuple[int, Node[T]]], words: list[str], found: list[T]) -> int:
-    """Find the patterns with more than one `#` and a word between them, and return the number of nodes visited.
+    """Find the patterns with several `#` and words between them, and return the number of nodes visited.
 
-    Shapes: the numbers of words that remained where the first `#` was reached, descending, and the nodes after it.
-    Invariant: the nodes after a later `#` are opened where it is reached first, because more words never match less.
+    Shapes: `floats` has, for each first `#` reached, the number of words that remained there, descending, and the node
+        after it.
+    Invariant: a later `#` is entered only where it is first reached, because with more remaining words it matches at
+        least as much.
     """
     visited = 0
     begun = 0
@@ -275,8 +274,8 @@ def _open(
     left: int,
     found: list[T],
 ) -> int:
-    """Find what a `#` ends, and enter what it leads to, at the places between two `#` that are reached first now, and
-    return the number of nodes visited besides the active ones.
+    """Find the patterns that end with a `#` at the active nodes, and enter the gates after a `#`; skip opened nodes.
+    Return the number of nodes visited besides the active ones.
     """
     visited = 0
     for node in active:

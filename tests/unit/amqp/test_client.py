@@ -80,7 +80,7 @@ def test_contents_of_several_channels_arrive_among_each_other(piece_bytes: int) 
     [
         (frames(1, DELIVER, b"12345")[1], "UNEXPECTED_FRAME"),
         (b"".join([*frames(1, DELIVER, b"12345")[:2], frames(1, DELIVER, b"123456")[2]]), "UNEXPECTED_FRAME"),
-        (b"".join([*frames(1, DELIVER), *frames(1, DELIVER)]), "Basic.Deliver amid a content"),
+        (b"".join([*frames(1, DELIVER), *frames(1, DELIVER)]), "Basic.Deliver within a content"),
         (b"".join(frames(1, DELIVER, bytes(1001))), "a message of 1001 bytes"),
         (b"\1\0\1\0\0\0\4\0\x3c\0\xff\xce", "NOT_IMPLEMENTED"),
     ],

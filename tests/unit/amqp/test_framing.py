@@ -9,8 +9,8 @@ from broker.amqp.errors import ConnectionFault, describe_frame
 from broker.amqp.framing import (
     FRONT_BYTES,
     LARGE_BYTES,
-    LONE_MAX_BYTES,
     NO_FRAME,
+    RETAINED_MAX_BYTES,
     RUN_MAX,
     RUN_OF_PUBLISHES,
     FrameCutter,
@@ -156,7 +156,7 @@ def test_a_run_keeps_to_the_channel_of_its_first_publish() -> None:
 def test_lone_publishes_share_a_run() -> None:
     """Each lone publish has its own content in the run; a large body, or others in a row, are not held on to."""
     cutter = FrameCutter(1 << 17)
-    batches = [[b"a"], [b"bc"], [bytes(LONE_MAX_BYTES + 1)], [b"d"], [b"e", b"fgh"], [b"i"]]
+    batches = [[b"a"], [b"bc"], [bytes(RETAINED_MAX_BYTES + 1)], [b"d"], [b"e", b"fgh"], [b"i"]]
     runs = []
     for bodies in batches:
         cutter.feed(b"".join([publish(1, body) for body in bodies]))

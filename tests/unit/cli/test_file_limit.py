@@ -5,7 +5,7 @@ import resource
 import pytest
 
 from broker.cli.serve import raise_file_limit
-from broker.net.strangers import DESCRIPTORS_WANTED
+from broker.net.pending_clients import DESCRIPTORS_WANTED
 
 UNLIMITED = resource.RLIM_INFINITY
 

@@ -72,7 +72,7 @@ def test_durable_bindings_between_exchanges_come_back_and_others_do_not(room: Ro
         restore(again.vhost, json.loads(json.dumps(history)))
         assert sorted(TopologySnapshot(again.vhost), key=json.dumps) == sorted(TopologySnapshot(vhost), key=json.dumps)
         assert reached(again.vhost, "a") == ["q"]
-        assert [binding.key for binding, _ in again.vhost.exchanges["a"].arriving] == ["x.#"]
+        assert [binding.key for binding, _ in again.vhost.exchanges["a"].incoming_bindings] == ["x.#"]
         assert again.journal == []
         assert again.vhost.bindings.live.count == 3
 
@@ -99,7 +99,7 @@ def test_a_journal_of_bindings_to_queues_alone_is_read(vhost: Vhost) -> None:
             {"change": "bound", "exchange": "amq.topic", "queue": "q", "number": 6, "key": "old", "arguments": {}},
         ],
     )
-    assert [binding.key for binding, _ in vhost.queues["q"].arriving] == ["k"]
+    assert [binding.key for binding, _ in vhost.queues["q"].incoming_bindings] == ["k"]
 
 
 def test_the_dialect_of_a_topic_exchange_comes_back_with_it() -> None:

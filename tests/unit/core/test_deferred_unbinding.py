@@ -77,7 +77,7 @@ def test_a_queue_of_many_bindings_goes_at_once_and_leaves_the_index_in_chunks(
     assert room.deadlines.next_ms is None
     assert reached(exchange, "k.7.*") == ["other"]
     vhost.bindings.unbind("other", "x", keys(kind)[7])
-    for attribute in ("bundles", "_parted", "_keys", "_predicates"):
+    for attribute in ("bundles", "_unrouted", "_keys", "_predicates"):
         assert not getattr(exchange, attribute, ()), attribute
     index, buckets = getattr(exchange, "_index", None), getattr(exchange, "_buckets", None)
     assert (index is None or index.size == 0) and (buckets is None or buckets.pick("k") is None)
@@ -128,7 +128,7 @@ def test_a_namesake_may_be_bound_at_once_by_the_same_keys(room: Room, vhost: Vho
     while True:
         assert exchange.route("k.3.a").destinations == (again,)
         assert not exchange.route("k.9.a").destinations
-        assert len(list(again.arriving)) == exchange.binding_count == vhost.bindings.live.count == 9
+        assert len(list(again.incoming_bindings)) == exchange.binding_count == vhost.bindings.live.count == 9
         if not turn(room):
             break
     for key in keys(count=9):
@@ -146,12 +146,14 @@ def test_a_deleted_exchange_leaves_its_destinations_at_once(room: Room, vhost: V
     route = cached(vhost, "x", "k.1.a")
     vhost.exchanges.delete("x")
     assert not route.live
-    assert not list(queue.arriving)
+    assert not list(queue.incoming_bindings)
     assert vhost.bindings.live.count == 0
     new = vhost.exchanges.declare("x", "topic")
     bind(vhost, "q", "x", 2)
     assert [turn(room) for _ in range(5)] == [CHUNK_BINDINGS, CHUNK_BINDINGS, CHUNK_BINDINGS, 1, 0]
-    assert [(binding.key, source) for binding, source in queue.arriving] == [(key, new) for key in keys(count=2)]
+    assert [(binding.key, source) for binding, source in queue.incoming_bindings] == [
+        (key, new) for key in keys(count=2)
+    ]
     assert list(queue.incoming) == [new]
     assert not old._index.size  # type: ignore[attr-defined]
     assert new.route("k.1.a").destinations == (queue,)
@@ -188,7 +190,7 @@ def test_an_exchange_that_led_to_thousands_of_queues_takes_its_chunks_too(room: 
     for queue in queues:
         vhost.bindings.bind(queue.name, "x", "same.*")
     vhost.exchanges.delete("x")
-    assert not any(list(queue.arriving) for queue in queues)
+    assert not any(list(queue.incoming_bindings) for queue in queues)
     assert [turn(room) for _ in range(5)] == [CHUNK_BINDINGS, CHUNK_BINDINGS, CHUNK_BINDINGS, 1, 0]
     assert not any(queue.incoming for queue in queues)
 

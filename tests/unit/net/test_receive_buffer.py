@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from broker.net.receive_buffer import FIRST_BYTES, MOST_BYTES, NEAR_US, QUICK_FILLS, QUICK_MS, ReceiveBuffer
+from broker.net.receive_buffer import FIRST_BYTES, LAST_BYTES, NEAR_US, QUICK_FILLS, QUICK_MS, ReceiveBuffer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the round trip of a connection is an option of Linux")
 
@@ -57,8 +57,8 @@ def sizes(reads: list[tuple[int, int]]) -> list[int]:
 
 def test_a_buffer_grows_while_it_is_filled_quickly() -> None:
     """Each size is doubled after some quick fills in a row, up to a limit."""
-    reads = [(MOST_BYTES, QUICK_MS * number) for number in range(10 * QUICK_FILLS)]
-    assert sizes(reads) == [*(FIRST_BYTES << power for power in range(4)), MOST_BYTES]
+    reads = [(LAST_BYTES, QUICK_MS * number) for number in range(10 * QUICK_FILLS)]
+    assert sizes(reads) == [*(FIRST_BYTES << power for power in range(4)), LAST_BYTES]
     assert sizes(reads[: QUICK_FILLS - 1]) == [FIRST_BYTES]
 
 
@@ -83,7 +83,7 @@ def test_only_near_clients_on_tcp_have_a_buffer_of_their_own() -> None:
         for end in (far, vague):
             buffer = ReceiveBuffer(end, 0)
             for _ in range(10 * QUICK_FILLS):
-                buffer.after_read(MOST_BYTES, 0)
+                buffer.after_read(LAST_BYTES, 0)
             assert not end.asked
     one, other = socket.socketpair()
     with one, other:

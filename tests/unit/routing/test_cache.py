@@ -58,13 +58,13 @@ def test_what_an_exchanges_name_comes_to_is_forgotten_with_the_entries() -> None
     """Cached exchange names depend on a user's rights like the entries; above a limit all names are dropped."""
     cache = new_cache()
     standing = Route((), live=True)
-    cache.know_exchange(b"\x01x", Entry(standing))
+    cache.add_exchange(b"\x01x", Entry(standing))
     cache.drop_all()
     assert cache.exchanges == {}
     for number in range(EXCHANGES_MAX + 1):
-        cache.know_exchange(str(number).encode(), Entry(standing))
+        cache.add_exchange(str(number).encode(), Entry(standing))
     (left,) = cache.exchanges.values()
-    assert (left.key, standing.made) == (str(EXCHANGES_MAX).encode(), {left: None})
+    assert (left.key, standing.dependents) == (str(EXCHANGES_MAX).encode(), {left: None})
     standing.end()
     assert cache.exchanges == {}
 
@@ -82,10 +82,10 @@ def test_publish_cache_is_bounded(payload_bytes: int) -> None:
         assert len(cache.entries) <= 32
         assert cache.used_bytes <= limits.cache_bytes
         assert payload in cache.entries
-    assert isinstance(route.made, dict)
-    assert list(route.made) == list(cache.entries.values())
+    assert isinstance(route.dependents, dict)
+    assert list(route.dependents) == list(cache.entries.values())
     cache.drop_all()
-    assert (len(cache.entries), cache.used_bytes, route.made) == (0, 0, {})
+    assert (len(cache.entries), cache.used_bytes, route.dependents) == (0, 0, {})
 
 
 def test_evicted_composites_are_forgotten_by_their_parts() -> None:
@@ -96,7 +96,7 @@ def test_evicted_composites_are_forgotten_by_their_parts() -> None:
         for _ in range(2):
             cache.offer(("x", str(number)), ("q",), [part])
     assert len(cache.entries) <= 16
-    assert isinstance(part.made, dict)
-    assert list(part.made) == list(cache.entries.values())
+    assert isinstance(part.dependents, dict)
+    assert list(part.dependents) == list(cache.entries.values())
     part.end()
     assert not any(route.live for route in cache.entries.values())

@@ -42,7 +42,7 @@ def test_each_queue_is_drawn_as_often_as_any_other(kind: str) -> None:
     assert drawn[:20] != sorted(drawn[:20])
     exchange.unbind(queues[0], "", {})
     assert set(chosen(exchange)) == {"b", "c"}
-    exchange.part(exchange.bundles[queues[1]])
+    exchange.stop_routing_to(exchange.bundles[queues[1]])
     assert set(chosen(exchange)) == {"c"}
     exchange.unbind(queues[2], "", {})
     assert exchange.match(["k"], Fields()) == ()
@@ -87,7 +87,7 @@ def test_a_key_goes_to_the_same_queue_whatever_the_order_of_the_bindings() -> No
     assert abs(Counter(chosen(exchange))["a"] - 1_500) < 150
     exchange.unbind(queues[0], "again", {})
     assert chosen(exchange) == first
-    exchange.part(exchange.bundles[queues[1]])
+    exchange.stop_routing_to(exchange.bundles[queues[1]])
     assert set(chosen(exchange)) == {"a", "c"}
 
 

@@ -5,11 +5,11 @@ from collections import Counter
 
 import pytest
 
-from broker.routing.destinations import FEW, Target
+from broker.routing.destinations import TUPLE_MAX, Target
 from broker.routing.exchange_types import make_exchange
 
 
-@pytest.mark.parametrize("kinds", [1, FEW, FEW + 1, 3 * FEW])
+@pytest.mark.parametrize("kinds", [1, TUPLE_MAX, TUPLE_MAX + 1, 3 * TUPLE_MAX])
 def test_destinations_are_counted(kinds: int) -> None:
     """A destination stays while one binding names it; only the first and the last binding report a change."""
     source = random.Random(kinds)
@@ -30,14 +30,14 @@ def test_destinations_are_counted(kinds: int) -> None:
 def test_order_is_that_of_the_bindings() -> None:
     """The order is that of the bindings in a tuple, in a dict, and in a tuple again."""
     target = Target()
-    for destination in range(FEW):
+    for destination in range(TUPLE_MAX):
         target.add(destination)
-    assert target.destinations == tuple(range(FEW))
-    target.add(FEW)
-    assert list(target.destinations) == list(range(FEW + 1))
-    for destination in range(1, FEW):
+    assert target.destinations == tuple(range(TUPLE_MAX))
+    target.add(TUPLE_MAX)
+    assert list(target.destinations) == list(range(TUPLE_MAX + 1))
+    for destination in range(1, TUPLE_MAX):
         target.remove(destination)
-    assert target.destinations == (0, FEW)
+    assert target.destinations == (0, TUPLE_MAX)
 
 
 def test_what_was_handed_out_does_not_change() -> None:
@@ -62,7 +62,7 @@ def test_many_give_their_memory_back() -> None:
     assert target.__sizeof__() == small.__sizeof__()
 
 
-@pytest.mark.parametrize("kinds", [0, 1, FEW + 1])
+@pytest.mark.parametrize("kinds", [0, 1, TUPLE_MAX + 1])
 def test_a_stranger_is_refused(kinds: int) -> None:
     """Removing an unknown destination raises in both forms."""
     target = Target()
@@ -76,7 +76,7 @@ def test_a_stranger_is_refused(kinds: int) -> None:
 def test_wide_routes_share_their_destinations_until_one_changes() -> None:
     """The routes of many keys hold one tuple; after a bind or an unbind of its pattern, another one."""
     exchange = make_exchange("x", "topic")
-    queues = [f"q{number}" for number in range(FEW + 1)]
+    queues = [f"q{number}" for number in range(TUPLE_MAX + 1)]
     for queue in queues:
         exchange.bind(queue, "a.*", {})
     shared = exchange.route("a.1").destinations

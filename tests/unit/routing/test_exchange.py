@@ -71,7 +71,7 @@ def test_the_end_of_an_exchange_ends_the_routes(exchange_type: str) -> None:
     assert exchange.binding_count == 0
     assert list(exchange.bindings) == []
     assert [bundle.destination for bundle in bundles] == ["a", "b", "c"]
-    assert [exchange.shed(bundle, 9) for bundle in bundles] == [1, 1, 1]
+    assert [exchange.remove_keys(bundle, 9) for bundle in bundles] == [1, 1, 1]
     assert exchange.route("k").destinations == ()
     assert exchange.end() == []
 
@@ -164,6 +164,6 @@ def test_lifecycle_leaves_nothing(exchange_type: str) -> None:
             warm_route(exchange, key)
     for binding in list(exchange.bindings)[::-1]:
         exchange.unbind(binding.destination, binding.key, binding.arguments)
-    for attribute in ("bundles", "_parted", "_keys", "_predicates"):
+    for attribute in ("bundles", "_unrouted", "_keys", "_predicates"):
         assert not getattr(exchange, attribute, ()), attribute
     assert not isinstance(exchange, TopicExchange) or exchange._index.size == 0

@@ -56,7 +56,7 @@ def test_a_removed_queue_leaves_the_rest_where_it_was() -> None:
     """Only the keys of the removed queue move, to all other queues."""
     exchange = make({"a": "1", "b": "2", "c": "1", "d": "2"})
     before = owners(exchange)
-    exchange.sever(next(bundle for bundle in exchange.bundles.values() if bundle.destination.name == "b"))
+    exchange.remove_bundle(next(bundle for bundle in exchange.bundles.values() if bundle.destination.name == "b"))
     after = owners(exchange)
     assert {key for key in KEYS if before[key] != after[key]} == {key for key in KEYS if before[key] == "b"}
     assert {after[key] for key in KEYS if before[key] == "b"} == {"a", "c", "d"}

@@ -76,5 +76,5 @@ def test_route_stands_for_the_exchange() -> None:
     assert route.destinations == ()
     (bundle,) = exchange.end()
     assert not route.live
-    assert exchange.shed(bundle, 9) == 1
+    assert exchange.remove_keys(bundle, 9) == 1
     assert exchange.match_headers({}) == ()

@@ -10,9 +10,9 @@ from broker.routing.key_trie import KEY_BYTES, NODE_BYTES
 from broker.routing.pattern import AMQP
 from broker.routing.route import Route
 from broker.routing.route_cache import (
-    GLANCED_BYTES,
-    GLANCES_PER_VISIT,
     INDEXED_AT_ONCE,
+    SCANNED_BYTES_MAX,
+    SCANS_PER_VISIT,
     VISITS_MAX,
     VISITS_PER_ADMISSION,
     RouteCache,
@@ -290,7 +290,7 @@ def test_of_very_many_that_lead_to_a_destination_all_go() -> None:
     """Dropping the cache is cheaper than ending very many routes one by one."""
     cache = RouteCache()
     routes = warm(cache, map(str, range(VISITS_MAX + 1))) | warm(cache, ["other"], ("r",))
-    cache.drop_those_to("q")
+    cache.drop_routes_to("q")
     assert not any(route.live for route in routes.values())
     assert (len(cache.entries), cache.used_bytes) == (0, 0)
 
@@ -302,7 +302,7 @@ def test_one_off_keys_leave_nothing() -> None:
     seen_most = 0
     for number in range(20_000):
         assert not cache.offer(f"{rng.random()}.{number}", ("q",)).live
-        sights = len(cache._sights) + len(cache._old_sights)
+        sights = len(cache._missed) + len(cache._missed_before)
         seen_most = max(seen_most, sights)
         assert not (cache.bypassed and sights)
     assert (len(cache.entries), cache.used_bytes) == (0, 0)
@@ -315,9 +315,9 @@ def test_looking_for_a_destination_is_paid_for_by_admissions() -> None:
     routes = warm(cache, [str(number) for number in range(64)])
     calls = 0
     while routes["0"].live:
-        cache.drop_those_to("nobody")
+        cache.drop_routes_to("nobody")
         calls += 1
-    assert calls == 64 * VISITS_PER_ADMISSION // (64 // GLANCES_PER_VISIT) + 1
+    assert calls == 64 * VISITS_PER_ADMISSION // (64 // SCANS_PER_VISIT) + 1
     assert not any(route.live for route in routes.values())
 
 
@@ -325,9 +325,9 @@ def test_routes_to_very_many_are_not_looked_through() -> None:
     """Searching routes with very many destinations is slower than resolving the few routes again."""
     cache = RouteCache()
     few = warm(cache, ["few"])["few"]
-    cache.drop_those_to("nobody")
+    cache.drop_routes_to("nobody")
     assert few.live
-    warm(cache, ["many"], tuple(map(str, range(GLANCED_BYTES // 8))))
-    cache.drop_those_to("nobody")
+    warm(cache, ["many"], tuple(map(str, range(SCANNED_BYTES_MAX // 8))))
+    cache.drop_routes_to("nobody")
     assert not few.live
     assert not cache.entries

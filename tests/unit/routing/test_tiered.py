@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.routing.engines.tiered import Tiered, is_tame
+from broker.routing.engines.tiered import Tiered, is_simple
 from broker.routing.pattern import parse_pattern
 from tests.unit.routing.run_lines import run_lines
 
@@ -33,7 +33,7 @@ def fill(engine: Tiered[str], keys: list[str]) -> None:
 )
 def test_tame_patterns_have_few_wildcards_and_words(key: str, expected: bool) -> None:
     """A tame pattern has at most eight words and four wildcards, and not two `#` beside a star."""
-    assert is_tame(parse_pattern(key)) == expected
+    assert is_simple(parse_pattern(key)) == expected
 
 
 def test_tame_patterns_are_in_the_trie_and_the_others_in_the_bitmap() -> None:

@@ -10,7 +10,7 @@ from broker.store.queue_entry import (
     Entries,
     Entry,
     pack_entries,
-    uncut,
+    split_groups,
     unpack_due,
     unpack_entries,
 )
@@ -121,7 +121,7 @@ def test_a_group_that_a_write_touches_becomes_single_entries(start: int, stop: i
     before = unpacked(bytes(cell))
     moments = unpack_due(7, FIRST, bytes(cell), 0, CELL_IDS)
     assert before[:40] == [(SEGMENT, 5)] * 10 + GROUPED[:30]
-    touched = bytearray(uncut(7, FIRST, bytes(cell), start, stop))
+    touched = bytearray(split_groups(7, FIRST, bytes(cell), start, stop))
     assert unpacked(bytes(touched)) == before
     assert (touched == cell) == ((start, stop) in {(10, 40), (40, 200), (0, 256)})
     touched[start * ENTRY_BYTES : stop * ENTRY_BYTES] = bytes((stop - start) * ENTRY_BYTES)

@@ -54,8 +54,8 @@ def test_a_sync_makes_the_files_of_lasting_queues() -> None:
     files = WatchedFiles(FOLDER, lambda call, _path: calls.append(call))
     logs = new_logs(files)
     logs.write(3, 1, entries(2))
-    logs.write(4, 1, entries(2), lasting=False)
-    logs.write(5, 1, entries(FEW + 1), lasting=False)
+    logs.write(4, 1, entries(2), durable=False)
+    logs.write(5, 1, entries(FEW + 1), durable=False)
     logs.sync()
     assert files.list(FOLDER) == ["0000000003-00000000.queue", "0000000005-00000000.queue"]
     assert new_logs(files).read(3, 1, 3) == ([1, 2], [10, 10])
@@ -79,20 +79,20 @@ def test_what_no_checkpoint_needs_is_forgotten_at_once(files: MemoryFiles, logs:
     """Dropped entries of a queue that does not last leave room for others: no file is made."""
     for number in range(5):
         begin = 1 + number * FEW
-        logs.write(3, begin, entries(FEW), lasting=False)
+        logs.write(3, begin, entries(FEW), durable=False)
         logs.drop(3, begin, begin + FEW - 1, 100)
         logs.drop(3, begin + FEW - 1, begin + FEW, 100)
-    logs.write(3, 10_001, entries(FEW // 2), lasting=False)
-    logs.write(3, 20_001, entries(FEW // 2), lasting=False)
+    logs.write(3, 10_001, entries(FEW // 2), durable=False)
+    logs.write(3, 20_001, entries(FEW // 2), durable=False)
     logs.drop(3, 10_001, 10_001 + FEW // 2, 100)
-    logs.write(3, 30_001, entries(FEW // 2), lasting=False)
+    logs.write(3, 30_001, entries(FEW // 2), durable=False)
     assert files.list(FOLDER) == []
     assert logs.read(3, 20_001, 20_003) == ([1, 2], [10, 10])
     assert logs.read(3, 10_001, 10_003) == ([0, 0], [0, 0])
     logs.drop(3, 30_001, 30_001 + FEW // 2, 100)
     assert logs.read(3, 20_001, 20_003) == ([1, 2], [10, 10])
     logs.forget(3, 100)
-    logs.write(3, 1, entries(FEW), lasting=False)
+    logs.write(3, 1, entries(FEW), durable=False)
     assert files.list(FOLDER) == []
 
 

@@ -105,7 +105,7 @@ def test_a_slot_in_the_page_cache_is_read_at_once() -> None:
     found = store.slots.read_cached(1, 1, 9, [1, 2, 7], maker)
     assert [one and one.body for one in found] == [None, b"2", b"3", None, None, None, None, b"8"]
     transient = [encode_message(0, 1, 0, ROUTE, b"header", b"t", TARGET.pack(2, number)) for number in range(1, 5)]
-    store.queues.write(2, 1, (store.spill.extend(transient), list(map(len, transient))), lasting=False)
+    store.queues.write(2, 1, (store.spill.extend(transient), list(map(len, transient))), durable=False)
     assert [one and one.body for one in store.slots.read_cached(2, 1, 5, range(4), maker)] == [b"t"] * 4
     store.queues.write(3, 1, ([positions[0], store.spill.extend([transient[0]])[0]], [size, len(transient[0])]))
     store.queues.write(4, 1, (positions[::-1], [size] * 8))

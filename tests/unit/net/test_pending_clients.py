@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.strangers import Strangers, descriptors_for_clients
+from broker.net.pending_clients import PendingClients, descriptors_for_clients
 
 
 def test_one_origin_cannot_push_another_one_out() -> None:
     """Ever new clients of one origin push out each other."""
-    strangers: Strangers[str] = Strangers()
+    strangers: PendingClients[str] = PendingClients()
     strangers.add("probe", "10.0.0.1")
     for number in range(1000):
         strangers.add(f"flood{number}", "10.0.0.2")
@@ -31,7 +31,7 @@ def test_one_origin_cannot_push_another_one_out() -> None:
 )
 def test_it_does_as_a_plain_list_does(steps: list[tuple[str, int, str]]) -> None:
     """Against a list of members and origins in the order of their arrival."""
-    strangers: Strangers[int] = Strangers()
+    strangers: PendingClients[int] = PendingClients()
     plain: dict[int, str] = {}
     for step, member, origin in steps:
         if step == "add" and member not in plain:

@@ -1,4 +1,4 @@
-"""Limits on clients: how many descriptors they may use, and the connections without a login, by origin.
+"""Limits on clients: the descriptors that they may use, and the clients that have not logged in yet, by origin.
 
 Some descriptors are reserved for the store, because the broker ends when it cannot open a file.
 """
@@ -22,41 +22,38 @@ def descriptors_max() -> int:
 
 
 def descriptors_for_clients() -> int:
-    """Return the exclusive upper bound of a client's descriptor number; 64 to 1024 are reserved for the store."""
+    """Return the exclusive upper bound of clients' descriptor numbers; the 64 to 1024 above it are for the store."""
     soft = descriptors_max()
     if soft == sys.maxsize:
         return soft
     return soft - min(soft // 2, max(RESERVED_MIN, min(RESERVED_MAX, soft // 4)))
 
 
-class Strangers(Generic[T]):
-    """Hold the connections that have not logged in, oldest first, each with its origin. Cost: each method O(1),
-    whatever the number of origins.
-    """
+class PendingClients(Generic[T]):
+    """The clients that have not logged in yet, oldest first, each with its origin. Cost: each method is O(1)."""
 
-    __slots__ = ("_by_size", "_most", "_of", "_origins")
+    __slots__ = ("_by_size", "_largest", "_origin_of", "_origins")
 
     def __init__(self) -> None:
-        self._of: dict[T, str] = {}
+        self._origin_of: dict[T, str] = {}
         self._origins: dict[str, dict[T, None]] = {}
         self._by_size: dict[int, dict[str, None]] = {}  # origins by the number of their members
-        self._most = 0
+        self._largest = 0  # the number of members of the largest origin
 
     def __len__(self) -> int:
-        """Return the number of members."""
-        return len(self._of)
+        return len(self._origin_of)
 
     def add(self, member: T, origin: str) -> None:
         """Add a member, as the newest one."""
         members = self._origins.setdefault(origin, {})
         self._resize(origin, len(members), len(members) + 1)
         members[member] = None
-        self._of[member] = origin
-        self._most = max(self._most, len(members))
+        self._origin_of[member] = origin
+        self._largest = max(self._largest, len(members))
 
     def remove(self, member: T) -> None:
         """Remove a member, if it is one."""
-        origin = self._of.pop(member, None)
+        origin = self._origin_of.pop(member, None)
         if origin is None:
             return
         members = self._origins[origin]
@@ -64,14 +61,14 @@ class Strangers(Generic[T]):
         del members[member]
         if not members:
             del self._origins[origin]
-        if self._most not in self._by_size:
-            self._most -= 1
+        if self._largest not in self._by_size:
+            self._largest -= 1
 
     def take(self) -> T | None:
-        """Remove and return the oldest member of the origin with the most members; None if there are none."""
-        if not self._of:
+        """Remove and return the oldest member of the origin with the most members, None if there are none."""
+        if not self._origin_of:
             return None
-        origin = next(iter(self._by_size[self._most]))
+        origin = next(iter(self._by_size[self._largest]))
         member = next(iter(self._origins[origin]))
         self.remove(member)
         return member
