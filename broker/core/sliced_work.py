@@ -44,7 +44,7 @@ class SlicedWork:
         deadlines = self._deadlines
         for units in self._running[number][0]:
             deadlines.spend(units)
-            if deadlines.left <= 0:
+            if deadlines.units_left <= 0:
                 deadlines.next_turn((self, number), partial(self._continue, number))
                 return
         self._end(number)

@@ -1,5 +1,4 @@
-"""The moment at which a message is due: by its header x-delay, by a due header of its queue, or as chosen by the
-broker.
+"""The moment at which a message is due, from its header x-delay or from a due header of its queue.
 
 Source: the plugin rabbitmq_delayed_message_exchange.
 """
@@ -19,10 +18,10 @@ from broker.amqp.header_edit import read_headers
 from broker.core.message.message import Message
 
 ISO: Final = "iso8601"
-MOMENT_MAX_MS: Final = (1 << 48) - 1  # what a queue log can store
+MOMENT_MAX_MS: Final = (1 << 48) - 1  # the latest that a queue log can store
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-RECEIVED: Final = "x-slotmq-received"  # set in a waiting message that another broker of the overlay published
+RECEIVED: Final = "x-slotmq-received"  # a header of a held message that another broker of the overlay published
 DELAY_MAX_MS: Final = (1 << 32) - 1  # the plugin's: the longest timer of Erlang
 
 
@@ -53,7 +52,7 @@ def due_headers(text: str) -> tuple[DueHeader, ...]:
 
 
 def moment_of(headers: Sequence[DueHeader], header: bytes, from_ms: int, ahead_ms: int) -> int | None:
-    """Return the moment in the first of these headers that a message has, None if it has none.
+    """Return the moment in the first of the due headers that a message has, None if it has none.
 
     Units: ms on the broker's clock, which is `ahead_ms` ahead of the time of day. A countdown begins at `from_ms`.
     Raises: Unreadable.
@@ -78,7 +77,7 @@ def _from_text(value: Any) -> int:
     at = value if isinstance(value, datetime) else datetime.fromisoformat(value)
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
-    return -((_EPOCH - at) // _MILLISECOND)  # never early: a fraction of a millisecond counts as a whole one
+    return -((_EPOCH - at) // _MILLISECOND)  # rounded up, so that no message is early
 
 
 def _number(unit_ms: int, value: Any) -> int:
@@ -107,7 +106,7 @@ class HeldMessage(Message):
     __slots__ = ("due_ms",)
 
     def __init__(self, message: Message, due_ms: int) -> None:
-        """Hold a copy of a message, which has no record yet."""
+        """Copy a message; the copy has no record yet."""
         super().__init__(
             message.envelope, message.header, message.body, message.charge, message.facts, message.timestamp_ms
         )
@@ -115,7 +114,7 @@ class HeldMessage(Message):
 
 
 def delay_of(value: Any) -> int | None:
-    """Return the delay that an x-delay header asks for, None when there is none.
+    """Return the delay that an x-delay header requests, None for no delay.
 
     Units: milliseconds.
     Source: the plugin, get_delay/1: text is read as a number, a fraction is cut off; a value over 32 bits is no delay.
@@ -130,7 +129,7 @@ def delay_of(value: Any) -> int | None:
 
 
 def due_ms_of(message: Message | None) -> int:
-    """Return when a delayed message is due, 0 if it is gone."""
+    """Return when a held message is due, 0 if its contents could not be read."""
     if message is None:
         return 0
     if isinstance(message, HeldMessage):

@@ -93,10 +93,10 @@ class PolicySweep:
         units = UNITS + policies.count // POLICIES_PER_UNIT
         timeouts = policies.timeouts
         deadlines = self._deadlines
-        floor = max(deadlines.left - SLICE_UNITS, 0)
+        floor = max(deadlines.units_left - SLICE_UNITS, 0)
         spent = 0
         over = False
-        while not over and deadlines.left - spent > floor and policies.timeouts == timeouts:
+        while not over and deadlines.units_left - spent > floor and policies.timeouts == timeouts:
             spent += units
             if self._unsettled:
                 self._unsettled.pop().settle_in()

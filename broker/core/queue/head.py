@@ -286,7 +286,7 @@ class QueueHead(LevelOwner):
         rules, deadlines = self.rules, self._ports.deadlines
         dropped = 0
         while self._over() and not self.deleted:
-            if deadlines.left <= 0:
+            if deadlines.units_left <= 0:
                 deadlines.next_turn(("limits", self), self.enforce)
                 break
             batch = 1 if rules.max_bytes is not None else BATCH_MESSAGES
@@ -375,7 +375,7 @@ class QueueHead(LevelOwner):
             at_ms = None if message is None else self.expires_ms(message)
             if at_ms is None or at_ms > now_ms:
                 return at_ms
-            if self._ports.deadlines.left <= 0:
+            if self._ports.deadlines.units_left <= 0:
                 return now_ms
             indexes = self._first(place, slot, BATCH_MESSAGES)
             expired = self._count_expired(slot.contents, indexes, now_ms)

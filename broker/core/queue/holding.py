@@ -131,7 +131,7 @@ class Holding:
         """Pass on due messages within the turn's share."""
         self._forget_purged()
         deadlines = self._ports.deadlines
-        while deadlines.left > 0 and not self._reading:
+        while deadlines.units_left > 0 and not self._reading:
             now_ms = _FOR_EVER if self._early else self._ports.clock.now_ms
             if self._fetched:
                 self._release_fetched()
@@ -208,7 +208,7 @@ class Holding:
         """Pass on the messages that were read. Each is settled in one transaction with its record in its new queues."""
         deadlines, level = self._ports.deadlines, self.level
         with self._ports.transaction():
-            while self._fetched and deadlines.left > 0:
+            while self._fetched and deadlines.units_left > 0:
                 deadlines.spend(RELEASE_SHARE)
                 self._release(*self._fetched.popleft())
             level.log_settlements()

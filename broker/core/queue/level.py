@@ -253,7 +253,7 @@ class Level:
     ) -> None:
         deadlines = self._ports.deadlines
         while indexes:
-            if deadlines.left <= 0 and not at_once:
+            if deadlines.units_left <= 0 and not at_once:
                 deadlines.next_turn((slot, indexes[0]), partial(self._bury, slot, indexes, messages, reason, at_once))
                 return
             for message in messages[:BATCH_MESSAGES]:

@@ -295,7 +295,7 @@ class Publisher(Resolver):
         self._connection.hold()
         return partial(republish, self._session, self._number, publish)
 
-    def leads_nowhere(self, payload: bytes) -> bool:
+    def is_unroutable(self, payload: bytes) -> bool:
         """Return whether the messages of a publish with this payload reach no queue."""
         return (self.entries.get(payload) or self.resolve(payload)).nowhere
 

@@ -137,7 +137,7 @@ def test_the_hash_of_rabbitmqs_documentation_is_verified() -> None:
         ({"name": "a", "tags": [7]}, "tags"),
         ({"name": "a", "password_hash": "x", "hashing_algorithm": "rot13"}, "unknown hashing algorithm 'rot13'"),
         ({"name": "a", "password_hash": "***"}, "user 'a': the password hash is not base64"),
-        ({"name": "a", "password_hash": "AAAA"}, "has not the length"),
+        ({"name": "a", "password_hash": "AAAA"}, "does not have the length"),
         ({"name": "a", "password_hash": "$argon2i$v=19$m=8,t=1,p=1$c2FsdHNhbHQ$aGFzaGhhc2g",
           "hashing_algorithm": ARGON2}, "not argon2id"),
         ({"name": "a", "password_hash": "$argon2id$v=19$m=9999999,t=1,p=1$c2FsdHNhbHQ$aGFzaGhhc2g",
