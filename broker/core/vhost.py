@@ -248,7 +248,7 @@ class Vhost:
         self.delays.restored()
         self.memories.restored()
         now_ms = self.ports.clock.now_ms
-        waiting = [queue for queue in self.queues.values() if queue.ready and not queue.kept]
+        waiting = [queue for queue in self.queues.values() if queue.ready and not queue.is_internal]
         for place, queue in enumerate(waiting):
             queue.check_expiry_at(now_ms + place * HEAD_INTERVAL_MS)
 

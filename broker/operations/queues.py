@@ -170,7 +170,7 @@ async def pause_queue(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> 
     the pause, so that it survives restarts and applies on all nodes of a cluster.
     """
     vhost, queue = broker.queue(asked.vhost, asked.queue)
-    if queue.kept:
+    if queue.is_internal:
         name = f"queue '{queue.name}' in vhost '{vhost.name}'"
         raise OperationRefused(f"{name} is the broker's own: it cannot be paused")
     key = (vhost.name, PAUSED_QUEUE, queue.name)

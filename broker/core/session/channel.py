@@ -157,7 +157,7 @@ class SessionOfChannel:
         """Declare a queue; for a direct reply name, only answer whether its consumer exists."""
         if method.queue.startswith(DIRECT_REPLY_TO):
             name = strip_name(method.queue)
-            if not self.vhost.replies.living(name):
+            if not self.vhost.replies.exists(name):
                 raise ChannelError(404, f"no {self.vhost.queue_resource(name)}")
             if not method.nowait:
                 self.channel.send(QueueDeclareOk(name, 0, 1))

@@ -60,7 +60,7 @@ class Queues(dict[str, Queue]):
         Raises: 404; 405 when it is exclusive to another connection; 403 if it is the memory of an exchange.
         """
         queue = self.countable(name, owner)
-        if queue.kept:
+        if queue.is_internal:
             raise ChannelError(403, f"{self._parts.queue(name)} holds {queue.holds}: it can be purged, nothing else")
         return queue
 
@@ -85,7 +85,7 @@ class Queues(dict[str, Queue]):
     def reachable(self, name: str) -> Queue | None:
         """Return the queue to which the default exchange routes a name, if there is one."""
         queue = self.get(name)
-        return None if queue is None or queue.kept else queue
+        return None if queue is None or queue.is_internal else queue
 
     @property
     def declared_count(self) -> int:
@@ -147,13 +147,13 @@ class Queues(dict[str, Queue]):
         queue = self._ports.kind_of(name)(declaration, self._ports)
         self.reserve_numbers(queue.number + len(queue.levels))
         self[name] = queue
-        self._kept += queue.kept
+        self._kept += queue.is_internal
         if isinstance(queue, TapQueue):
             self._exchanges.tap(queue)
         if exclusive_owner is not None:
             self._owned.setdefault(exclusive_owner, {})[name] = queue
         self._parts.policies.apply_to_queue(queue)
-        if name in self.paused and not queue.kept:
+        if name in self.paused and not queue.is_internal:
             queue.pause()
         self._exchanges.default.touch(name)
         return queue
@@ -207,7 +207,7 @@ class Queues(dict[str, Queue]):
             self.paused.add(name)
         else:
             self.paused.discard(name)
-        if queue is None or queue.kept or queue.paused is paused:
+        if queue is None or queue.is_internal or queue.paused is paused:
             return
         if paused:
             queue.pause()
@@ -301,8 +301,8 @@ class Queues(dict[str, Queue]):
         # Remove it from the tables first: code that the deletion calls (cancelled consumers) must not find the queue
         # again.
         del self[queue.name]
-        self._kept -= queue.kept
-        if not queue.kept:
+        self._kept -= queue.is_internal
+        if not queue.is_internal:
             self._tally.deleted()
         if isinstance(queue, TapQueue):
             del self.taps[queue.name]
