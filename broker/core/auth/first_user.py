@@ -34,11 +34,11 @@ def create_first_user(users: Users, permissions: Permissions, name: str, passwor
 
 def warn_of_guest(users: Users, loopback_only: Container[str]) -> None:
     """Log a warning if guest may log in from anywhere."""
-    if everybody_knows(users, loopback_only):
+    if is_guest_open(users, loopback_only):
         _log.warning("guest.open", reason="guest may log in from anywhere; add a user of your own")
 
 
-def everybody_knows(users: Users, loopback_only: Container[str]) -> bool:
+def is_guest_open(users: Users, loopback_only: Container[str]) -> bool:
     """Return whether guest may log in with the password guest from any address."""
     guest = users.get("guest")
     if guest is None or guest.name in loopback_only:

@@ -26,13 +26,12 @@ ANSWERS_MAX: Final = 65_536
 
 
 class Permissions:
-    """Store the rights of each user in each vhost; all sessions share one object. `listeners` are called with the user
-    and the vhost of each change, `topics` has the topic permissions.
+    """Store the rights of each user in each vhost; all sessions share one object. A deleted user loses its rights.
+    `listeners` are called with the user and the vhost of each change, `topics` has the topic permissions.
     Cost: an answer is computed once for each user, kind and resource; ANSWERS_MAX answers are cached.
     """
 
     def __init__(self, users: Users) -> None:
-        """A user that is deleted from `users` loses its rights."""
         self._users = users
         self._rights: dict[tuple[str, str], dict[Kind, BoundedPattern]] = {}
         self._answers: dict[tuple[str, Kind, Resource], bool] = {}

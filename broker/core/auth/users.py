@@ -53,7 +53,7 @@ class Users:
         random_bytes: Callable[[int], bytes] = os.urandom,
         now_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`configured` are the users of the settings."""
+        """Start with the users of the settings, which are `configured`."""
         self._configured = {user.name: user for user in configured}
         self._stored: dict[str, User] = {}
         self.random_bytes = random_bytes

@@ -57,7 +57,7 @@ class ChannelConsumers:
         share: Callable[[ChannelConsumers], None],
         tally: DeliveryTally,
     ) -> None:
-        """`number` is the channel's, `tally` the vhost's; `share` serves the queues of a channel in the next turn."""
+        """Add to `tally`, that of the vhost, too; `share` serves the queues of a channel in the next turn."""
         self._share = share
         self.connection = connection
         self.output_window = output_window
