@@ -129,7 +129,7 @@ def delay_of(value: Any) -> int | None:
 
 
 def due_ms_of(message: Message | None) -> int:
-    """Return when a held message is due, 0 if its contents could not be read."""
+    """Return when a held message is due, 0 for a message that was settled or lost."""
     if message is None:
         return 0
     if isinstance(message, HeldMessage):

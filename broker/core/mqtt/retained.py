@@ -100,7 +100,7 @@ class RetainedMessages:
             raise PacketError(QUOTA_EXCEEDED, lack)
 
     def lack_of_room(self, key: str, header_bytes: int, body_bytes: int) -> str:
-        """Return why a limit forbids to retain a message; empty if none does."""
+        """Return the reason if a limit prevents retaining a message, else an empty string."""
         if not body_bytes:
             return ""
         older = self._find(key)
@@ -109,7 +109,7 @@ class RetainedMessages:
         return self.lack_in(len(self._places) - (older is not None), self._bytes - older_bytes, size_bytes)
 
     def lack_in(self, count: int, retained_bytes: int, size_bytes: int) -> str:
-        """Return why a limit forbids to retain a message in addition to others; empty if none does."""
+        """Return the reason if a limit prevents retaining a message in addition to others, else an empty string."""
         if count >= self._max:
             return f"{count} messages are retained: mqtt.retained_max allows no more"
         if retained_bytes + size_bytes > self._max_bytes:

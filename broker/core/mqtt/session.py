@@ -108,7 +108,7 @@ class MqttSession(SessionOfChannel):
         return f"{PREFIX}{self._client_id}{SUFFIXES[min(qos, 1)]}"
 
     def kept_queues(self) -> Sequence[Queue]:
-        """Return the queues that outlive the connection."""
+        """Return the session's durable queues, which outlive a connection."""
         found = [self.vhost.queues.get(self.queue_name(qos)) for qos in (0, 1)]
         return [queue for queue in found if queue is not None and queue.exclusive_owner is None]
 

@@ -94,7 +94,7 @@ class DeadLetters:
         source = message.envelope
         headers = read_headers(message.header, X_DEATH, "CC")
         keys = (source.key, *carbon_copies(headers, source.key))
-        # Only an expiration that is valid counts; the header has the publisher's own text of it.
+        # The facts state whether the message expires; the header has the publisher's own text.
         expiration = None if message.facts.expiration_ms is None else read_text(message.header, "expiration")
         changes = record_death(headers, Death(queue.name, reason, source.exchange, keys, expiration, time_s))
         self._deadlines.spend(DEATH_UNITS * (1 + len(changes[X_DEATH])))
@@ -103,7 +103,7 @@ class DeadLetters:
         if key is not None:
             keys = (key,)
             if key == source.key:
-                dropped.append("CC")  # or the next death would take its keys for those of the publish
+                dropped.append("CC")  # otherwise `carbon_copies` would return its keys for the dead letter
         header = edit_header(message.header, set_headers=changes, drop_headers=dropped, drop_properties=("expiration",))
         facts = facts_of_dead_letter(message.facts, header)
         envelope, body = self._envelopes.of(exchange.name, keys[0]), message.body

@@ -35,7 +35,7 @@ class Retainer(Protocol):
     def expires_ms(self, key: str) -> int: ...
 
     def lack_of_room(self, key: str, header_bytes: int, body_bytes: int) -> str:
-        """Return why a limit forbids to retain a message; empty if none does."""
+        """Return the reason if a limit prevents retaining a message, else an empty string."""
 
     def retain(self, key: str, header: bytes, body: bytes) -> None:
         """Retain a message and delete the former one with its key; an empty message only deletes."""

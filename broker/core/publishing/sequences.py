@@ -31,8 +31,8 @@ class Room:
 
 
 class Block:
-    """The used numbers of one block, as offsets from its start. They are stored as a range while they have no gap, and
-    otherwise as bits.
+    """The used numbers of one block, as offsets from its start. They are stored as a range until there is a gap, and
+    then as bits.
 
     Shapes: while ``bits`` is None, those from ``first`` to ``end`` - 1 are used.
     Units: ``used_ms`` is the moment at which the block was last used.

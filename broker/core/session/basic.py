@@ -236,7 +236,7 @@ class BasicSession(ChannelConsumers):
 
     def close(self) -> None:
         """End the consumers and requeue all unacked messages, because the channel is closed. Later answers of the
-        connection for this channel are withheld until all are requeued.
+        channel and the connection are withheld until all messages are requeued.
         """
         self.closed = True
         consumers = list(self.consumers.values())

@@ -229,7 +229,7 @@ class Publisher(Resolver):
                         logged = place + 1 - start
                 elif entry.nowhere and (numbers is None or not messages):
                     entry.tally.count(1, 0)
-                else:  # `numbers` must be consecutive, so that an unroutable message ends the run
+                else:  # also an unroutable message, if the store needs consecutive numbers
                     detailed = entry
                     break
                 place += 1

@@ -164,7 +164,7 @@ class QueueSession(ClassSession):
         self._answer(method, commands.Queue.PurgeOk(count), subject)
 
     def delete(self, method: commands.Queue.Delete) -> None:
-        """Delete a queue; a missing one is not an error. The answer precedes the cancellation of consumers.
+        """Delete a queue; a missing one is not an error. Its consumers on this channel are cancelled after the answer.
 
         Raises: 403, 405, 406, 404 if no queue is named or was declared.
         """
@@ -179,7 +179,7 @@ class QueueSession(ClassSession):
             count = 0
             if queue is not None:
                 self._counted = count = queue.counts()[0]
-                queues.decide_drop(queue)  # if this is postponed, the cluster deletes the queue before the next run
+                queues.decide_drop(queue)  # if this is postponed, the cluster deletes the queue: the next run answers
         self._counted = None
         answer = None if method.nowait else answers.promise(self._channel, commands.Queue.DeleteOk(count))
         try:

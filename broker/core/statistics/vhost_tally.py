@@ -61,7 +61,7 @@ NO_MESSAGES = MessageCounts()
 
 
 class LostPublishes:
-    """Count lost messages by connection, open or closed. Only the PUBLISHERS_MAX that lost a message last are counted."""
+    """Count lost messages by connection, open or closed; only the last PUBLISHERS_MAX to lose a message are counted."""
 
     def __init__(self) -> None:
         self._by_publisher: dict[tuple[str, str], tuple[int, str | None]] = {}
