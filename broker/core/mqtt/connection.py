@@ -396,7 +396,7 @@ class MqttConnection(Connection):
         self._then(
             *deletions,
             partial(self._renew_expiry, opened),
-            partial(self._accept, connect, opened, handshakes),
+            partial(self._accept_client, connect, opened, handshakes),
             partial(opened.resume, 0),
             partial(opened.resume, 1),
             partial(self._resume_others, opened),
@@ -410,7 +410,7 @@ class MqttConnection(Connection):
         session.renew_expiry(session.expiry_s)
         answers.fulfil(channel, answers.promise(channel, None), self._subject, mark)
 
-    def _accept(self, connect: Connect, session: MqttSession, handshakes: Handshakes) -> None:
+    def _accept_client(self, connect: Connect, session: MqttSession, handshakes: Handshakes) -> None:
         """Send the CONNACK, and the PUBREL packets that the client has not completed."""
         self._talk.accept()
         present = handshakes.enter(self._client_id) or bool(session.kept_queues())

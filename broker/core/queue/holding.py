@@ -138,7 +138,7 @@ class Holding:
                 self._release_fetched()
             elif (known := self._moments.hidden(now_ms)) is not None:
                 deadlines.spend(INDEX_SHARE)
-                self._index(known, self._ports.clock.now_ms)
+                self._index_slot(known, self._ports.clock.now_ms)
             elif (taken := self._moments.take(now_ms)) is not None:
                 self._fetch(taken, now_ms)
             else:
@@ -148,7 +148,7 @@ class Holding:
 
     # -- on disk ------------------------------------------------------------------------------------------------------
 
-    def _index(self, known: SlotMoments, now_ms: int) -> None:
+    def _index_slot(self, known: SlotMoments, now_ms: int) -> None:
         """Index the next messages of a slot."""
         slot = known.slot
         if known.next is not None and known.next[0] > now_ms:
