@@ -143,14 +143,14 @@ class Permissions:
     def set(self, user: str, vhost: str, configure: str, write: str, read: str) -> None:
         """Grant a user rights in a vhost, replacing the former ones.
 
-        Raises: ValueError for an unknown user, for one of the settings, and for a bad expression.
+        Raises: ValueError for an unknown user, for a user of the settings, and for an invalid expression.
         """
         self._users.check_permitted(user)
         self._rights[user, vhost] = patterns(configure, write, read)
         self._notify(user, vhost)
 
     def clear(self, user: str, vhost: str) -> None:
-        """Remove all rights in a vhost. Raises: ValueError for an unknown user and for one of the settings."""
+        """Remove all rights in a vhost. Raises: ValueError for an unknown user and for a user of the settings."""
         self._users.check_permitted(user)
         if self._rights.pop((user, vhost), None) is not None:
             self._notify(user, vhost)

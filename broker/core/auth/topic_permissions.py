@@ -75,7 +75,7 @@ class TopicPermissions:
     def set(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
         """Set the expressions of a user for an exchange, replacing the former ones.
 
-        Raises: ValueError for an unknown user, for one of the settings, and for a bad expression.
+        Raises: ValueError for an unknown user, for a user of the settings, and for an invalid expression.
         """
         self._users.check_permitted(user)
         self._rights[user, vhost, exchange] = compiled(user, vhost, write, read)

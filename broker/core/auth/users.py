@@ -92,7 +92,7 @@ class Users:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def add(self, name: str, password: str, tags: Iterable[str] = ()) -> User:
-        """Add a user; with an empty password, no password logs in.
+        """Add a user; one with an empty password cannot log in with a password.
 
         Raises: ValueError for a name that exists or is invalid. Cost: one argon2 hash.
         """
@@ -101,13 +101,13 @@ class Users:
         return self._with_password(User(checked_name(name), tags=checked_tags(tags)), password)
 
     def put(self, user: User) -> None:
-        """Add or replace a stored user, as definitions do; one of the settings still shadows it."""
+        """Add or replace a stored user, as definitions do; a user of the settings still shadows it."""
         checked_name(user.name)
         check_hash(user.password_hash, user.hashing_algorithm)
         self._store(user)
 
     def delete(self, name: str) -> None:
-        """Delete a user. Raises: ValueError for an unknown user and for one of the settings."""
+        """Delete a user. Raises: ValueError for an unknown user and for a user of the settings."""
         self._stored_user(name)
         del self._stored[name]
         self._proven.pop(name, None)
@@ -133,14 +133,14 @@ class Users:
         self._store(replace(user, limits=UserLimits(kept)))
 
     def check_own(self, name: str) -> None:
-        """Check that a user may change at run time. Raises: ValueError for one of the settings."""
+        """Check that a user may change at run time. Raises: ValueError for a user of the settings."""
         if name in self._configured:
-            raise ValueError(f"User '{name}' is one of the settings (auth.users); change it there")
+            raise ValueError(f"User '{name}' is defined in the settings (auth.users); change it there")
 
     def check_permitted(self, name: str) -> None:
         """Check that the rights of a user can be changed. Raises: ValueError."""
         if name in self._configured:
-            raise ValueError(f"User '{name}' is one of the settings (auth.users), which have all rights in every vhost")
+            raise ValueError(f"User '{name}' is defined in the settings (auth.users), and has all rights in all vhosts")
         if name not in self:
             raise ValueError(f"User '{name}' does not exist")
 
@@ -262,5 +262,5 @@ def checked_name(name: Any) -> str:
 def checked_tags(tags: Any) -> tuple[str, ...]:
     """Return the tags stripped and without duplicates. Raises: ValueError for a tag that is not a string."""
     if not isinstance(tags, list | tuple | set | frozenset) or not all(isinstance(tag, str) for tag in tags):
-        raise ValueError("tags should be a list of texts")
+        raise ValueError("tags should be a list of strings")
     return tuple(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))

@@ -1,4 +1,5 @@
-"""The moment at which a message is due, from its header x-delay or from a due header of its queue.
+"""The moment at which a held message is due: from its header x-delay, from a due header of its queue, or set by the
+broker.
 
 Source: the plugin rabbitmq_delayed_message_exchange.
 """
@@ -22,7 +23,7 @@ MOMENT_MAX_MS: Final = (1 << 48) - 1  # the latest that a queue log can store
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 RECEIVED: Final = "x-slotmq-received"  # a header of a held message that another broker of the overlay published
-DELAY_MAX_MS: Final = (1 << 32) - 1  # the plugin's: the longest timer of Erlang
+DELAY_MAX_MS: Final = (1 << 32) - 1  # the plugin's limit: the longest timer in Erlang
 
 
 class Unreadable(ValueError):
@@ -61,9 +62,9 @@ def moment_of(headers: Sequence[DueHeader], header: bytes, from_ms: int, ahead_m
     for one in headers:
         value = values.get(one.name)
         if value is not None:
-            counts, read = DUE_FORMATS[one.format]
+            is_countdown, read = DUE_FORMATS[one.format]
             try:
-                moment_ms = read(value) + (from_ms if counts else ahead_ms)
+                moment_ms = read(value) + (from_ms if is_countdown else ahead_ms)
             except (ValueError, TypeError, ArithmeticError):
                 moment_ms = MOMENT_MAX_MS + 1
             if moment_ms > MOMENT_MAX_MS:

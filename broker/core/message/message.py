@@ -1,6 +1,6 @@
 """A message in memory, its envelope, and its further routing keys.
 
-Content header and body stay the received bytes; they are decoded only on demand.
+Content header and body remain the received bytes, and are decoded only on demand.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broker.core.message.x_death import past_deaths
 from broker.store.record import Recorded, encode_route
 
 ENVELOPES_MAX: Final = 1024
-OVERHEAD_BYTES: Final = 400  # a resident message besides its bytes: object, list slot, bytes headers (sys.getsizeof)
+OVERHEAD_BYTES: Final = 400  # the memory of a message besides header and body, according to sys.getsizeof
 DELIVERY_COUNT: Final = "x-delivery-count"
 ACQUIRED_COUNT: Final = "x-acquired-count"
 

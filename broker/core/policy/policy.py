@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.core.bounded_pattern import BoundedPattern
-from broker.core.policy.policy_definition import USELESS, check_definition, erlang_term
+from broker.core.policy.policy_definition import UNSUPPORTED, check_definition, erlang_term
 from broker.core.queue.queue import Queue
 from broker.core.queue.rules import QueueRules, queue_rules, queue_type
 from broker.routing.exchange import Exchange
 
-OPERATOR_POLICY: Final = "operator_policy"  # the component of the parameters that are operator policies
+OPERATOR_POLICY: Final = "operator_policy"  # operator policies are runtime parameters of this component
 EXCHANGE: Final = "exchange"
 APPLY_TO: Final[dict[str, tuple[str, ...]]] = {
     "all": (EXCHANGE, "classic", "quorum"),
@@ -25,7 +25,7 @@ APPLY_TO: Final[dict[str, tuple[str, ...]]] = {
     "quorum_queues": ("quorum",),
     "streams": (),
 }
-"""Each value of apply-to: the kinds that the policy applies to, which are exchanges and the types of queues."""
+"""The kinds to which a policy applies, by the value of apply-to: exchanges, and queues of a type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,14 @@ class _Rule:
             choices = "', '".join(APPLY_TO)
             raise ValueError(f"apply-to '{policy.apply_to}' unrecognised; should be one of '{choices}'")
         self._kinds = APPLY_TO[policy.apply_to]
-        self.rank = -policy.priority, policy.name  # the least first
+        self.rank = -policy.priority, policy.name  # the sort key: the policy that applies is first
         check_definition(policy.definition, operator=operator)
 
     def matches(self, name: str, kind: str) -> bool:
         """Return whether the policy may apply to a name of a kind. If the search exceeds its time limit, an operator
         policy applies, so that no name escapes an operator's limits.
         """
-        if kind not in self._kinds or not USELESS[kind].isdisjoint(self.policy.definition):
+        if kind not in self._kinds or not UNSUPPORTED[kind].isdisjoint(self.policy.definition):
             return False
         found = self.pattern.try_search(name)
         return self._operator if found is None else found

@@ -154,7 +154,7 @@ _IN_EFFECT: Final = frozenset(
     "hold-until-header dead-letter-strategy".split()  # dead letters are at-least-once whatever the strategy
 )
 # RabbitMQ ignores a whole policy when a queue's type does not support one of its keys (unsupported_policies).
-USELESS: Final[dict[str, frozenset[str]]] = {
+UNSUPPORTED: Final[dict[str, frozenset[str]]] = {
     "exchange": frozenset(),
     "classic": frozenset(
         "delivery-limit dead-letter-strategy max-age stream-max-segment-size-bytes queue-leader-locator "

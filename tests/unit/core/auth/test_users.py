@@ -187,7 +187,7 @@ def test_a_user_of_the_settings_shadows_a_stored_one_and_does_not_change() -> No
     assert right(users, "alice", b"configured") and not right(users, "alice", b"test12")
     for change in (users.delete, lambda name: users.set_password(name, "x"),
                    lambda name: users.set_tags(name, [])):  # fmt: skip
-        with pytest.raises(ValueError, match="User 'alice' is one of the settings"):
+        with pytest.raises(ValueError, match="User 'alice' is defined in the settings"):
             change("alice")
     with pytest.raises(ValueError, match="User 'alice' already exists"):
         users.add("alice", "x")
