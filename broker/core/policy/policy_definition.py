@@ -50,9 +50,9 @@ def plain_definition(definition: Mapping[str, Any], *, operator: bool) -> dict[s
             with suppress(ValueError):
                 found[key] = size_bytes(value) if unit == "bytes" else duration_ms(value)
         if not _KEYS[key][0](found[key]):
-            said = WITH_UNIT.get(unit, known[key])
+            expected = WITH_UNIT.get(unit, known[key])
             shown = f"'{value}'" if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            raise ValueError(f"'{key}' should be {said}, not {shown}")
+            raise ValueError(f"'{key}' should be {expected}, not {shown}")
     return found
 
 

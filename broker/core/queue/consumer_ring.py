@@ -168,23 +168,23 @@ class ConsumerRing:
                 self._park(ring.popleft())
         return False
 
-    def room(self, most: int) -> int:
-        """Return for how many messages the consumers have room now, at most `most`; the order does not change.
+    def room(self, limit: int) -> int:
+        """Return for how many messages the consumers have room now, at most `limit`; the order does not change.
 
         Each of several consumers that share a channel's prefetch is counted with all of it.
-        Cost: O(consumers that are not parked), less if the first ones have room for `most`.
+        Cost: O(consumers that are not parked), less if the first ones have room for `limit`.
         """
         if self.paused or self._is_yielding():
             return 0
         consumer = self.alone or self._active
         if consumer is not None:
-            return max(0, min(consumer.room(), most))
+            return max(0, min(consumer.room(), limit))
         room = 0
         for ring in self._rings.values():
             for waiting in ring:
                 room += max(0, waiting.room())
-                if room >= most:
-                    return most
+                if room >= limit:
+                    return limit
         return room
 
     def share(self) -> int:
@@ -211,16 +211,16 @@ class ConsumerRing:
         if consumer is not None:
             return [consumer] if consumer.room() > 0 else []
         if ready < BATCH_MESSAGES:
-            most = ready
-            if not most:
+            limit = ready
+            if not limit:
                 return []
         else:
             if self._lap <= 0:
                 self._lap = len(self._consumers) or 1
                 self._row = min(max(ready // self._lap, 1), ROW_MESSAGES)
-            most = -(-BATCH_MESSAGES // self._row)
+            limit = -(-BATCH_MESSAGES // self._row)
         for ring in self._rings.values():
-            if ring and (able := self._able(ring, most)):
+            if ring and (able := self._able(ring, limit)):
                 self._lap -= len(able)
                 return able
         return []
@@ -261,14 +261,14 @@ class ConsumerRing:
         self._active, self._rival = self._rival, None
         return False
 
-    def _able(self, ring: deque[RingMember], most: int) -> list[RingMember]:
-        """Return up to `most` consumers with room, and park the ones without room before them."""
+    def _able(self, ring: deque[RingMember], limit: int) -> list[RingMember]:
+        """Return up to `limit` consumers with room, and park the ones without room before them."""
         able: list[RingMember] = []
         for _ in range(len(ring)):
             consumer = ring.popleft()
             if consumer.room() > 0:
                 able.append(consumer)
-                if len(able) >= most:
+                if len(able) >= limit:
                     break
             else:
                 self._park(consumer)

@@ -121,11 +121,13 @@ def _integer(value: Any, _arguments: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _natural(most: int, value: Any, arguments: Mapping[str, Any], *, excess: str = "max_value_exceeded") -> str | None:
+def _natural(
+    maximum: int, value: Any, arguments: Mapping[str, Any], *, excess: str = "max_value_exceeded"
+) -> str | None:
     reason = _integer(value, arguments)
     if reason is None and value < 0:
         reason = f"{{value_negative,{value}}}"
-    elif reason is None and value > most:
+    elif reason is None and value > maximum:
         reason = f"{{{excess},{value}}}"
     return reason
 

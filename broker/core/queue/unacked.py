@@ -45,11 +45,11 @@ class Run(SlotDelivery):
     """A delivery with consecutive delivery tags, some of which may have been acknowledged.
 
     Shapes: ``indexes[tag - first]`` is the message of a tag, ``first <= tag <= last``.
-    Invariant: ``left`` messages are unacked, and ``low`` is the tag of the first of them. ``gone`` marks tags above
+    Invariant: ``left`` messages are unacked, and ``low`` is the tag of the first of them. ``removed`` marks tags above
         ``low`` that are no longer unacked, and is None as long as there are none.
     """
 
-    __slots__ = ("first", "gone", "last", "left", "low")
+    __slots__ = ("first", "last", "left", "low", "removed")
 
     def __init__(
         self,
@@ -71,20 +71,20 @@ class Run(SlotDelivery):
         self.first = self.low = first
         self.left = count
         self.last = first + count - 1
-        self.gone: bytearray | None = None
+        self.removed: bytearray | None = None
 
     def remove(self, tag: int) -> None:
         """Remove one unacked message. Cost: O(removed tags that directly follow it)."""
         self.left -= 1
-        gone = self.gone
+        removed = self.removed
         if tag != self.low:
-            if gone is None:
-                gone = self.gone = bytearray(self.last - self.first + 1)
-            gone[tag - self.first] = 1
-        elif gone is None:
+            if removed is None:
+                removed = self.removed = bytearray(self.last - self.first + 1)
+            removed[tag - self.first] = 1
+        elif removed is None:
             self.low = tag + 1
         elif self.left:
-            self.low = self.first + gone.find(0, tag - self.first + 1)
+            self.low = self.first + removed.find(0, tag - self.first + 1)
 
     def remove_up_to(self, tag: int) -> SlotDelivery:
         """Remove and return the unacked messages up to the tag of one of them. Cost: O(tags)."""
@@ -95,8 +95,8 @@ class Run(SlotDelivery):
         count = len(indexes)
         self.left -= count
         if self.left:
-            gone = self.gone
-            self.low = tag + 1 if gone is None else self.first + gone.find(0, tag - self.first + 1)
+            removed = self.removed
+            self.low = tag + 1 if removed is None else self.first + removed.find(0, tag - self.first + 1)
         return SlotDelivery(self.level, self.slot, indexes, indexes[0], count, self.consumer)
 
     def restore(self, tags: Sequence[int]) -> None:
@@ -106,33 +106,33 @@ class Run(SlotDelivery):
         self.left += len(tags)
         self.low = min(low, tags[0])
         if self.left == self.count:
-            self.gone = None
+            self.removed = None
             return
-        if self.gone is None:
-            self.gone = bytearray(self.last - first + 1)
-        self.gone[: low - first] = b"\1" * (low - first)
+        if self.removed is None:
+            self.removed = bytearray(self.last - first + 1)
+        self.removed[: low - first] = b"\1" * (low - first)
         if isinstance(tags, range):
-            self.gone[tags.start - first : tags.stop - first] = bytes(len(tags))
+            self.removed[tags.start - first : tags.stop - first] = bytes(len(tags))
         else:
             for tag in tags:
-                self.gone[tag - first] = 0
+                self.removed[tag - first] = 0
 
     def waiting(self, tag: int) -> Sequence[int]:
         """Return the indexes of the unacked messages with tags up to `tag`."""
-        indexes, gone = self.indexes, self.gone
+        indexes, removed = self.indexes, self.removed
         start = self.low - self.first
         stop = tag - self.first + 1
-        if gone is not None:
-            return dense([indexes[place] for place in range(start, stop) if not gone[place]])
+        if removed is not None:
+            return dense([indexes[place] for place in range(start, stop) if not removed[place]])
         return indexes if stop - start == len(indexes) else dense(indexes[start:stop])
 
     def tags(self, upto: int) -> Sequence[int]:
         """Return the tags of unacked messages up to `upto`."""
-        first, gone = self.first, self.gone
+        first, removed = self.first, self.removed
         tags = range(self.low, min(self.last, upto) + 1)
-        if gone is None or not tags:
+        if removed is None or not tags:
             return tags
-        waiting = [tag for tag in tags if not gone[tag - first]]
+        waiting = [tag for tag in tags if not removed[tag - first]]
         return dense(waiting) if waiting else waiting
 
 
@@ -195,7 +195,7 @@ class Unacked:
                 run.slot is slot
                 and run.consumer is consumer
                 and run.last + 1 == tag
-                and run.gone is None
+                and run.removed is None
                 and run.left
                 and run.start + run.count == start
                 and isinstance(run.indexes, range)
@@ -242,7 +242,7 @@ class Unacked:
             return [run]
         at = tag - run.first
         index = run.start + at if isinstance(run.indexes, range) else run.indexes[at]
-        if run.low == tag and run.gone is None:  # the usual case: in order
+        if run.low == tag and run.removed is None:  # the usual case: in order
             run.low = tag + 1  # hot: written here
             run.left -= 1  # hot: written here
         else:
@@ -309,8 +309,8 @@ class Unacked:
             if tag > run.last:
                 run = self.runs[self._search(tag)]
             if run.low <= tag <= run.last and run.left:
-                gone = run.gone
-                if gone is None or not gone[tag - run.first]:
+                removed = run.removed
+                if removed is None or not removed[tag - run.first]:
                     return run
         raise ChannelError(406, f"unknown delivery tag {tag}")
 

@@ -54,9 +54,9 @@ class SizeTally:
         Cost: one length per message, and a call for each if they belong to different buckets.
         """
         sizes = [len(body) for body in bodies]
-        least = place_of(min(sizes))
-        if least == place_of(max(sizes)):
-            self._count_at(least, len(sizes))
+        bucket = place_of(min(sizes))
+        if bucket == place_of(max(sizes)):
+            self._count_at(bucket, len(sizes))
             self.total_bytes += sum(sizes)
         else:
             for size_bytes in sizes:

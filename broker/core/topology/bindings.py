@@ -72,10 +72,10 @@ class Bindings:
             self._parts.limits.check_bindings(named(destination.name), count)
         self._before(source)
         try:
-            made = self.live.add(source, destination, key, arguments, self._pattern_limits)
+            is_new = self.live.add(source, destination, key, arguments, self._pattern_limits)
         except ValueError as error:  # a binding key or arguments that the exchange does not accept
             raise ChannelError(406, str(error)) from error
-        if made:
+        if is_new:
             try:
                 self._decide(changes.bound(destination, source, key, arguments), source, destination)
             except Postponed:  # the binding was added to check the key and the arguments

@@ -56,12 +56,12 @@ class LiveBindings:
 
         Raises: ValueError, with nothing changed.
         """
-        made = source.bind(destination, key, arguments, limits)
-        self.count += made
-        if made:
+        is_new = source.bind(destination, key, arguments, limits)
+        self.count += is_new
+        if is_new:
             for watch in self.watches:
                 watch.bound(source, destination, key, arguments)
-        return made
+        return is_new
 
     def remove(
         self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]
