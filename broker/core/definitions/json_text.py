@@ -26,7 +26,10 @@ def read_json(octets: bytes) -> Any:
         found = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    _check(text, found, LEVELS_MAX)
+    if text.count("[") + text.count("{") > LEVELS_MAX:
+        _check_levels(found, LEVELS_MAX)
+    if SURROGATE in text.lower():
+        json.dumps(found, ensure_ascii=False).encode()
     return found
 
 
