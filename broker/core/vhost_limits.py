@@ -34,7 +34,6 @@ class VhostLimits:
     blocked_max_s: int | None = None
 
     def copy_from(self, limits: VhostLimits) -> None:
-        """Copy the limits of another vhost."""
         self.apply_settings(limits)
         self.own_queues_max = limits.own_queues_max
         self.connections_max = limits.connections_max

@@ -110,7 +110,6 @@ class Permissions:
         return not self._users.is_configured(user.name) and self.topics.names_client(user.name, exchange)
 
     def allows_vhost(self, user: User, vhost: str) -> bool:
-        """Return whether the user may open the vhost."""
         return self._users.is_configured(user.name) or (user.name, vhost) in self._rights
 
     def allows(self, user: User, resource: Resource, kind: Kind) -> bool:

@@ -63,7 +63,6 @@ class Fields:
         return {name: self.kept(name) for name in self._fields if name not in known}
 
     def text(self, name: str, default: Any = MISSING) -> str:
-        """Return a string."""
         value = self._fields.get(name, default)
         if value is MISSING:
             raise BadDefinitions(f"{name} is missing")

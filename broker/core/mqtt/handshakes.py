@@ -74,7 +74,6 @@ class Handshakes:
             self.drop(client_id)
 
     def drop(self, client_id: str) -> None:
-        """Drop the handshakes of a session that ends."""
         for direction in (RECEIVED, RELEASED):
             self.remove(direction, client_id, tuple(self.packet_ids(direction, client_id)))
 

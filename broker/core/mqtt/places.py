@@ -24,7 +24,6 @@ class Place:
 
     @property
     def index(self) -> int:
-        """The message's index in the slot."""
         return self.message_id - self.slot.first
 
     @property

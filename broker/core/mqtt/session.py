@@ -327,5 +327,4 @@ class MqttSessionOfConnection(SessionOfConnection):
         self._logins.decide_anonymous(response.decode(), self.peer, partial(self._decided, ANONYMOUS))
 
     def new_session(self, channel: Channel, vhost: Vhost) -> SessionOfChannel:
-        """Return the session of the connection's channel."""
         return MqttSession(channel, self, vhost)

@@ -118,7 +118,6 @@ class PolicySweep:
             deadlines.next_turn(self, self.turn)
 
     def end(self) -> None:
-        """Stop the sweep, because the vhost is deleted."""
         self._queues, self._exchanges, self._unenforced = {}, {}, []
         self._rerouted = lambda _name: None
         self._end()

@@ -74,7 +74,6 @@ class AcceptedLink:
             self._end.take(body)
 
     def carry(self, body: bytes) -> None:
-        """Send a message to the other broker."""
         self._last_tag += 1
         deliver = BasicDeliver(self.tag, self._last_tag, False, "", self.name)
         self._channel.send_content(deliver, HEADER.pack(CLASS, 0, len(body), 0), body)

@@ -71,7 +71,6 @@ class DueMoments:
 
     @property
     def next_ms(self) -> int | None:
-        """The earliest moment."""
         first = self._first_slot()
         if self._near and (first is None or self._near[0][0] < first[0]):
             return self._near[0][0]
@@ -121,7 +120,6 @@ class DueMoments:
         heappush(self._near, (due_ms, message_id, slot))
 
     def forget(self, slot: Slot) -> None:
-        """Remove a slot that was deleted."""
         self._by_first.pop(slot.first, None)
 
     def clear(self) -> None:

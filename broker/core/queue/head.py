@@ -264,9 +264,10 @@ class QueueHead(LevelOwner):
         if not expired:
             return indexes
         dropped = set(expired)
+        remaining = [index for index in indexes if index not in dropped]
         self._ports.deadlines.spend(len(expired))
         level.dead_letter(slot, expired, "expired")
-        return [index for index in indexes if index not in dropped]
+        return remaining
 
     # -- limits -------------------------------------------------------------------------------------------------------
 

@@ -55,7 +55,6 @@ class Holding:
 
     @property
     def count(self) -> int:
-        """The number of held messages."""
         return self.level.manager.ready
 
     @property

@@ -438,7 +438,6 @@ class Level:
             self._recorder.record_settled(now_ms, self.number, ids)
 
     def delete(self) -> None:
-        """Delete the level with all its messages."""
         self.deleted = True
         self._release_all()
         self.manager.ignore_slots()  # break the reference cycle with the manager

@@ -371,7 +371,6 @@ class Unacked:
 
     @property
     def aside_count(self) -> int:
-        """The number of messages set aside."""
         return sum([delivery.count for _, delivery in self.aside or ()])
 
     def set_aside(self, tag: int, *, multiple: bool) -> list[SlotDelivery]:

@@ -279,7 +279,6 @@ class BasicSession(ChannelConsumers):
     # -- deliveries removed from `unacked` ----------------------------------------------------------------------------
 
     def settle(self, deliveries: list[SlotDelivery]) -> None:
-        """Settle deliveries that were acked."""
         self._credit(deliveries)
         if len(deliveries) == 1 or differ(deliveries):
             for delivery in deliveries:

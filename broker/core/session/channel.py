@@ -298,7 +298,6 @@ class SessionOfChannel:
         return self.transactions
 
     def get(self, method: commands.Basic.Get) -> None:
-        """Fetch one message of the named queue."""
         queue = self.queues.find(method.queue, "read")
         queue.before("get", self.session)
         self.publisher.wide.enter_now(queue)

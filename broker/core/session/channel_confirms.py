@@ -59,7 +59,6 @@ class ChannelConfirms:
             self._connection.when_sent(self._number, self._end_silence)
 
     def close(self) -> None:
-        """Stop sending confirms, because the channel is closed."""
         self.closed = self.silent = True
 
     def _end_silence(self) -> None:

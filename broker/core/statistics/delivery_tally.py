@@ -34,7 +34,6 @@ class DeliveryTally:
         self.redeliver += again
 
     def count_empty(self) -> None:
-        """Count a basic.get of an empty queue."""
         self.get_empty += 1
 
     def add(self, other: DeliveryTally) -> None:
@@ -88,6 +87,5 @@ class ChannelDeliveries(DeliveryTally):
             tally.count_get(again=again, no_ack=no_ack)
 
     def found_empty(self, level: DeliveryTally) -> None:
-        """Count a basic.get of an empty queue."""
         for tally in (self, self._vhost, level):
             tally.count_empty()

@@ -180,7 +180,6 @@ class ChannelPublishes(PublishTally):
             tally.count_reached(queues, dropped)
 
     def returned(self) -> None:
-        """Count a mandatory message that was returned."""
         for tally in (self, self._vhost):
             tally.count_returned()
 

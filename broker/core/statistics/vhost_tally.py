@@ -148,7 +148,6 @@ class VhostTally:
         self.queues_deleted += other.queues_deleted
 
     def counts(self) -> MessageCounts:
-        """Return the current counts of messages."""
         counts = NO_MESSAGES
         for one in self.by_protocol().values():
             counts = counts.plus(one)

@@ -93,7 +93,6 @@ class Queues(dict[str, Queue]):
 
     @property
     def owners(self) -> list[object]:
-        """The connections with exclusive queues."""
         return list(self._owned)
 
     def declare(
