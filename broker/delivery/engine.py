@@ -89,7 +89,7 @@ class Engine(TurnEngine):
             store=store,
             assign=self.workers.assign,
             retire=self.workers.release,
-            kept=self.pager.kept,
+            opened=self.pager.kept,
             read=self.reader.read,
             moments=self.reader.moments,
             fetch=self.reader.fetch,

@@ -510,7 +510,7 @@ class Level:
         return logged
 
     def _slot_opened(self, slot: Slot) -> None:
-        self._ports.kept(self, slot)
+        self._ports.opened(self, slot)
 
     def _slot_deleted(self, slot: Slot) -> None:
         store = self._ports.store

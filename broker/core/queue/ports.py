@@ -28,7 +28,7 @@ def _unconnected(*_arguments: Any) -> Any:
 class QueuePorts(Generic[S, Q]):
     """The functions that a queue and its levels call; all queues of a vhost share one object.
 
-    Of the store: ``kept`` is called with each slot that is opened in memory. ``read`` loads a paged-out slot and then
+    Of the store: ``opened`` is called with each slot that is opened in memory. ``read`` loads a paged-out slot and then
     calls back, ``measure`` finds the body sizes of its messages, ``moments`` returns when they are due. ``fetch`` reads
     messages of paged-out slots by their ids, in order, and may stop before the last.
 
@@ -48,7 +48,7 @@ class QueuePorts(Generic[S, Q]):
     """
 
     store: VhostStore
-    kept: Callable[[S, Slot], None]
+    opened: Callable[[S, Slot], None]
     read: Callable[[S, Slot, Callable[[], None]], None]
     measure: Callable[[S, Slot], None]
     moments: Callable[[S, Slot, Callable[[Sequence[int]], None]], None]
