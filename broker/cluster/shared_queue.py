@@ -121,7 +121,7 @@ class SharedQueue(Queue):
 
     # -- what a method asks first -------------------------------------------------------------------------------------
 
-    def before(self, verb: str, session: object, *, exclusive: bool = False, room: int = 0) -> None:
+    def prepare_for(self, verb: str, session: object, *, exclusive: bool = False, room: int = 0) -> None:
         """Request the data that a method needs. Raises: Postponed until it is here; ChannelError 403 for a consumer."""
         asked = self._find_answer(verb, session)
         match verb:

@@ -116,7 +116,7 @@ class Queue(QueueHead):
         """The number of messages that wait until they are due."""
         return 0 if self.holding is None else self.holding.count
 
-    def before(self, verb: str, session: object, *, exclusive: bool = False, room: int = 0) -> None:
+    def prepare_for(self, verb: str, session: object, *, exclusive: bool = False, room: int = 0) -> None:
         """Prepare a get, consume, declare, purge, delete or commit. In a cluster, these may need data of other nodes.
         Raises: Postponed until they have arrived. `exclusive` and `room` describe a new consumer: whether it is
         exclusive, and for how many messages it has room.

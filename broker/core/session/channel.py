@@ -185,7 +185,7 @@ class SessionOfChannel:
         else:
             queue = self.queues.find(method.queue, "read")
             room = self.basic.room_of_next(no_ack=method.no_ack)
-            queue.before("consume", self.session, exclusive=method.exclusive, room=room)
+            queue.prepare_for("consume", self.session, exclusive=method.exclusive, room=room)
             self._deliver_first([queue])
             self.basic.consume(method, queue)
 
@@ -299,7 +299,7 @@ class SessionOfChannel:
 
     def get(self, method: commands.Basic.Get) -> None:
         queue = self.queues.find(method.queue, "read")
-        queue.before("get", self.session)
+        queue.prepare_for("get", self.session)
         self.publisher.wide.enter_now(queue)
         delivered = queue.serve_first() if queue.awake else 0
         self.basic.get(queue, no_ack=method.no_ack)

@@ -78,7 +78,7 @@ class QueueSession(ClassSession):
             queue.used()
         else:
             queue = self._make(name, method)
-        queue.before("declare", self._session)
+        queue.prepare_for("declare", self._session)
         self.last_declared = queue.name
         self._generated = ""
         self._answer(method, QueueDeclareOk(queue.name, *queue.counts()), queue_subject(queue.name))
@@ -152,7 +152,7 @@ class QueueSession(ClassSession):
         name = self.name(method.queue)
         self._session.check(self._vhost.queue_resource(name), "read")
         queue = self._vhost.queues.countable(name, self._session)
-        queue.before("purge", self._session)
+        queue.prepare_for("purge", self._session)
         self._session.connection.hold()
         queue.purge(partial(self._purged, queue, method))
 

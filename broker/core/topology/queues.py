@@ -223,7 +223,7 @@ class Queues(dict[str, Queue]):
         if name not in self:
             return None
         queue = self.find(name, owner)
-        queue.before("delete", owner)
+        queue.prepare_for("delete", owner)
         messages, consumers = queue.counts()
         if if_empty and (messages or queue.delayed):
             raise ChannelError(406, f"{self._parts.queue(name)} not empty")
