@@ -105,7 +105,7 @@ async def drop(engine: Engine, queue: Queue, limit: int) -> int:
     """
     dropped = 0
     while dropped < limit:
-        await decided(partial(queue.before, "get", None))
+        await decided(partial(queue.prepare_for, "get", None))
         fetched: list[Fetched] = []
         try:
             await fetch(engine, queue, min(limit - dropped, DROPPED_AT_ONCE), DROPPED_AT_ONCE_BYTES, fetched)
@@ -202,7 +202,7 @@ async def get(broker: OperatedBroker, asked: Get, asker: Asker) -> dict[str, int
     try:
         while len(fetched) < asked.count and sum(map(size_of, fetched)) < FETCH_BYTES_MAX:
             before = len(fetched)
-            await decided(partial(queue.before, "get", None))
+            await decided(partial(queue.prepare_for, "get", None))
             await fetch(engine, queue, asked.count, FETCH_BYTES_MAX, fetched)
             if len(fetched) == before:
                 break

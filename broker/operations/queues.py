@@ -149,7 +149,7 @@ async def purge_queue(broker: OperatedBroker, asked: PurgeQueue, _asker: Asker) 
     if asked.limit is not None:
         count = await drop(engine, queue, asked.limit)
     else:
-        await decided(partial(queue.before, "purge", None))
+        await decided(partial(queue.prepare_for, "purge", None))
         count = await called_back(queue.purge)  # over several turns if it is long
     _log.info("queue.purged", vhost=vhost.name, queue=queue.name, messages=count)
     await engine.committer.drain()
