@@ -69,7 +69,7 @@ def amqp_type(value: object) -> str:
 
 
 def type_class(value: object) -> str:
-    """Return the name of the types among which two values can be equal: `int` for integers of all widths."""
+    """Return the class of types within which two values can be equal: `int` for all integers and decimals."""
     name = amqp_type(value)
     return "int" if name in ("signedint", "long", "decimal") else name
 

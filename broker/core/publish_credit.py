@@ -10,8 +10,8 @@ from broker.amqp.output import ConnectionOutput
 
 SHARE_ENTRIES: Final = 2048  # entries per vhost and turn: the number that its workers deliver in a turn
 PIECE_ENTRIES: Final = 256  # the smallest share of one connection: smaller ones cost more than they gain
-LEAST_PART: Final = 8  # publishers to lagging queues may add one entry for this many deliveries
-AWAITED_PART: Final = 2  # ... for this many while only acks are awaited: consumers, not workers, set the pace
+DELIVERIES_PER_ENTRY: Final = 8  # publishers to lagging queues may add one entry for this many deliveries
+DELIVERIES_PER_AWAITED_ENTRY: Final = 2  # ... while only acks are awaited: the consumers, not the workers, are slow
 LEAST_ENTRIES: Final = 16  # the minimum per turn, so that no publisher stops for long
 
 
@@ -51,7 +51,7 @@ class PublishCredit:
         publisher waits, the caller may increment ``serial`` instead.
         """
         self.serial += 1
-        least = max(LEAST_ENTRIES, delivered // LEAST_PART)
+        least = max(LEAST_ENTRIES, delivered // DELIVERIES_PER_ENTRY)
         if self.waiting:
             self._release(self.waiting, least if crowded else SHARE_ENTRIES)
         if self.lagging:
@@ -60,7 +60,7 @@ class PublishCredit:
             elif not awaited:
                 self._release(self.lagging, SHARE_ENTRIES)
             elif delivered:
-                self._release(self.lagging, max(LEAST_ENTRIES, delivered // AWAITED_PART))
+                self._release(self.lagging, max(LEAST_ENTRIES, delivered // DELIVERIES_PER_AWAITED_ENTRY))
         if self.waiting or (self.lagging and not awaited):
             self._schedule()
 

@@ -134,7 +134,8 @@ class Vhost:
 
         `journal_of` creates the journal, given a function that records a durable change with `record`. `store_of`
         creates the message store, given a function that returns the name of a producer by its mark. `delay` creates the
-        delay of an exchange, `producers` and `replies` the registries of producers and of direct reply consumers.
+        holder of an exchange's delayed messages, `producers` and `replies` create the registries of producers and of
+        direct reply consumers.
 
         Shapes: `generate` returns 22 random characters for a generated name.
         """

@@ -20,11 +20,11 @@ AMQP: Final = "amqp091"  # this and the next two: protocols, as login counts nam
 HTTP: Final = "http"
 MQTT: Final = "mqtt"
 LOOPBACK_ONLY: Final = frozenset({GUEST})  # RabbitMQ's loopback_users: everybody knows the password
-ONLY_LOCALHOST: Final = "User can only log in via localhost"  # RabbitMQ's words over HTTP
+ONLY_LOCALHOST: Final = "User can only log in via localhost"  # RabbitMQ's text over HTTP
 PLAIN: Final = "PLAIN"
 AMQPLAIN: Final = "AMQPLAIN"
 EXTERNAL: Final = "EXTERNAL"
-ANONYMOUS: Final = "ANONYMOUS"  # MQTT alone
+ANONYMOUS: Final = "ANONYMOUS"  # MQTT only
 
 
 def split_plain(response: bytes) -> tuple[str, bytes]:
