@@ -280,7 +280,7 @@ class MqttConsumer(Consumer):
                 properties = self._encode_properties(message)
             if match is not None:
                 self._skips |= match.no_local and sent.client_id == form.client_id
-                if sent.at_2:
+                if sent.is_qos_2:
                     qos = match.qos
                 if sent.retain and match.retain_as_published:
                     retained = 1

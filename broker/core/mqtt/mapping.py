@@ -59,11 +59,11 @@ class SentHeader:
         `client_id` is the publisher's, if a subscription of its own excludes its publishes, else empty.
     """
 
-    __slots__ = ("at_2", "client_id", "properties", "retain")
+    __slots__ = ("client_id", "is_qos_2", "properties", "retain")
 
     def __init__(self, header: bytes, swaps: bool) -> None:
         self.properties = encode_properties(message_properties(header, swaps))
-        self.at_2 = self.retain = False
+        self.is_qos_2 = self.retain = False
         self.client_id = ""
         table = cut_properties(header).get("headers", NO_TABLE)
         for entry in TableReader(table).entries(0):
@@ -71,14 +71,15 @@ class SentHeader:
             if entry.key == RETAIN_BYTES:
                 self.retain = kind == BOOLEAN and table[entry.value_at + 1] == 1
             elif entry.key == QOS_BYTES:
-                self.at_2 = kind != LONG_STRING and table[entry.end - 1] == 2
+                self.is_qos_2 = kind != LONG_STRING and table[entry.end - 1] == 2
             elif entry.key == CLIENT_BYTES and kind == LONG_STRING:
                 self.client_id = table[entry.value_at + 5 : entry.end].decode(errors="replace")
 
 
 class MessageMapping:
-    """Map messages, and cache parts that many messages share; all connections use one object. Invariant: each cache has
-    at most `KNOWN_MAX` entries of some hundred octets; a full one is cleared.
+    """Map messages, and cache parts that many messages share; all connections use one object. `swaps` is set if slashes
+    in topics become dots in routing keys, and dots slashes.
+    Invariant: each cache has at most `KNOWN_MAX` entries of some hundred octets; a full one is cleared.
     """
 
     def __init__(self, levels_max: int, exchange: str = EXCHANGE) -> None:
